@@ -38,7 +38,7 @@ test('a job without a budget waits for no plan while it runs', () => {
     state: RunState.RUNNING,
     sessions: [
       {
-        capabilities: [{name: 'executor', value: 'none: no budget was given'}],
+        capabilities: [{name: 'executor', value: 'none until a budget is given'}],
       },
     ],
   });

@@ -27,6 +27,7 @@ class LocalAgent:
         self.checks: list[dict[str, Any]] = []
         self.states: list[tuple[int, int, str]] = []
         self.refuse = ""
+        self.offer = ""  # a budget that is sent to the job
         self.break_plan = False
         self.plan_peak = 0
         self.ops: list[int] = []
@@ -89,8 +90,10 @@ class LocalAgent:
     def poll_plan(self, graph_id: int, have: int = 0) -> PlanReply:
         if self.refuse:
             return PlanReply("refused", why=self.refuse, smallest_budget=7)
-        if have == graph_id:
+        if have == graph_id and not self.offer:
             return PlanReply("pending")
+        if not self.budgets[graph_id - 1] and not self.offer:
+            return PlanReply("refused", why="no budget was given")
         return PlanReply("plan", plan=self.make(self.graphs[graph_id - 1], graph_id))
 
     def wait_plan(self, graph_id: int, have: int = 0, timeout_s: float = 60.0) -> PlanReply:
@@ -109,7 +112,7 @@ class LocalAgent:
                 {
                     "plan_id": f"{number:016x}",
                     "graph_id": f"{number:016x}",
-                    "budget": "local",
+                    "budget": self.offer or "local",
                     # The state of the generator is read where a check begins: 5 kB.
                     "budget_bytes": peak + 8192,
                     "feasible": True,

@@ -330,6 +330,45 @@ def test_without_a_budget_one_step_is_captured_for_the_page_and_none_is_planned(
         assert torch.equal(mine, other)
 
 
+def test_a_budget_that_is_sent_to_a_job_without_one_plans_its_next_steps(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    torch.manual_seed(3)
+    plain = made()
+    torch.manual_seed(3)
+    model = made()
+    agent = LocalAgent(again=1.0)
+    session = arm(model, agent, budget=None)
+
+    for steps in (9, 1, 8):
+        train(plain, steps)
+    train(model, 9)
+    agent.offer = "0.7x"
+    train(model, 1)
+    agent.offer = ""
+    train(model, 8)
+
+    assert session.stage is Stage.PLANNED
+    assert session.budget == "0.7x"
+    assert agent.budgets == ["", "0.7x"]
+    assert any(step["flags"] & abi.STEP_PLANNED for step in agent.steps)
+    assert capsys.readouterr().err.count("a budget of 0.7x was sent to the job") == 1
+    for mine, other in zip(model.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(mine, other)
+
+
+def test_a_plan_that_the_job_cannot_run_is_not_taken_for_a_budget_that_was_sent() -> None:
+    model = made()
+    agent = LocalAgent()
+    agent.break_plan = True
+    session = arm(model, agent)
+
+    train(model, 12)
+
+    assert session.stage is Stage.PLAIN
+    assert len(agent.graphs) == 1
+
+
 @pytest.mark.parametrize("why", ["left out", "several threads"])
 def test_a_job_without_a_budget_that_cannot_be_captured_trains_on(
     why: str, monkeypatch: pytest.MonkeyPatch

@@ -24,10 +24,12 @@ class Offers:
     def __init__(self, session: Job) -> None:
         self._session = session
         self._request_id: int | None = None
+        self._have = 0
 
-    def asked(self, request_id: int | None) -> None:
-        """Notes the request to which a plan would be an answer."""
-        self._request_id = request_id
+    def asked(self, request_id: int | None, have: int = 0) -> None:
+        """Notes the request to which a plan would be an answer; `have` is the number of a plan that
+        it brought and that is not run (0: none)."""
+        self._request_id, self._have = request_id, have
 
     def look(self) -> None:
         """Begins to plan if a budget has come. Costs one call of the agent, which never waits."""
@@ -35,7 +37,7 @@ class Offers:
         if self._request_id is None or session.stage is not Stage.PLAIN:
             return
         try:
-            reply = session.agent.poll_plan(self._request_id)
+            reply = session.agent.poll_plan(self._request_id, self._have)
         except RepriseError:
             self._request_id = None  # a plan that cannot be read; there is no second one
             return

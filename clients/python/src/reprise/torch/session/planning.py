@@ -373,7 +373,7 @@ class Planning:
         """Ends planning, and says why. Only another budget begins it again."""
         refused = [rung for rung in self.ladder.rungs if rung.request_id is not None]
         if refused and all(rung.tape is None for rung in self.ladder.rungs):
-            self._session.offers.asked(refused[-1].request_id)
+            self._session.offers.asked(refused[-1].request_id, refused[-1].answered)
         for rung in self.ladder.rungs:
             rung.remove()
         if self._session.startup.host is not None and ON_THE_HOST not in why:
