@@ -65,14 +65,18 @@ def compiled() -> None:
         optimizer.zero_grad()
         x = torch.randn(BATCH, WIDTH)
         gc.collect()
-        beside = heap.heap_live() - (job._meter.live() if job._meter is not None else 0)
+        beside = heap.heap_live() - (job.memory.meter.live() if job.memory.meter is not None else 0)
         heap.heap_reset_peak()
         called(x).square().mean().backward()
         optimizer.step()
         steps.append(heap.heap_peak() - beside)
         del x
     found = {"steps": steps, "told": told, "unplanned": unplanned, "checks": job.checks}
-    print(json.dumps({**found, "budget": job.joint.budget_bytes, "exact": job._meter is not None}))
+    print(
+        json.dumps(
+            {**found, "budget": job.joint.budget_bytes, "exact": job.memory.meter is not None}
+        )
+    )
 
 
 def main() -> None:

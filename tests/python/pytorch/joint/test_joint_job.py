@@ -20,6 +20,7 @@ from zoo import GPT
 import reprise
 from reprise import armed
 from reprise.torch.check.result import GRADIENTS
+from reprise.torch.joint.code import Code
 from reprise.torch.joint.job import CompiledJob
 from reprise.torch.joint.joint_pass import JointPass
 from reprise.torch.joint.whole import Whole
@@ -131,7 +132,7 @@ def test_a_compiled_model_without_a_joint_graph_is_told_why_it_has_no_plan(
 
 @pytest.mark.parametrize(
     ("of", "name"),
-    [(JointPass, "visit"), (CompiledJob, "_counted"), (CompiledJob, "_before_optimizer")],
+    [(JointPass, "visit"), (Code, "_counted"), (CompiledJob, "_before_optimizer")],
 )
 def test_after_an_internal_error_a_compiled_model_runs_as_its_compiler_made_it(
     of: Any, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -213,7 +214,7 @@ def test_a_comparison_that_does_not_fit_is_skipped_and_the_reason_is_logged(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     small = room.Room(1 << 10, "what the test says", True)
-    monkeypatch.setattr("reprise.torch.joint.job.room_on", lambda _: small)
+    monkeypatch.setattr("reprise.torch.joint.reference.room_on", lambda _: small)
     expected, end, _ = train(squares, steps=2)
 
     found, after, job = train(squares, budget="0.8x", steps=2)
@@ -221,7 +222,7 @@ def test_a_comparison_that_does_not_fit_is_skipped_and_the_reason_is_logged(
     assert job is not None
     assert (found, job.joint.plans != []) == (expected, True)
     assert same(end, after)
-    if job._meter is not None:
+    if job.memory.meter is not None:
         assert job.checks == 0
         assert "only 1.0 KiB are left (what the test says)" in capsys.readouterr().err
 
@@ -239,7 +240,7 @@ def test_a_loss_that_keeps_more_than_assumed_gets_another_plan_or_none(
     said = capsys.readouterr().err
     if job.measured_peak_bytes:
         assert job.measured_peak_bytes <= job.joint.budget_bytes
-    elif job._meter is not None:
+    elif job.memory.meter is not None:
         assert "compiled steps peak at" in said
         assert "training continues without a plan" in said
 
@@ -282,8 +283,8 @@ def test_a_gradient_that_differs_in_a_bit_ends_the_plan_and_not_the_training(
 
     def lies(step: int, job: CompiledJob) -> None:
         if step == 0:
-            honest = job._call
-            job._call = lambda x: _Off.apply(honest(x))
+            honest = job.code.planned
+            job.code.planned = lambda x: _Off.apply(honest(x))
 
     found, after, job = train(entropy, budget="0.8x", between=lies)
 
@@ -305,14 +306,14 @@ def test_a_buffer_that_a_compiled_plan_changes_is_found_and_restored(
         compiled: nn.Module = torch.compile(model, backend="aot_eager")
         job = CompiledJob(compiled, "0.9x", 1) if armed else None
         if job is not None:
-            honest = job._call
+            honest = job.code.planned
 
             def lies(x: Tensor) -> Any:
                 out = honest(x)
                 model[2].running_mean.numpy()[0] += 1e-3  # in a way that no counter shows
                 return out
 
-            job._call = lies
+            job.code.planned = lies
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for _ in range(3):
             optimizer.zero_grad()
@@ -360,14 +361,14 @@ def test_an_output_that_a_compiled_plan_changes_is_found_even_if_no_gradient_dif
     model = WithLoss()
     compiled: nn.Module = torch.compile(model, backend="aot_eager")
     job = CompiledJob(compiled, "0.9x", 1)
-    honest = job._call
+    honest = job.code.planned
 
     def lies(x: Tensor) -> Any:
         y, loss = honest(x)
         loss.detach().numpy()[...] += 1e-3  # its gradient is 1 all the same
         return y, loss
 
-    job._call = lies
+    job.code.planned = lies
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(2):
         optimizer.zero_grad()
@@ -396,9 +397,9 @@ def test_a_compiled_reference_that_differs_from_itself_does_not_blame_the_plan(
 
     def noisy(step: int, job: CompiledJob) -> None:
         if step == 0:
-            planned, plain = job._call, job._plain
-            job._call = lambda x: Noisy.apply(planned(x))
-            job._plain = lambda x: Noisy.apply(plain(x))
+            planned, plain = job.code.planned, job.code.plain
+            job.code.planned = lambda x: Noisy.apply(planned(x))
+            job.code.plain = lambda x: Noisy.apply(plain(x))
 
     _, _, job = train(entropy, budget="0.8x", steps=2, between=noisy)
 
@@ -538,7 +539,7 @@ def test_garbage_of_an_earlier_job_is_not_in_the_prediction(
         gc.enable()
 
     assert job is not None
-    if job._meter is None:
+    if job.memory.meter is None:
         pytest.skip("needs the exact meter")
     assert job.predicted_peak_bytes - job.measured_peak_bytes <= 256 * 64 * 4
 
@@ -556,7 +557,7 @@ def test_a_share_covers_the_whole_job_even_if_graph_breaks_make_several_graphs(
     assert found == expected
     assert len(job.joint.graphs) == breaks + 1
     assert len(job.joint.plans) == 1, job.why
-    if job._meter is None:
+    if job.memory.meter is None:
         pytest.skip("needs the exact meter")
     begin, base = plain[-1]
     allowed = share * (base - begin)

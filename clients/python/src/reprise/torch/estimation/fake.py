@@ -29,7 +29,7 @@ _FAULT = "the step was not estimated: an internal error in Reprise"
 class NoMeter:
     """A meter for fake tensors, which allocate nothing. Peaks come from the graph."""
 
-    name, exact, why, has_events = "none", False, "nothing is allocated", False
+    name, exact, why = "none", False, "nothing is allocated"
 
     def start(self, baseline_bytes: int) -> None: ...
     def stop(self) -> None: ...

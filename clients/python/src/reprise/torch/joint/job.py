@@ -22,13 +22,10 @@ What follows when a step peaks above the budget: over_budget.py.
 from __future__ import annotations
 
 import time
-import weakref
-from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from reprise.agent import Agent
@@ -40,14 +37,15 @@ from reprise.torch.check.verify import Check
 from reprise.torch.internals import calls, guard, optimizers
 from reprise.torch.internals.cycle import Cycle
 from reprise.torch.internals.ops import outputs_in
+from reprise.torch.joint.code import Code
 from reprise.torch.joint.executor import JointPlan
 from reprise.torch.joint.joint_pass import JointPass
 from reprise.torch.joint.over_budget import Next, OverBudget
+from reprise.torch.joint.reference import ReferenceRoom
 from reprise.torch.joint.reporting import Reporting
 from reprise.torch.joint.site import site_of
-from reprise.torch.meter.meter import Meter, open_meter
-from reprise.torch.meter.room import room_on
-from reprise.torch.meter.state import model_device, start_counting
+from reprise.torch.joint.step_memory import StepMemory
+from reprise.torch.meter.state import model_device
 from reprise.torch.policy.events import (
     CompiledStepEnded,
     PlannedStepBegins,
@@ -57,7 +55,7 @@ from reprise.torch.policy.events import (
 from reprise.torch.policy.policy import Action, decide
 from reprise.torch.policy.stage import Stage
 from reprise.torch.training.loop import TrainingLoop
-from reprise.units import check_budget, format_bytes
+from reprise.units import check_budget
 
 __all__ = ["CompiledJob"]
 
@@ -82,27 +80,21 @@ class CompiledJob(TrainingLoop):
         super().__init__(model, agent or Agent(None, "", ""), within)
         self._site = site
         self.told = Reporting(self.agent, self.measured, self.record)
-        self._device = model_device(model)
-        self._meter = _exact_meter(self._device)
+        device = model_device(model)
+        self.memory = StepMemory(device)
         self.joint = JointPass(within, only_when_told=True)
         self.over = OverBudget(self.joint)
         self.every = verify_every
-        self._within = verify != GRADIENTS  # later checks keep the budget
-        self._compared_bytes = 0  # the peak of a step that was compared
-        self._plain = self._compiled(planned=False)
-        self._call = self._compiled(planned=True)
+        meter = self.memory.meter
+        self._room = ReferenceRoom(device, meter, keeps_budget=verify != GRADIENTS)
+        self.code = Code(site, self.joint)
         self._cycle = Cycle()
         self._check: Check | None = None
         self._under_way = False
-        self._compiles = False  # its backend was given something
-        self._began_live = self._graphs = self._steps = 0
-        self._calls: list[int] = []  # graphs that the last forward has called, in order
+        self._graphs = self._steps = 0
         self._measures = False  # what the job needs without a plan
-        self._judged = self._said_once = False
+        self._judged = False
         self._unchecked = True  # the plan there is
-        self._outputs: list[weakref.ref[Any]] = []
-        self._outputs_die = False  # before the backward reaches the graph
-        self._forward_peak = self._outside_bytes = 0
         self.checks = 0
         self._why = ""  # there is no plan any more
         self._observe()
@@ -132,9 +124,13 @@ class CompiledJob(TrainingLoop):
         for do in (
             self.joint.remove,
             *((check.stop,) if check is not None else ()),
-            *((self._meter.stop,) if self._meter is not None else ()),
+            self.memory.stop,
         ):
             guard.quietly(do)
+
+    def _broke(self, error: Exception) -> bool:
+        self.code.is_ours = False
+        return super()._broke(error)
 
     def _clear_up(self) -> None:
         self._cleared_up = True
@@ -199,8 +195,8 @@ class CompiledJob(TrainingLoop):
             return call(*args, **kwargs)
         plainly = bool(self.why) or self.joint.executor.is_removed
         if plainly or self.busy or self._site.root is None or not torch.is_grad_enabled():
-            return call.instead(self._plain if plainly else self._call)(*args, **kwargs)
-        call.instead(self._plain if self._measures else self._call)
+            return call.instead(self.code.plain if plainly else self.code.planned)(*args, **kwargs)
+        call.instead(self.code.plain if self._measures else self.code.planned)
         return self._forward(call, args, kwargs)
 
     def _forward(self, call: calls.Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -209,32 +205,15 @@ class CompiledJob(TrainingLoop):
             self._begin(root)
         if self._check is not None:
             self._check.enter(args, kwargs)
-        self._calls = []
+        self.code.calls = []
         out = call(*args, **kwargs)
         if self._check is not None:
             self._check.leave(out)
         outputs = list(outputs_in(out))
-        self._outputs = [weakref.ref(t.untyped_storage()) for t in outputs]
-        if self._meter is not None and not self.measured_peak_bytes:
-            self._watch_loss(self._meter, outputs)
+        self.memory.returned(outputs)
+        if not self.measured_peak_bytes:
+            self.memory.watch_loss(outputs)
         return out
-
-    def _watch_loss(self, meter: Meter, outputs: list[Tensor]) -> None:
-        """Measures what the program makes between the forward and its first gradient, which no
-        graph shows."""
-        self._forward_peak, live = meter.peak(), meter.live()
-        meter.reset_peak()
-        own = sum(t.untyped_storage().nbytes() for t in outputs if t.requires_grad)
-
-        def arrived(_: Tensor) -> None:
-            if not self._outside_bytes:
-                self._outside_bytes = max(1, meter.peak() - live - own)
-                self._outputs_die = all(known() is None for known in self._outputs)
-
-        self._outside_bytes = 0
-        for tensor in outputs:
-            if tensor.requires_grad:
-                tensor.register_hook(guard.quiet(arrived))
 
     def _begin(self, model: nn.Module) -> None:
         self._under_way = True
@@ -250,16 +229,11 @@ class CompiledJob(TrainingLoop):
             shows_values=False,
         )
         for action in () if self._measures else decide(self.state, event):
-            if action is Action.CHECK_GRADIENTS or self._affords_check():
+            first = action is Action.CHECK_GRADIENTS
+            if first or self._room.affords(self.plan, self.joint.budget_bytes):
                 self._unchecked = False
                 self._check = Check(model, frozenset())
-        if self._meter is not None:
-            # The program may still hold what the last forward returned, and drops it in this step.
-            old = [storage for known in self._outputs if (storage := known()) is not None]
-            self._began_live = self._meter.live() - sum(storage.nbytes() for storage in old)
-            del old
-            self._meter.reset_peak()
-            self._forward_peak = 0
+        self.memory.begin()
 
     def _before_optimizer(self, optimizer: Optimizer) -> None:
         check, self._check = self._check, None
@@ -272,64 +246,25 @@ class CompiledJob(TrainingLoop):
         if not self.joint.plans or self.why:
             check.stop()
             return
-        if missing := self._missing():
+        if missing := self._room.missing(self.plan):
             check.stop()
             self._unchecked_for(missing)
             return
         self.busy = True
         began = time.perf_counter_ns()
-        meter = self._meter
-        if meter is not None:
-            # What the comparison takes is beside the step.
-            self._forward_peak = max(self._forward_peak, meter.peak())
-            meter.reset_peak()
+        self.memory.keep_peak()  # what the comparison takes is beside the step
         try:
-            result = check.compare(self._plain)
+            result = check.compare(self.code.plain)
         except Exception as error:  # the reference is ours: out of memory, mostly
             self._unchecked_for(f"the comparison failed ({guard.described(error)})")
         else:
             self._judge(check, result)
         finally:
             self.busy = False
-            peak = meter.peak() if meter else 0
-            own = self.over.own(peak, self._began_live)
-            self._compared_bytes = max(self._compared_bytes, own)
+            peak = self.memory.beside()
+            own = self.over.own(peak, self.memory.began_live)
+            self._room.took(own)
             self.told.compared(peak, own, time.perf_counter_ns() - began)
-            if meter is not None:
-                meter.reset_peak()
-
-    def _affords_check(self) -> bool:
-        """Returns whether a comparison is allowed to take its memory; says once if it is not."""
-        need, budget = self._needs_bytes(), self.joint.budget_bytes
-        if not self._within or need <= budget:
-            return True
-        if not self._said_once:
-            self._said_once = True
-            say(
-                f"gradients of later compiled steps are not compared: that takes "
-                f"{format_bytes(need)}, the budget is {format_bytes(budget)} "
-                '(verify="gradients" compares them all the same)'
-            )
-        return False
-
-    def _needs_bytes(self) -> int:
-        """Returns the peak of a step that is compared: as measured, or that of a step without a
-        plan."""
-        plan = self.plan
-        return self._compared_bytes or (plan.base_peak_bytes if plan is not None else 0)
-
-    def _missing(self) -> str:
-        """Returns why nothing can be compared in this step, or ""."""
-        room, meter = room_on(self._device), self._meter
-        if room is None or meter is None:
-            return ""
-        more = self._needs_bytes() - meter.live()
-        if more <= room.bytes:
-            return ""
-        return (
-            f"a comparison takes {format_bytes(more)} more than is in use, and only "
-            f"{format_bytes(room.bytes)} are left ({room.what})"
-        )
 
     def _unchecked_for(self, why: str) -> None:
         plan = self.plan
@@ -341,11 +276,11 @@ class CompiledJob(TrainingLoop):
         if not self._under_way or not self._owns(optimizer) or not self._cycle.ends(optimizer):
             return
         self._under_way = False
-        meter = self._meter
-        peak = max(self._forward_peak, meter.peak()) if meter is not None else 0
+        peak, has_meter = self.memory.peak(), self.memory.meter is not None
         plan = None if self.why or self._measures else self.plan
         recomputed = sum(handle.stats().recomputed for handle in self.handles)
-        own = peak if plan is None else self.over.own(peak, self._began_live)
+        began = self.memory.began_live
+        own = peak if plan is None else self.over.own(peak, began)
         budget, predicted = self.joint.budget_bytes, self.predicted_peak_bytes
         compiled = self.joint.seen != self._graphs
         self.told.ended(own, plan, not compiled, budget, predicted, recomputed)
@@ -353,10 +288,10 @@ class CompiledJob(TrainingLoop):
             self._steps,
             graphs=self.joint.seen,
             has_stopped=bool(self.why),
-            has_meter=meter is not None,
+            has_meter=has_meter,
             is_quiet=self._judged,
             is_measured_plain=self._measures,
-            needs_whole=meter is not None and not self.why and self.over.needs_whole(self._calls),
+            needs_whole=has_meter and not self.why and self.over.needs_whole(self.code.calls),
             has_plan=bool(self.joint.plans),
         )
         for action in decide(self.state, event):
@@ -364,7 +299,7 @@ class CompiledJob(TrainingLoop):
                 self._stop(f"training without a plan: {self._unseen()}")
             elif action is Action.PLAN_WHOLE:
                 self._measures = False
-                self._follow(self.over.plan_whole(peak, self._began_live))
+                self._follow(self.over.plan_whole(peak, began))
             elif action is Action.MEASURE_NEXT:
                 self._measures = True
             elif action is Action.JUDGE_PEAK:
@@ -372,7 +307,7 @@ class CompiledJob(TrainingLoop):
 
     def _unseen(self) -> str:
         """Returns why there is no joint graph."""
-        if self._compiles:
+        if self.code.is_asked:
             return (
                 "the backend that compiles this model makes no joint graph of forward and "
                 'backward, as "inductor" and "aot_eager" do'
@@ -402,15 +337,16 @@ class CompiledJob(TrainingLoop):
     def _judge_peak(self, peak: int) -> None:
         """Compares the peak of a planned step with the budget, and does what follows from it."""
         first = not self.over.measured_peak_bytes
-        own = self.over.own(peak, self._began_live)
+        memory = self.memory
+        own = self.over.own(peak, memory.began_live)
         event = PlannedStepEnded(is_over=own > self.joint.budget_bytes)
         for action in decide(self.state, event):
             if action is Action.COUNT:
                 self.over.measured_peak_bytes = own
             elif action is Action.PEAK_ABOVE:
-                self._follow(self.over.above(own, self._outside_bytes, self._outputs_die))
+                self._follow(self.over.above(own, memory.outside_bytes, memory.outputs_die))
         if first and self.over.measured_peak_bytes:
-            status = self.over.status(own, self._outside_bytes, self._outputs_die)
+            status = self.over.status(own, memory.outside_bytes, memory.outputs_die)
             equal = f", gradients bit for bit equal in {self.checks} checks" if self.checks else ""
             say(f"{status}{equal}")
 
@@ -421,12 +357,12 @@ class CompiledJob(TrainingLoop):
         if step.unchecked:
             self._unchecked = True
         if step.compile_again:
-            self._call = self._compiled(planned=True)
+            self.code.again()
 
     def _stop(self, why: str) -> None:
         """Trains without a plan from here on, and says why."""
         self._end_plans(why)
-        self._why = why
+        self._why, self.code.is_planned = why, False
         say(why)
 
     def _end_plans(self, why: str) -> None:
@@ -435,47 +371,3 @@ class CompiledJob(TrainingLoop):
             self.withdraw(why)
         else:
             self.record.without(why)
-
-    # ---- Compiling --------------------------------------------------------------------
-
-    def _compiled(self, planned: bool) -> Callable[..., Any]:
-        """Compiles at its first call. A backend of its own: nothing is shared with another. It
-        outlives the model in the caches of torch.compile, so it does not hold the job."""
-        backend, known = self._site.backend, weakref.ref(self)
-
-        def flavour(call: Callable[..., Any], gm: Any, inputs: Any, **more: Any) -> Any:
-            job = known()
-            if job is None or job.broken:
-                return call(gm, inputs, **more)
-            job._compiles = True
-            before = len(job.joint.graphs)
-            with job.joint.told(planned and not job.why):
-                found = call(gm, inputs, **more)
-            return job._counted(found, before) if len(job.joint.graphs) == before + 1 else found
-
-        return self._site.compiled(calls.chained(backend, [flavour]))
-
-    def _counted(self, compiled: Callable[..., Any], graph: int) -> Callable[..., Any]:
-        """Returns the compiled code; each call notes which graph of the step it is."""
-        known = weakref.ref(self)
-
-        def called(call: Callable[..., Any], *args: Any) -> Any:
-            job = known()
-            if job is not None:
-                job._calls.append(graph)
-            return call(*args)
-
-        return wraps(compiled)(calls.chained(compiled, [called]))
-
-
-def _exact_meter(device: torch.device) -> Meter | None:
-    try:
-        meter = open_meter(device)
-        if not meter.exact:  # one that looks at every op would be compiled, too
-            say(f"the peak of compiled steps is not measured: {meter.why}")
-            return None
-        start_counting(meter, device)
-    except RepriseError as error:
-        say(f"the peak of compiled steps is not measured: {error}")
-        return None
-    return meter

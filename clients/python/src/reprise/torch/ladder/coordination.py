@@ -260,7 +260,7 @@ class RankCoordinator:
         made = ladder.fit(rung, size)
         self._asked(made, owner)
         if ahead is not None:
-            planning.submit_fitted(made, ahead[1])
+            planning.submit(made, ahead[1])
 
     def _asked(self, rung: Rung, owner: int) -> None:
         """One rank asks the server, all wait at their meetings."""

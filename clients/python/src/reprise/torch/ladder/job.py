@@ -57,11 +57,8 @@ class Planning(Protocol):
     def measure_costs(self, graph: CapturedGraph) -> None:
         """Measures what the tape costs here for ops as large as those of a step, once."""
 
-    def submit(self, rung: Rung) -> None:
-        """Asks for a plan of a rung's graph."""
-
-    def submit_fitted(self, rung: Rung, message: dict[str, Any]) -> None:
-        """Asks for a plan of a graph that was computed for a size not seen yet."""
+    def submit(self, rung: Rung, message: dict[str, Any] | None = None) -> None:
+        """Asks for a plan of a rung's graph, or of one that was computed for a size not seen."""
 
     def needs_more(self, rung: Rung, more_bytes: int) -> bool:
         """Asks for a plan in the place of a rung's, which needs `more_bytes` more than it says;

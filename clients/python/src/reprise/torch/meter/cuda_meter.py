@@ -51,7 +51,6 @@ class CudaMeter:
     there."""
 
     name = "cuda"
-    has_events = False
 
     def __init__(self, device: torch.device) -> None:
         """Raises RepriseError if there is no such device or its allocator has no counters."""

@@ -52,10 +52,6 @@ class Meter(Protocol):
     def why(self) -> str:
         """Why the meter is not exact; empty if it is."""
 
-    @property
-    def has_events(self) -> bool:
-        """Whether `events_begin` sends records. If not, only peaks are known."""
-
     def start(self, baseline_bytes: int, alive: Iterable[torch.Tensor] = ()) -> None:
         """Starts counting, with `live()` equal to `baseline_bytes`. `alive` are the tensors that
         these bytes belong to: the meter subtracts those that die."""
@@ -112,7 +108,6 @@ class ProbeMeter:
     per event."""
 
     name = "probe"
-    has_events = True
 
     # Several models may be measured at once with one probe: a meter that resets the peak saves it
     # for the others first.

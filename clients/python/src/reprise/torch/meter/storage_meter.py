@@ -38,7 +38,6 @@ class StorageMeter:
     per op."""
 
     name = "storage"
-    has_events = True
     exact = False
 
     def __init__(self, why: str) -> None:

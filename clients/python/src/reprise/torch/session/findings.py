@@ -46,7 +46,6 @@ class Findings:
     def values_only(self, why: str) -> None:
         """Says why gradients are not compared under this plan, but values."""
         session = self._session
-        session.measured.why_values = why
         session.say(
             f"step {session.step.number}: gradients are not compared: {why}. Recomputed "
             "values are compared with the original ones"

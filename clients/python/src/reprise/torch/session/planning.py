@@ -10,12 +10,10 @@ No call to the server is made inside a step. What is refused is said once, and t
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
 from reprise.agent import PlanReply
-from reprise.errors import RepriseError
 from reprise.plan import Plan
 from reprise.torch.capture.capture import CapturedStep
 from reprise.torch.capture.step_graph import CapturedGraph, own_frees
@@ -23,16 +21,14 @@ from reprise.torch.executor.protocol import installed
 from reprise.torch.ladder.coordination import RankCoordinator
 from reprise.torch.ladder.ladder import Ladder
 from reprise.torch.ladder.rung import Key, Rung
-from reprise.torch.meter.room import share_of
 from reprise.torch.policy.stage import Stage
 from reprise.torch.recovery import oom
 from reprise.torch.session.graphs import Graphs
 from reprise.torch.session.least import LEAST, asks_for_least, least_is_too_large
 from reprise.torch.session.message import ON_THE_HOST, unsupported
 from reprise.torch.session.parts import Parts
-from reprise.torch.session.request import within_device
+from reprise.torch.session.request import own_budget, replied, sent, within_device
 from reprise.torch.tape.executor import TapePlan
-from reprise.units import format_percent, scaled_budget
 
 __all__ = ["Planning"]
 
@@ -92,30 +88,15 @@ class Planning:
         ahead = self.ladder.ahead(rung)
         if ahead is not None:
             size, message = ahead
-            self.submit_fitted(self.ladder.fit(rung, size), message)
-
-    def _budget(self, share: float = 1.0) -> str:
-        """Returns the budget to ask for: less after a start that ran out of memory."""
-        session = self._session
-        assert session.budget is not None
-        if session.startup.notes.tighter < 1:
-            session.say(
-                f"an earlier start ran out of memory: requesting a plan within "
-                f"{format_percent(session.startup.notes.tighter)} of the budget"
-            )
-        return scaled_budget(session.budget, share * session.startup.notes.tighter)
+            self.submit(self.ladder.fit(rung, size), message)
 
     def measure_costs(self, graph: CapturedGraph) -> None:
         """Measures what the tape costs here for ops as large as those of a step, once."""
         self._session.executor.capabilities(graph)
 
-    def submit(self, rung: Rung) -> None:
-        """Asks for a plan of a captured step."""
-        self.send(rung, rung.graph.message(), self._budget())
-
-    def submit_fitted(self, rung: Rung, message: dict[str, Any]) -> None:
-        """Asks for a plan of a step that nobody has seen."""
-        self.send(rung, message, self._budget())
+    def submit(self, rung: Rung, message: dict[str, Any] | None = None) -> None:
+        """Asks for a plan of a captured step; with a message, of one that nobody has seen."""
+        self.send(rung, message or rung.graph.message(), own_budget(self._session))
 
     def sketched(self, graph: CapturedGraph, share: float) -> str:
         """Asks for a plan, within a share of the budget, of a step of which only the shapes are
@@ -123,7 +104,7 @@ class Planning:
         is one."""
         session = self._session
         rung = self.ladder.sketched(session.step.key, graph)
-        self.send(rung, graph.message(), self._budget(share))
+        self.send(rung, graph.message(), own_budget(session, share))
         while rung.open and rung.tape is None:
             if self._ask(rung, waits=True).kind == "pending":
                 break
@@ -139,28 +120,13 @@ class Planning:
         it says."""
         if self.coordinator is None:
             budget = within_device(self._session, message, budget)
-        replaces = rung.plan.plan_number if rung.plan is not None and more_bytes else 0
-        try:
-            device = share_of(budget, self._session.device, self._session.meter.live())
-            request_id = self._session.agent.submit_graph(
-                json.dumps(message, separators=(",", ":")).encode(),
-                budget,
-                self._session.executor.capabilities(rung.graph),
-                message["static_bytes"],
-                reserve_bytes=rung.beside_bytes,
-                replaces=replaces,
-                more_bytes=more_bytes,
-                **device,
-            )
-            why = self._session.agent.why if request_id is None else ""
-        except RepriseError as error:
-            request_id, why = None, str(error)
-        if request_id is not None:
-            rung.request_id, rung.answered, rung.refused = request_id, 0, ""
+        why = sent(self._session, rung, message, budget, more_bytes)
+        if not why:
+            rung.answered, rung.refused = 0, ""
         elif rung.tape is None:
             rung.refused = f"training without a plan: {why}"
             self._nothing_left()
-        return request_id is not None
+        return not why
 
     def needs_more(self, rung: Rung, more_bytes: int) -> bool:
         """Asks the server for a plan in the place of that of a rung, which needs `more_bytes` more
@@ -232,15 +198,7 @@ class Planning:
     def reply(self, rung: Rung, wait_s: float = 0) -> PlanReply:
         """Returns what the server has for a rung that this process asked for, after `wait_s`
         seconds at most."""
-        agent = self._session.agent
-        if rung.request_id is None:
-            return PlanReply("refused", why=rung.refused or agent.why)
-        try:
-            if wait_s:
-                return agent.wait_plan(rung.request_id, rung.answered, wait_s)
-            return agent.poll_plan(rung.request_id, rung.answered)
-        except RepriseError as error:
-            return PlanReply("refused", why=f"training without a plan: {error}")
+        return replied(self._session, rung, wait_s)
 
     def take(self, rung: Rung, reply: PlanReply) -> bool:
         """Installs a plan, or notes why none will come. Returns whether the rung runs it."""

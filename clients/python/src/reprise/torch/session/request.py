@@ -1,23 +1,81 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The budget that is asked of the planner with a step graph.
+"""Requests for plans: a step graph and a budget, sent to the server.
 
+budget = own_budget(session)                        # of the program
 budget = within_device(session, message, budget)    # no more than this process can have
+why = sent(session, rung, message, budget)          # "": the request is under way
+reply = replied(session, rung, wait_s)
 """
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+from reprise.agent import PlanReply
 from reprise.errors import RepriseError
-from reprise.torch.meter.room import advice, capacity, in_bytes
+from reprise.torch.ladder.rung import Rung
+from reprise.torch.meter.room import advice, capacity, in_bytes, share_of
 from reprise.torch.session.job import Job
-from reprise.units import format_bytes, parse_bytes
+from reprise.units import format_bytes, format_percent, parse_bytes, scaled_budget
 
-__all__ = ["within_device"]
+__all__ = ["own_budget", "replied", "sent", "within_device"]
 
 # The allocator takes memory from the driver in pieces of 20 MiB for most tensors, of 2 MiB for
 # those below 1 MiB, and cannot use what is left of the device when the next piece does not fit.
 PIECES = (20 << 20) + (2 << 20)
+
+
+def own_budget(session: Job, share: float = 1.0) -> str:
+    """Returns a share of the program's budget: less after a start that ran out of memory."""
+    assert session.budget is not None
+    tighter = session.startup.notes.tighter
+    if tighter < 1:
+        session.say(
+            f"an earlier start ran out of memory: requesting a plan within "
+            f"{format_percent(tighter)} of the budget"
+        )
+    return scaled_budget(session.budget, share * tighter)
+
+
+def sent(
+    session: Job, rung: Rung, message: dict[str, Any], budget: str, more_bytes: int = 0
+) -> str:
+    """Asks for a plan of a rung within a budget, and notes the request in the rung; returns "", or
+    why the request was not accepted. With `more_bytes`: for a plan in the place of the rung's,
+    which needs so much more than it says."""
+    agent = session.agent
+    try:
+        request_id = agent.submit_graph(
+            json.dumps(message, separators=(",", ":")).encode(),
+            budget,
+            session.executor.capabilities(rung.graph),
+            message["static_bytes"],
+            reserve_bytes=rung.beside_bytes,
+            replaces=rung.plan.plan_number if rung.plan is not None and more_bytes else 0,
+            more_bytes=more_bytes,
+            **share_of(budget, session.device, session.meter.live()),
+        )
+    except RepriseError as error:
+        return str(error)
+    if request_id is None:
+        return agent.why or "no collector is running"
+    rung.request_id = request_id
+    return ""
+
+
+def replied(session: Job, rung: Rung, wait_s: float = 0) -> PlanReply:
+    """Returns what the server has for a rung that this process asked for, after `wait_s` seconds
+    at most."""
+    agent = session.agent
+    if rung.request_id is None:
+        return PlanReply("refused", why=rung.refused or agent.why)
+    try:
+        if wait_s:
+            return agent.wait_plan(rung.request_id, rung.answered, wait_s)
+        return agent.poll_plan(rung.request_id, rung.answered)
+    except RepriseError as error:
+        return PlanReply("refused", why=f"training without a plan: {error}")
 
 
 def within_device(session: Job, message: dict[str, Any], budget: str) -> str:

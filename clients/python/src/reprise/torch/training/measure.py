@@ -75,7 +75,6 @@ class Measured:
     buffers_checked: int = 0
     verify_extra_bytes: int = 0
     verify_peak_bytes: int = 0  # the highest of unplanned runs for a comparison
-    why_values: str = ""  # gradients were to be compared, and are not
     smallest_budget: int | None = None
     # Of the device, that the allocator needed beyond the bytes asked for.
     beyond_bytes: int = 0

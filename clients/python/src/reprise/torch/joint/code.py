@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What torch.compile makes of one model: code with plans, and code without one, as a reference.
+
+    code = Code(site, joint)
+    code.planned(x); code.plain(x)
+    code.again()                 # the next call of `planned` compiles
+    code.calls                   # graphs that the last forward has called, in order
+
+Both are compiled at their first call, by the program's own backend with the same settings. Compiled
+code outlives the model in the caches of torch.compile, so it holds nothing of the job.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from reprise.torch.internals import calls
+from reprise.torch.joint.joint_pass import JointPass
+from reprise.torch.joint.site import Site
+
+__all__ = ["Code"]
+
+
+class Code:
+    """The compiled code of one model."""
+
+    def __init__(self, site: Site, joint: JointPass) -> None:
+        self._site = site
+        self._joint = joint
+        self.calls: list[int] = []
+        self.is_asked = False  # the backend was given something
+        self.is_planned = True  # what is compiled from now on by `planned` gets a plan
+        self.is_ours = True  # False: what is compiled is none of Reprise's business any more
+        self.plain = self._compiled(planned=False)
+        self.planned = self._compiled(planned=True)
+
+    def again(self) -> None:
+        """Compiles the code with plans again at its next call."""
+        self.planned = self._compiled(planned=True)
+
+    def _compiled(self, planned: bool) -> Callable[..., Any]:
+        """Returns the model compiled by a backend of its own: nothing is shared with another."""
+        known = weakref.ref(self)
+
+        def flavour(call: Callable[..., Any], gm: Any, inputs: Any, **more: Any) -> Any:
+            code = known()
+            if code is None or not code.is_ours:
+                return call(gm, inputs, **more)
+            code.is_asked = True
+            joint = code._joint
+            before = len(joint.graphs)
+            with joint.told(planned and code.is_planned):
+                found = call(gm, inputs, **more)
+            return code._counted(found, before) if len(joint.graphs) == before + 1 else found
+
+        return self._site.compiled(calls.chained(self._site.backend, [flavour]))
+
+    def _counted(self, compiled: Callable[..., Any], graph: int) -> Callable[..., Any]:
+        """Returns the compiled code; each call notes which graph of the step it is."""
+        known = weakref.ref(self)
+
+        def called(call: Callable[..., Any], *args: Any) -> Any:
+            code = known()
+            if code is not None:
+                code.calls.append(graph)
+            return call(*args)
+
+        return wraps(compiled)(calls.chained(compiled, [called]))
