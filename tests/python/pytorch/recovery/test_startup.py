@@ -293,11 +293,13 @@ class Strict(LocalAgent):
         self.least = least
         self.smallest = smallest
         self.asked: list[str] = []
+        self.held_back: list[int] = []
 
     def submit_graph(
-        self, text: bytes, budget: str, capabilities: str, static_bytes: int, **_: int
+        self, text: bytes, budget: str, capabilities: str, static_bytes: int, **more: int
     ) -> int:
         self.asked.append(budget)
+        self.held_back.append(more["reserve_bytes"])
         return super().submit_graph(text, budget, capabilities, static_bytes)
 
     def poll_plan(self, graph_id: int, have: int = 0) -> PlanReply:
@@ -322,6 +324,7 @@ def test_if_neither_a_plan_nor_the_plain_step_fits_the_smallest_plan_is_used(
 
     assert same(model, losses, expected)
     assert agent.asked[1:] == ["least"]
+    assert agent.held_back == [0, 6_000]  # 1 % of it, for what a check takes
     assert session.stage is Stage.PLANNED
     assert session.measured.failed_checks == 0
     said = capsys.readouterr().err

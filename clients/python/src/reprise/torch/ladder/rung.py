@@ -108,6 +108,7 @@ class Rung:
     # Bytes that the rank with the most static memory has more of it than this one.
     beside_bytes: int = 0
     asked_least: bool = False  # for the plan that needs least, because nothing fits
+    spare_bytes: int = 0  # that its plan holds back
     replaced: bool = False  # a plan was asked for in the place of one whose step was above budget
     recaptured: bool = False  # the step is captured again, because it was above the budget again
     given_up: bool = False  # no other plan is made because of it

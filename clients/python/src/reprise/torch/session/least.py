@@ -21,6 +21,8 @@ __all__ = ["LEAST", "asks_for_least", "least_is_too_large"]
 
 # As a budget: the server's plan that needs least memory.
 LEAST = "least"
+# Held back inside it, as a share: a step that is checked takes some kilobytes more than others.
+SPARE = 0.01
 
 
 def asks_for_least(session: Job, rung: Rung, smallest: int, *, alone: bool) -> bool:
@@ -32,7 +34,7 @@ def asks_for_least(session: Job, rung: Rung, smallest: int, *, alone: bool) -> b
     if not alone or rung.asked_least or not _has_room(session, smallest):
         rung.refused = f"{rung.refused} {on_the_host(rung, session.budget or '', smallest)}"
         return False
-    rung.asked_least = True
+    rung.asked_least, rung.spare_bytes = True, int(smallest * SPARE)
     session.say(
         f"{rung.refused} The job does not fit without a plan either: requesting the plan that "
         "needs least"

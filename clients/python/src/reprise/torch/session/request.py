@@ -51,7 +51,7 @@ def sent(
             budget,
             session.executor.capabilities(rung.graph),
             message["static_bytes"],
-            reserve_bytes=rung.beside_bytes,
+            reserve_bytes=rung.beside_bytes + rung.spare_bytes,
             replaces=rung.plan.plan_number if rung.plan is not None and more_bytes else 0,
             more_bytes=more_bytes,
             **share_of(budget, session.device, session.meter.live()),
