@@ -105,9 +105,8 @@ class Planning:
         session = self._session
         rung = self.ladder.sketched(session.step.key, graph)
         self.send(rung, graph.message(), own_budget(session, share))
-        while rung.open and rung.tape is None:
-            if self._ask(rung, waits=True).kind == "pending":
-                break
+        if rung.open:
+            self._ask(rung, waits=True)
         if rung.tape is None:
             self.ladder.rungs.remove(rung)
         return "" if rung.tape is not None else rung.refused or "no plan arrived in time"
