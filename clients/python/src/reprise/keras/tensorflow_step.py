@@ -10,6 +10,7 @@ from typing import Any
 import keras
 
 import reprise.tensorflow
+from reprise.errors import RepriseError
 from reprise.keras.step_reports import StepReports
 from reprise.saying import say
 
@@ -52,6 +53,18 @@ class TensorFlowStep:
         """Of the newest plan; empty before the first step."""
         applied = self.planned.applied if self.planned is not None else None
         return "" if applied is None else applied.sentence
+
+    def measure(self) -> reprise.tensorflow.Validation:
+        """Runs the newest planned step once more, outside of `fit`, and returns its measured peak.
+        Raises RepriseError if there is none."""
+        planned = self.planned
+        applied = None if planned is None else planned.applied
+        if planned is None or applied is None or applied.plan is None:
+            raise RepriseError("measure: no step has run under a plan yet; call fit before")
+        measured = planned.rehearse().peak_bytes + applied.step.graph.static_bytes
+        return reprise.tensorflow.Validation(
+            applied.peak_bytes, measured, applied.plan.budget_bytes
+        )
 
     def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
         """Sees the data of `fit` first. A dataset leaves the size of a batch open."""
