@@ -137,9 +137,7 @@ StatusOr<Plan> MakePlan(const StepGraph& graph, const Request& request) {
              (request.should_stop && request.should_stop());
     };
   }
-  Effort effort(
-      request.max_ticks > 0 ? request.max_ticks : DefaultTicks(problem),
-      stop_search);
+  Effort effort(TicksOf(problem, request), stop_search);
   Known known(problem);
   if (request.strategy != Strategy::kAuto) known.archive = {};
   const Solution solution =
@@ -174,10 +172,8 @@ StatusOr<Bound> LowerBound(const StepGraph& graph, const Request& request) {
   if (bound.impossible) {
     // The same share as MakePlan gives to a refusal, so that both name the same
     // budget.
-    const int64_t share =
-        (request.max_ticks > 0 ? request.max_ticks : DefaultTicks(problem)) /
-        32;
-    bound.infeasible = ProveMore(problem, bound.infeasible, share, effort);
+    bound.infeasible = ProveMore(problem, bound.infeasible,
+                                 TicksOf(problem, request) / 32, effort);
   }
   if (!bound.impossible && problem.base.time_ns > 0) {
     bound.overhead = static_cast<double>(certificate.added_ns()) /

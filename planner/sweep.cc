@@ -62,8 +62,7 @@ class Curve {
         searched_(budgets.size()) {}
 
   StatusOr<std::vector<CurvePoint>> Run() {
-    const int64_t all =
-        request_.max_ticks > 0 ? request_.max_ticks : DefaultTicks(problem_);
+    const int64_t all = TicksOf(problem_, request_);
     const int64_t share =
         std::max<int64_t>(1, all / static_cast<int64_t>(budgets_.size()));
     for (size_t i = 0; i < budgets_.size(); ++i) {

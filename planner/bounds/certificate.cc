@@ -138,12 +138,8 @@ void Certificate::TryPebbling(int64_t ticks) {
   }
 }
 
-WindowResult Certificate::KeepSetFor(OpId at, int64_t budget_bytes) {
-  return KeepSetSaving(at, budget_bytes, {});
-}
-
-WindowResult Certificate::KeepSetSaving(OpId at, int64_t budget_bytes,
-                                        const std::vector<ValueId>& saved) {
+WindowResult Certificate::KeepSetFor(OpId at, int64_t budget_bytes,
+                                     const std::vector<ValueId>& saved) {
   WindowBound& window = At(at);
   const int64_t before = window.ticks();
   WindowResult result = window.SolveSaving(budget_bytes, saved);

@@ -63,10 +63,9 @@ class Certificate {
   // that the budget is impossible (pebble.h).
   void TryPebbling(int64_t ticks);
   // Solves the window for a smaller budget to get its keep-set; proves nothing.
-  WindowResult KeepSetFor(OpId at, int64_t budget_bytes);
-  // Like KeepSetFor, with these values always saved.
-  WindowResult KeepSetSaving(OpId at, int64_t budget_bytes,
-                             const std::vector<ValueId>& saved);
+  // These values are always saved.
+  WindowResult KeepSetFor(OpId at, int64_t budget_bytes,
+                          const std::vector<ValueId>& saved = {});
 
   // Returns whether the window at an op may raise the proven bound by more than
   // `rise_ns`. Windows similar to one that is solved are known not to.

@@ -10,6 +10,8 @@ namespace {
 
 // CBC looks only for solutions that beat the cutoff by at least this.
 constexpr double kCutoffStep = 1e-5;
+// Larger programs are not started.
+constexpr int kMostColumns = 20'000;
 
 }  // namespace
 
@@ -278,14 +280,8 @@ int64_t ManyWindows::RootTicks() const {
 }
 
 ManyWindowsResult ManyWindows::Relax(const ManyWindowsLimits& limits) {
-  ManyWindowsResult result;
-  result.columns = program_.column_count();
-  result.rows = program_.row_count();
-  if (out_of_room_) {
-    result.solved = result.impossible = true;
-    return result;
-  }
-  if (result.columns > limits.most_columns) return result;
+  ManyWindowsResult result{.solved = out_of_room_, .impossible = out_of_room_};
+  if (out_of_room_ || program_.column_count() > kMostColumns) return result;
   const MipAnswer answer = SolveLp(program_, limits.should_stop);
   result.ticks = Ticks(answer);
   result.solved = !answer.stopped();
@@ -297,14 +293,8 @@ ManyWindowsResult ManyWindows::Relax(const ManyWindowsLimits& limits) {
 }
 
 ManyWindowsResult ManyWindows::Solve(const ManyWindowsLimits& limits) {
-  ManyWindowsResult result;
-  result.columns = program_.column_count();
-  result.rows = program_.row_count();
-  if (out_of_room_) {
-    result.solved = result.impossible = true;
-    return result;
-  }
-  if (result.columns > limits.most_columns) return result;
+  ManyWindowsResult result{.solved = out_of_room_, .impossible = out_of_room_};
+  if (out_of_room_ || program_.column_count() > kMostColumns) return result;
   MipOptions options{.most_nodes = limits.most_nodes,
                      .should_stop = limits.should_stop};
   if (limits.incumbent_ns >= 0) {
@@ -326,8 +316,6 @@ ManyWindowsResult ManyWindows::Solve(const ManyWindowsLimits& limits) {
     if (!inside_ || round >= limits.most_rounds) break;
     if (AddInsideRows(&answer.solution) == 0) break;
     result.finished = false;
-    result.columns = program_.column_count();
-    result.rows = program_.row_count();
   }
   result.has_keep_sets = true;
   const auto is_one = [&](int32_t column) {

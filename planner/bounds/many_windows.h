@@ -78,8 +78,7 @@ namespace reprise::planner {
 // Limits of a solve. All are deterministic.
 struct ManyWindowsLimits {
   int most_nodes = 200;
-  int most_rounds = 6;        // of rows inside segments
-  int most_columns = 20'000;  // larger programs are not started
+  int most_rounds = 6;  // of rows inside segments
   // Added time of the best known plan; solutions that add as much are not of
   // interest. Negative: no plan is known.
   int64_t incumbent_ns = -1;
@@ -97,9 +96,8 @@ struct ManyWindowsResult {
   // What the solution that was found keeps at each window, and what it runs
   // again in the following segment.
   bool has_keep_sets = false;
-  std::vector<KeepSet> keep_sets;
+  std::vector<KeepSet> keep_sets = {};
   int64_t ticks = 0;
-  int columns = 0, rows = 0;
 };
 
 class ManyWindows {

@@ -239,7 +239,7 @@ void BlockPlan::FitSaving(const std::vector<ValueId>& saved, const Score& score,
   // The most room known to fit, and the least known not to.
   int64_t fits = 0, exceeds = budget + 1, room = budget;
   for (int round = 0; round < kMostRounds && !effort.Over(); ++round) {
-    const WindowResult cuts = certificate.KeepSetSaving(at_, room, saved);
+    const WindowResult cuts = certificate.KeepSetFor(at_, room, saved);
     if (!cuts.has_keep_set) {
       // It is impossible to save less than this.
       if (fits > 0 || room == budget) return;

@@ -206,12 +206,9 @@ class Covering {
   // false if that is impossible, or costs more than it is worth.
   bool Remake(ValueId v, Node next) {
     const OpId op = problem_.versions.maker[v];
-    const OpId leads_to = list_.LeadsTo(next);
-    const OpId at = problem_.rules.LastRerun(op, leads_to);
-    if (at == kNoOp) return false;
-    if (at != leads_to) next = at;
-    if (++inserted_ > kMostInserted || problem_.rules.may_remake[v] == 0 ||
-        !list_.MayInsert(op, next)) {
+    next = PlaceFor(problem_, list_, op, next);
+    if (next == kNoOp || ++inserted_ > kMostInserted ||
+        problem_.rules.may_remake[v] == 0 || !list_.MayInsert(op, next)) {
       return false;
     }
     const Node node = list_.InsertBefore(next, op);
@@ -219,37 +216,17 @@ class Covering {
     if (static_cast<double>(list_.time_ns() - begin_ns_) > most_ns_) {
       return false;
     }
-    for (const ValueId u : problem_.versions.Need(op)) {
-      // It may have been removed by what was inserted for another input.
-      if (!list_.Has(node) || list_.OpOf(node) != op) return false;
-      const StorageId s = problem_.versions.storage[u];
-      const std::vector<Event>& events = list_.Events(s);
-      const int32_t i = list_.FirstEventFrom(s, node);
-      const Event previous = events[i - 1];
-      if (previous.After() != u) {
-        if (!Remake(u, node)) return false;
-        continue;
-      }
-      const bool extended =
-          i + 1 == static_cast<int32_t>(events.size()) || events[i + 1].starts;
-      const OpId maker = problem_.versions.maker[u];
-      if (!extended || problem_.rules.may_remake[u] == 0 ||
-          !list_.MayInsert(maker, node)) {
-        continue;
-      }
-      const double stays = static_cast<double>(problem_.bytes[s]) *
-                           AboveBetween(previous.node, node);
-      const bool costly =
-          stays > 0
-              ? stays >
-                    price_ * static_cast<double>(problem_.rules.rerun_ns[maker])
-              : list_.MostBetween(previous.node, node) > budget_bytes_;
-      if (costly && !Remake(u, node)) return false;
-    }
-    if (!list_.Has(node) || list_.OpOf(node) != op) return false;
-    return RemakeNewer(problem_, list_, node, [this](ValueId u, Node before) {
-      return Remake(u, before);
-    });
+    return RemakeInputs(
+        problem_, list_, node,
+        [&](ValueId u, Node since) {
+          const double stays = static_cast<double>(problem_.BytesOf(u)) *
+                               AboveBetween(since, node);
+          if (stays <= 0) return list_.MostBetween(since, node) > budget_bytes_;
+          const OpId maker = problem_.versions.maker[u];
+          return stays >
+                 price_ * static_cast<double>(problem_.rules.rerun_ns[maker]);
+        },
+        [this](ValueId u, Node before) { return Remake(u, before); });
   }
 
   static constexpr int64_t kNoKey = -1;

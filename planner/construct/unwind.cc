@@ -5,6 +5,8 @@
 #include <limits>
 #include <span>
 
+#include "planner/model/random.h"
+
 namespace reprise::planner {
 namespace {
 
@@ -14,6 +16,8 @@ namespace {
 constexpr uint8_t kInSet = 1;
 constexpr uint8_t kReduced = 2;
 constexpr uint8_t kMostLevel = 4;
+// The walk gives up at this many execs per op.
+constexpr size_t kMostExecsPerOp = 100;
 // Execs of one reduction.
 constexpr size_t kMostExecs = 1000;
 
@@ -24,8 +28,7 @@ class Walk {
         options_(options),
         effort_(effort),
         mark_(MarkOf(problem, options)),
-        most_execs_(static_cast<size_t>(problem.op_count) *
-                    static_cast<size_t>(options.most_execs_per_op)),
+        most_execs_(static_cast<size_t>(problem.op_count) * kMostExecsPerOp),
         last_tick_(options.most_ticks > 0
                        ? effort.ticks() + options.most_ticks
                        : std::numeric_limits<int64_t>::max()),
@@ -49,6 +52,14 @@ class Walk {
     }
     // Cheap ops are not free: every exec costs memory traffic and adds to the
     // schedule.
+    if (options.seed != 0) {
+      // From 1 to 8, evenly in their logarithms.
+      Random random(options.seed);
+      for (size_t s = 0; s < problem.bytes.size(); ++s) {
+        weights_.push_back(1);
+        for (int i = random.Below(32); i > 0; --i) weights_.back() *= 1.0671;
+      }
+    }
     exec_ns_ = 1 + sum / (8 * std::max(1, problem.op_count));
   }
 
@@ -318,11 +329,13 @@ class Walk {
   // Returns the weight of one byte of a value when choosing what leaves the
   // set.
   double WeightOf(ValueId v) const {
-    if (!options_.by_distance) return 1;
+    const double weight =
+        options_.seed == 0 ? 1 : weights_[static_cast<size_t>(StorageOf(v))];
+    if (!options_.by_distance) return weight;
     const auto readers = problem_.Uses(v);
     const auto next = std::lower_bound(readers.begin(), readers.end(), at_);
     const OpId op = next == readers.begin() ? MakerOf(v) : *(next - 1);
-    return static_cast<double>(std::max(1, at_ - op));
+    return weight * static_cast<double>(std::max(1, at_ - op));
   }
 
   // Removes one value, or replaces it by smaller ones. Returns false if
@@ -504,6 +517,7 @@ class Walk {
   std::vector<Change> changes_;  // since the last first run
   int64_t live_;
   uint8_t most_level_ = kReduced;
+  std::vector<double> weights_;  // by storage, if random
   int64_t ticks_ = 0;
 };
 

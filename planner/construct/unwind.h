@@ -51,8 +51,8 @@ struct UnwindOptions {
   int mark_percent = 90;
   // Choose values by bytes times distance to the next reader.
   bool by_distance = false;
-  // The walk gives up at this many execs per op.
-  int most_execs_per_op = 100;
+  // If not 0: the weights of values are random, by this seed.
+  uint64_t seed = 0;
   int64_t most_ticks = 0;  // 0: as much as the effort allows
 };
 

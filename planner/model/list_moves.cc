@@ -24,4 +24,11 @@ void DeleteWithFeeders(const Problem& problem, ExecList& list,
   }
 }
 
+ExecList::Node PlaceFor(const Problem& problem, const ExecList& list, OpId op,
+                        ExecList::Node reader) {
+  const OpId leads_to = list.LeadsTo(reader);
+  const OpId at = problem.rules.LastRerun(op, leads_to);
+  return at == leads_to ? reader : at;
+}
+
 }  // namespace reprise::planner

@@ -38,4 +38,42 @@ bool RemakeNewer(const Problem& problem, const ExecList& list,
   return true;
 }
 
+// Recomputes before a re-run what it needs: `remake(value, before)` is called for
+// each input that is absent, and for each that would stay longer for it although
+// `costs(value, since)` says that this is not worth it; `since` is the input's
+// last event. Returns false as soon as `remake` does, or if what was recomputed
+// for one input removed the re-run.
+template <typename Costs, typename RemakeBefore>
+bool RemakeInputs(const Problem& problem, const ExecList& list,
+                  ExecList::Node rerun, const Costs& costs,
+                  const RemakeBefore& remake) {
+  const OpId op = list.OpOf(rerun);
+  const auto is_there = [&] {
+    return list.Has(rerun) && list.OpOf(rerun) == op;
+  };
+  for (const ValueId u : problem.versions.Need(op)) {
+    if (!is_there()) return false;
+    const StorageId s = problem.versions.storage[u];
+    const std::vector<ExecList::Event>& events = list.Events(s);
+    const int32_t at = list.FirstEventFrom(s, rerun);
+    const ExecList::Event previous = events[at - 1];
+    bool wanted = previous.After() != u;
+    if (!wanted) {
+      const bool extended = at + 1 == static_cast<int32_t>(events.size()) ||
+                            events[at + 1].starts;
+      wanted = extended && problem.rules.may_remake[u] != 0 &&
+               list.MayInsert(problem.versions.maker[u], rerun) &&
+               costs(u, previous.node);
+    }
+    if (wanted && !remake(u, rerun)) return false;
+  }
+  return is_there() && RemakeNewer(problem, list, rerun, remake);
+}
+
+// Returns the node before which an op can run again for a reader: the reader,
+// or, if the op may not run there, the last first run before it where it may;
+// kNoOp if there is none.
+ExecList::Node PlaceFor(const Problem& problem, const ExecList& list, OpId op,
+                        ExecList::Node reader);
+
 }  // namespace reprise::planner

@@ -315,48 +315,11 @@ class Starts {
   std::vector<std::pair<int64_t, RegionPlan>> best_;
 };
 
-}  // namespace
-
-SavedSet SavedBy(const Problem& problem, const std::vector<OpId>& execs) {
-  SavedSet saved(problem.bytes.size(), 1);
-  std::vector<uint8_t> ran(problem.op_count, 0);
-  for (const OpId o : execs) {
-    if (ran[o] != 0) {
-      for (const ValueId v : problem.versions.Make(o)) {
-        saved[problem.versions.storage[v]] = 0;
-      }
-    }
-    ran[o] = 1;
-  }
-  return saved;
-}
-
-RegionPlan PlanLike(const Problem& problem, const std::vector<OpId>& execs) {
-  if (IsNested(problem)) {
-    return RegionsOfExecs(problem, execs, MostDepth(problem));
-  }
-  return {.regions = OneRegion(problem),
-          .levels = LevelsOf(SavedBy(problem, execs))};
-}
-
-bool AddRegions(const Problem& problem, const RegionPlan& plan,
-                const std::string& solver, Archive& archive) {
-  const std::vector<OpId> execs = RegionExecs(problem, plan);
-  if (execs.empty()) return false;
-  const StatusOr<Evaluation> evaluation = Evaluate(
-      *problem.graph,
-      WithFrees(*problem.graph, execs, problem.capabilities.free_policy),
-      problem.capabilities);
-  if (!evaluation.ok()) return false;
-  archive.Add(evaluation->peak_bytes, evaluation->time_ns, execs, solver,
-              Trimmed(problem, plan));
-  return true;
-}
-
-class RegionSearch::State {
+// The search for regions: what it keeps between its two parts.
+class RegionSearch {
  public:
-  State(const Problem& problem, const Request& request, Generator& generator,
-        Archive& archive, Effort& effort)
+  RegionSearch(const Problem& problem, const Request& request,
+               Generator& generator, Archive& archive, Effort& effort)
       : problem_(problem),
         request_(request),
         generator_(generator),
@@ -367,6 +330,8 @@ class RegionSearch::State {
         flat_(search_),
         nested_(search_) {}
 
+  // Tries what is known without a search; if none of it fits, anneals for the
+  // rest of the ticks.
   void Begin(int64_t ticks) {
     const int64_t end = effort_.ticks() + ticks;
     const std::vector<SavedSet> sets =
@@ -382,6 +347,7 @@ class RegionSearch::State {
     }
   }
 
+  // Continues with schedules that obey the same rules, for the rest of the effort.
   void Continue(const Archive& any, int64_t bound_ns) {
     search_.SetGoodEnough(
         problem_.base.time_ns + bound_ns +
@@ -477,24 +443,56 @@ class RegionSearch::State {
   std::vector<std::vector<Region>> regions_;
 };
 
-RegionSearch::RegionSearch(const Problem& problem, const Request& request,
-                           Generator& generator, Archive& archive,
-                           Effort& effort) {
-  if (problem.first_backward > 0 && problem.first_backward < problem.op_count &&
-      MostDepth(problem) >= 1) {
-    state_ =
-        std::make_unique<State>(problem, request, generator, archive, effort);
+}  // namespace
+
+SavedSet SavedBy(const Problem& problem, const std::vector<OpId>& execs) {
+  SavedSet saved(problem.bytes.size(), 1);
+  std::vector<uint8_t> ran(problem.op_count, 0);
+  for (const OpId o : execs) {
+    if (ran[o] != 0) {
+      for (const ValueId v : problem.versions.Make(o)) {
+        saved[problem.versions.storage[v]] = 0;
+      }
+    }
+    ran[o] = 1;
   }
+  return saved;
 }
 
-RegionSearch::~RegionSearch() = default;
-
-void RegionSearch::Begin(int64_t ticks) {
-  if (state_ != nullptr) state_->Begin(ticks);
+RegionPlan PlanLike(const Problem& problem, const std::vector<OpId>& execs) {
+  if (IsNested(problem)) {
+    return RegionsOfExecs(problem, execs, MostDepth(problem));
+  }
+  return {.regions = OneRegion(problem),
+          .levels = LevelsOf(SavedBy(problem, execs))};
 }
 
-void RegionSearch::Continue(const Archive& any, int64_t bound_ns) {
-  if (state_ != nullptr) state_->Continue(any, bound_ns);
+bool AddRegions(const Problem& problem, const RegionPlan& plan,
+                const std::string& solver, Archive& archive) {
+  const std::vector<OpId> execs = RegionExecs(problem, plan);
+  if (execs.empty()) return false;
+  const StatusOr<Evaluation> evaluation = Evaluate(
+      *problem.graph,
+      WithFrees(*problem.graph, execs, problem.capabilities.free_policy),
+      problem.capabilities);
+  if (!evaluation.ok()) return false;
+  archive.Add(evaluation->peak_bytes, evaluation->time_ns, execs, solver,
+              Trimmed(problem, plan));
+  return true;
+}
+
+void SearchRegions(const Problem& problem, const Request& request,
+                   Generator& generator, Archive& archive, Effort& effort,
+                   int64_t begin_ticks, const SearchAny& any) {
+  if (problem.first_backward == 0 ||
+      problem.first_backward >= problem.op_count || MostDepth(problem) < 1) {
+    any();
+    return;
+  }
+  RegionSearch search(problem, request, generator, archive, effort);
+  if (begin_ticks > 0) search.Begin(begin_ticks);
+  const auto [found, bound_ns] = any();
+  if (found != nullptr) search.Continue(*found, bound_ns);
 }
 
 }  // namespace reprise::planner

@@ -20,8 +20,9 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "planner/model/archive.h"
@@ -48,27 +49,18 @@ RegionPlan PlanLike(const Problem& problem, const std::vector<OpId>& execs);
 bool AddRegions(const Problem& problem, const RegionPlan& plan,
                 const std::string& solver, Archive& archive);
 
-// The search for plans that the problem's executor can run. They are added to
-// `archive`.
-class RegionSearch {
- public:
-  // All of these must outlive the search.
-  RegionSearch(const Problem& problem, const Request& request,
-               Generator& generator, Archive& archive, Effort& effort);
-  ~RegionSearch();
+// Searches for schedules that obey the same rules but are not made of regions.
+// Returns them, or null if nothing fits, and the time that all of them add.
+using SearchAny = std::function<std::pair<const Archive*, int64_t>()>;
 
-  // Tries what is known without a search: named plans, cuts at the boundary,
-  // stages of the chain and their divisions. If none of these fits, anneals for
-  // the rest of `ticks`. O(ops) per plan: an interrupted request has a plan.
-  void Begin(int64_t ticks);
-  // Continues with the schedules in `any`, which obey the same rules, until the
-  // effort is over or a plan within the budget adds no more time than `bound_ns`
-  // plus the target gap allows. Call it after Begin.
-  void Continue(const Archive& any, int64_t bound_ns);
-
- private:
-  class State;
-  std::unique_ptr<State> state_;  // null: there is nothing to run again
-};
+// Adds plans that the problem's executor can run to `archive`. For `begin_ticks`
+// (0: not at all) it tries what is known without a search: named plans, cuts at
+// the boundary, stages of the chain and their divisions, each in O(ops), and
+// anneals if none of these fits. Then it calls `any`, once, and continues from
+// its schedules, until the effort is over or a plan within the budget adds no
+// more time than the bound plus the target gap allows.
+void SearchRegions(const Problem& problem, const Request& request,
+                   Generator& generator, Archive& archive, Effort& effort,
+                   int64_t begin_ticks, const SearchAny& any);
 
 }  // namespace reprise::planner

@@ -76,7 +76,7 @@ class Annealing {
       list_.UndoTo(0);
     }
     execs_ = list_.Execs();
-    archive_.Add(list_.PeakBytes(), list_.time_ns(), execs_, options_.name);
+    archive_.Add(list_.PeakBytes(), list_.time_ns(), execs_, "local-search");
     return steps;
   }
 
@@ -259,53 +259,27 @@ class Annealing {
       --wanted;
     }
     if (best == kNoValue) return true;
-    before = PlaceFor(problem_.versions.maker[best], before);
+    before = PlaceFor(problem_, list_, problem_.versions.maker[best], before);
     if (before == kNoOp || !list_.IsBefore(node, before)) return true;
     return Remake(best, before);
-  }
-
-  // Returns the node before which an op can run again for a reader: the reader,
-  // or, if the op may not run there, the last first run before it where it may;
-  // kNoOp if there is none.
-  Node PlaceFor(OpId op, Node reader) const {
-    const OpId leads_to = list_.LeadsTo(reader);
-    const OpId at = problem_.rules.LastRerun(op, leads_to);
-    return at == leads_to ? reader : at;
   }
 
   // Inserts the maker of a value before a node, and what that needs.
   bool Remake(ValueId v, Node next) {
     const OpId op = problem_.versions.maker[v];
-    next = PlaceFor(op, next);
-    if (next == kNoOp) return false;
-    if (++inserted_ > most_inserted_ || problem_.rules.may_remake[v] == 0 ||
-        !list_.MayInsert(op, next)) {
+    next = PlaceFor(problem_, list_, op, next);
+    if (next == kNoOp || ++inserted_ > most_inserted_ ||
+        problem_.rules.may_remake[v] == 0 || !list_.MayInsert(op, next)) {
       return false;
     }
     const Node node = list_.InsertBefore(next, op);
-    for (const ValueId u : problem_.versions.Need(op)) {
-      // It may have been removed by what was inserted for another input.
-      if (!list_.Has(node) || list_.OpOf(node) != op) return false;
-      const StorageId s = problem_.versions.storage[u];
-      const std::vector<Event>& events = list_.Events(s);
-      const int32_t at = list_.FirstEventFrom(s, node);
-      const Event previous = events[at - 1];
-      if (previous.After() != u) {
-        if (!Remake(u, node)) return false;
-        continue;
-      }
-      const bool extended = at + 1 == static_cast<int32_t>(events.size()) ||
-                            events[at + 1].starts;
-      if (!extended || problem_.rules.may_remake[u] == 0) continue;
-      if (!list_.MayInsert(problem_.versions.maker[u], node)) continue;
-      const bool over =
-          list_.MostBetween(previous.node, node) > options_.budget_bytes;
-      if (!random_.Percent(over ? 75 : 8)) continue;
-      if (!Remake(u, node)) return false;
-    }
-    if (!list_.Has(node) || list_.OpOf(node) != op) return false;
-    const bool remade = RemakeNewer(
+    const bool remade = RemakeInputs(
         problem_, list_, node,
+        [&](ValueId, Node since) {
+          const bool over =
+              list_.MostBetween(since, node) > options_.budget_bytes;
+          return random_.Percent(over ? 75 : 8);
+        },
         [this](ValueId u, Node before) { return Remake(u, before); });
     if (!remade) return false;
     if (!list_.Has(node) || list_.OpOf(node) != op) return false;

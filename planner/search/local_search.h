@@ -15,7 +15,6 @@
 // Deterministic for a seed.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "planner/model/archive.h"
@@ -36,7 +35,6 @@ struct LocalSearchOptions {
   // 2^-cold.
   int hot = 7;
   int cold = 20;
-  std::string name = "local-search";
 };
 
 // Improves `execs`, which become the best list found; adds it to the archive.

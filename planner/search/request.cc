@@ -57,7 +57,8 @@ Known::Known(const Problem& problem) : generator(problem), chains(problem) {
               regions);
 }
 
-int64_t DefaultTicks(const Problem& problem) {
+int64_t TicksOf(const Problem& problem, const Request& request) {
+  if (request.max_ticks > 0) return request.max_ticks;
   return std::max<int64_t>(200'000'000, 20'000 * int64_t{problem.op_count});
 }
 

@@ -164,8 +164,10 @@ class Search {
   bool HasNone() const { return Best() == nullptr; }
   bool HasNonePlain() const { return HasNone() && is_plain_; }
   bool HasNoneWithVersions() const { return HasNone() && !is_plain_; }
-  // No schedule fits yet, or the first that did came from `unwind`.
-  bool IsTight() const { return HasNone() || log_.FoundFirst("unwind"); }
+  // No schedule fits yet, or the first that did was unwound.
+  bool IsTight() const {
+    return HasNone() || log_.FoundFirst("unwind") || log_.FoundFirst("squeeze");
+  }
   bool IsTightAndSmall() const;
   bool IsLoose() const { return !IsTight(); }
   bool IsLateAndNone() const;
@@ -178,6 +180,7 @@ class Search {
   bool HasStarts() const { return IsSmall() && !starts_.empty(); }
   bool HasNearStarts() const;
   bool HasStartsLeft() const { return IsAlmostDone() && !starts_.empty(); }
+  bool IsOddRoundAndTight() const { return IsOddRound() && IsTightAndSmall(); }
   bool IsOddRound() const { return IsOpen() && round_ % 2 == 1; }
   bool IsAlmostDone() const;
   bool IsOpenAlone() const;
@@ -224,8 +227,8 @@ class Search {
   // Constructs schedules from their end, with ever more room; once one is
   // found, by both measures.
   void UnwindFromMarks(int64_t ticks);
-  // Constructs schedules with the greedy, for budgets at which discarding by
-  // cuts is not enough.
+  // Unwinds by random weights, where that ends with nothing at budgets a little
+  // larger, and anneals until the schedule fits.
   void Squeeze(int64_t ticks);
   // Adds the execs of a construction that discards too much, and what is left
   // of them once everything that fits is held. Returns false if the evaluator

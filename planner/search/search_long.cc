@@ -39,7 +39,7 @@ void Search::ConstructSegments(int64_t ticks) {
     int64_t room = request_.budget_bytes;
     for (int round = 0; round < kMostRounds; ++round) {
       if (effort_.Over() || effort_.ticks() > end || Done()) return;
-      const WindowResult cut = certificate_.KeepSetSaving(at, room, ends);
+      const WindowResult cut = certificate_.KeepSetFor(at, room, ends);
       if (!cut.has_keep_set) break;
       // The repair makes a schedule cheaper where its bursts leave room, but
       // seldom by more than this.

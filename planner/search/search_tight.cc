@@ -2,11 +2,22 @@
 #include <algorithm>
 
 #include "planner/construct/construct.h"
-#include "planner/construct/greedy.h"
 #include "planner/construct/unwind.h"
+#include "planner/search/local_search.h"
 #include "planner/search/search.h"
 
 namespace reprise::planner {
+namespace {
+
+// Schedules unwound at one budget, by different random weights, and the part of
+// the ticks that one of them and one annealing may take.
+constexpr int kUnwoundPerBudget = 8;
+constexpr int64_t kSqueezes = 16;
+// First temperature of an annealing that must find room: several times what all
+// re-runs of a schedule that fits may cost. Compare kHot.
+constexpr int kBoiling = 4;
+
+}  // namespace
 
 void Search::UnwindFromMarks(int64_t ticks) {
   const int64_t begin = effort_.ticks();
@@ -27,13 +38,28 @@ void Search::UnwindFromMarks(int64_t ticks) {
 }
 
 void Search::Squeeze(int64_t ticks) {
-  for (const int distance_power : {1, 2}) {
-    if (effort_.Over()) return;
-    const GreedyOptions options{.budget_bytes = request_.budget_bytes,
-                                .distance_power = distance_power,
-                                .most_ticks = ticks};
-    const std::vector<OpId> execs = NextUseGreedy(problem_, options, effort_);
-    if (!execs.empty() && AddAndHold(execs, "next-use")) return;
+  const int64_t end = effort_.ticks() + ticks;
+  for (const int percent : {100, 101, 102, 103, 104, 106, 108, 110, 115, 120}) {
+    const int64_t room = request_.budget_bytes - problem_.static_bytes;
+    const auto more = static_cast<int64_t>(static_cast<__int128>(room) *
+                                           (percent - 100) / 100);
+    for (int i = 0; i < kUnwoundPerBudget; ++i) {
+      if (effort_.Over() || effort_.ticks() > end) return;
+      const UnwindOptions unwind{.budget_bytes = request_.budget_bytes + more,
+                                 .mark_percent = 70 + random_.Below(31),
+                                 .by_distance = i % 2 == 1,
+                                 .seed = random_.Next() | 1,
+                                 .most_ticks = ticks / kSqueezes};
+      std::vector<OpId> execs = Unwind(problem_, unwind, effort_);
+      if (execs.empty()) continue;
+      const LocalSearchOptions squeeze{.budget_bytes = request_.budget_bytes,
+                                       .ticks = ticks / kSqueezes,
+                                       .seed = random_.Next(),
+                                       .good_enough_ns = GoodEnough(),
+                                       .hot = kBoiling};
+      LocalSearch(problem_, squeeze, execs, archive_, effort_);
+      if (!HasNone()) return;
+    }
   }
 }
 

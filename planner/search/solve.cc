@@ -7,7 +7,6 @@
 
 #include "planner/bounds/mip.h"
 #include "planner/bounds/screen.h"
-#include "planner/construct/burst.h"
 #include "planner/construct/construct.h"
 #include "planner/regions/executor.h"
 #include "planner/search/search.h"
@@ -19,6 +18,8 @@ namespace {
 constexpr int64_t kTightScales = 2;
 // Larger steps get no effort beyond the initial one.
 constexpr int kMostFarOps = 10'000;
+// Steps that are squeezed at once: for larger ones, that takes long.
+constexpr int kMostSqueezedOps = 256;
 // The optimum of some windows is worth starting from if it is below the best
 // plan's added time by at most this part of it.
 constexpr int64_t kNearPart = 8;
@@ -59,17 +60,19 @@ const Search::Pass Search::kFirst[] = {
     {"refute", 8, &Search::IsSmallWithPlan, &Search::Refute, Part::kProve},
     {"exact-windows", 8, &Search::IsOpenAlone, &Search::Sharpen,
      Part::kImprove},
-    {"next-use", 16, &Search::IsTightAndSmall, &Search::Squeeze},
+    {"squeeze", 16, &Search::IsTightAndSmall, &Search::Squeeze},
 };
 
 // Run in each round, with the ticks of that round.
 const Search::Pass Search::kRound[] = {
     {"cover", 192, &Search::HasNoneAndIsLarge, &Search::CoverBase,
      Part::kImprove},
-    {"next-use", 96, &Search::IsLateAndNone, &Search::Squeeze},
+    {"squeeze", 96, &Search::IsLateAndNone, &Search::Squeeze},
     {"segments", 256, &Search::IsLargeAndNew, &Search::ConstructSegments,
      Part::kImprove},
     {"block-moves", 64, &Search::HasBlocks, &Search::ImproveBlocks},
+    {"squeeze", 16, &Search::IsOddRoundAndTight, &Search::Squeeze,
+     Part::kImprove},
     {"annealing", 64, &Search::IsOpen, &Search::Anneal},
     {"refute", 24, &Search::IsSmallWithPlan, &Search::Refute, Part::kProve},
     {"exact-windows", 16, &Search::IsOddRoundAlone, &Search::Sharpen,
@@ -103,7 +106,7 @@ std::vector<PassRule> Search::Rules() {
       {&Search::HasNoneWithVersions, "no plan yet, for a graph with versions"},
       {&Search::IsTightAndSmall,
        "no plan yet, or unwinding found the first; at most 256 ops"},
-      {&Search::IsLateAndNone, "no plan after two rounds"},
+      {&Search::IsLateAndNone, "no plan after two rounds, at most 1500 ops"},
       {&Search::IsSmall, "at most 1500 ops"},
       {&Search::HasNoneAndIsLarge, "no plan yet, more than 1500 ops, once"},
       {&Search::IsLargeAndNew, "a plan, more than 1500 ops, once"},
@@ -113,6 +116,8 @@ std::vector<PassRule> Search::Rules() {
       {&Search::HasStartsLeft, "the same, after the gap is reached"},
       {&Search::HasBlocks, "equal blocks, more than 1500 ops"},
       {&Search::IsOddRound, "every second round"},
+      {&Search::IsOddRoundAndTight,
+       "every second round, if tight, at most 256 ops"},
       {&Search::IsLoose, "more than 2 % above the bound"},
       {&Search::IsAlmostDone, "not proven yet, at most 1500 ops"},
       {&Search::IsOpenAlone, "the gap is above the target, without CBC"},
@@ -138,11 +143,11 @@ std::vector<PassRule> Search::Rules() {
 std::vector<PassRule> PassRules() { return Search::Rules(); }
 
 bool Search::IsTightAndSmall() const {
-  return IsTight() && problem_.op_count <= kMostBeamOps;
+  return IsTight() && problem_.op_count <= kMostSqueezedOps;
 }
 
 bool Search::IsLateAndNone() const {
-  return HasNone() && log_.Runs("next-use") == 0 &&
+  return HasNone() && HasFewOps() && log_.Runs("squeeze") == 0 &&
          (round_ >= 2 || effort_.ticks() > scale_ / 2);
 }
 
@@ -308,33 +313,25 @@ Solution SolveRegions(const Problem& problem, const Request& request,
     const Archive::Point* best = known.archive.Best(request.budget_bytes);
     return best == nullptr ? -1 : best->time_ns - problem.base.time_ns;
   };
-  PassLog log;
-  RegionSearch regions(problem, request, known.generator, known.archive,
-                       effort);
+  const bool fits = problem.base.peak_bytes <= request.budget_bytes;
   const int64_t half = effort.most_ticks() / 2;
+  PassLog log;
+  Progress progress{.pass = kRegionsName};
   const auto now = [&] {
     return PassLog::State{.ticks = effort.ticks(), .added_ns = added_ns()};
   };
-  log.Begin(now());
-  Progress progress{.pass = kRegionsName};
   const auto report = [&] {
     if (added_ns() >= 0) {
       progress.overhead = Overhead(added_ns(), problem.base.time_ns);
     }
     if (request.on_progress) request.on_progress(progress);
   };
-  const bool fits = problem.base.peak_bytes <= request.budget_bytes;
-  if (!fits && LargestWorkingSet(problem).smallest_budget_bytes <=
-                   request.budget_bytes) {
-    regions.Begin(half / kBeginPart);
-    log.Add(kRegionsName, now());
-    report();
-  }
   Known any(problem);
+  Solution solution;
+  bool good = false;
   Request of_any = request;
   of_any.until_stopped = false;
   of_any.max_ticks = half;
-  bool good = false;
   of_any.on_progress = [&](const Progress& found) {
     progress.bound = found.bound;
     progress.pass = found.pass;
@@ -345,20 +342,28 @@ Solution SolveRegions(const Problem& problem, const Request& request,
   const std::function<bool()> should_stop = [&] {
     return good || (effort.should_stop() && effort.should_stop()());
   };
-  Effort first(half, should_stop);
-  Solution solution = Search(problem, of_any, any, first).Run();
-  effort.Spend(first.ticks());
+  const auto search_any = [&]() -> std::pair<const Archive*, int64_t> {
+    log.Add(kRegionsName, now());
+    report();
+    Effort first(half, should_stop);
+    solution = Search(problem, of_any, any, first).Run();
+    effort.Spend(first.ticks());
+    log.Begin(now());
+    return {fits || solution.impossible ? nullptr : &any.archive,
+            solution.added_ns};
+  };
+  const bool impossible =
+      LargestWorkingSet(problem).smallest_budget_bytes > request.budget_bytes;
+  log.Begin(now());
+  SearchRegions(problem, request, known.generator, known.archive, effort,
+                fits || impossible ? 0 : half / kBeginPart, search_any);
+  log.Add(kRegionsName, now());
+  progress.pass = kRegionsName;
+  report();
   // The executor cannot run these schedules.
   for (PassLine& line : solution.passes) {
     line.first_added_ns = -1;
     line.plan_gain_ns = 0;
-  }
-  if (!solution.impossible && !fits) {
-    log.Begin(now());
-    regions.Continue(any.archive, solution.added_ns);
-    log.Add(kRegionsName, now());
-    progress.pass = kRegionsName;
-    report();
   }
   solution.passes.insert(solution.passes.end(), log.lines().begin(),
                          log.lines().end());

@@ -54,9 +54,9 @@ struct Known {
   bool has_strategies = false;  // the named plans are in the archive
 };
 
-// Returns the default number of ticks: about three seconds of one core, and
-// about 20 seconds for 100,000 ops.
-int64_t DefaultTicks(const Problem& problem);
+// Returns the ticks of a request; by default about three seconds of one core,
+// and about 20 seconds for 100,000 ops.
+int64_t TicksOf(const Problem& problem, const Request& request);
 
 // Tries windows at the highest local peaks of the base order and, until `ticks`
 // are spent, at all its ops above the budget. In large steps, skips ops whose
