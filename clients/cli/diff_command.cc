@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // `reprise diff A B`: what differs at the peaks of two runs or plans. Files are
-// compared here, runs and stored plans by their server; both by
-// formats/convert/compare.h.
+// compared here, also with what a server has stored, and two stored ones by
+// their server; all by formats/convert/compare.h.
+#include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -14,11 +16,13 @@
 #include "clients/cli/files.h"
 #include "clients/cli/proto_json.h"
 #include "clients/cli/server_client.h"
+#include "formats/convert/capabilities.h"
 #include "formats/convert/compare.h"
 #include "formats/convert/graph_json.h"
 #include "formats/convert/graph_proto.h"
 #include "formats/convert/json_scan.h"
 #include "formats/convert/plan_json.h"
+#include "formats/convert/plan_proto.h"
 
 namespace reprise::cli {
 namespace {
@@ -89,6 +93,77 @@ StatusOr<formats::PeakSide> SideOfFile(const std::string& path) {
   return side;
 }
 
+// The step graph as the server has it, without a plan.
+StatusOr<formats::PeakSide> SideOfStoredGraph(const ServerClient& client,
+                                              const std::string& graph_id) {
+  ASSIGN_OR_RETURN(const v1::StepGraph proto, client.GetGraph(graph_id));
+  ASSIGN_OR_RETURN(const planner::StepGraph graph, formats::ToPlanner(proto));
+  const planner::Schedule base =
+      planner::BaseSchedule(graph, planner::FreePolicy::kEager);
+  ASSIGN_OR_RETURN(const planner::Evaluation evaluation,
+                   planner::Evaluate(graph, base, {}));
+  const int64_t reserve_bytes =
+      std::max<int64_t>(0, proto.measured_peak_bytes() - evaluation.peak_bytes);
+  ASSIGN_OR_RETURN(
+      formats::PeakSide side,
+      formats::SideOfSchedule(proto, graph, base, {}, reserve_bytes));
+  side.facts.set_graph_id(graph_id);
+  side.facts.set_peak_of("predicted without a plan");
+  side.facts.set_base_peak_bytes(side.facts.peak_bytes());
+  side.facts.set_base_step_ns(side.facts.step_ns());
+  return side;
+}
+
+StatusOr<formats::PeakSide> SideOfStoredPlan(const ServerClient& client,
+                                             const v1::Plan& plan) {
+  if (!plan.feasible()) return SideOfStoredGraph(client, plan.graph_id());
+  // Its explanation says what it was made for.
+  ASSIGN_OR_RETURN(const v1::Explanation explained,
+                   client.Explain(plan.plan_id()));
+  ASSIGN_OR_RETURN(const planner::Capabilities capabilities,
+                   formats::ToPlanner(explained.capabilities()));
+  ASSIGN_OR_RETURN(const v1::StepGraph proto, client.GetGraph(plan.graph_id()));
+  ASSIGN_OR_RETURN(const planner::StepGraph graph, formats::ToPlanner(proto));
+  ASSIGN_OR_RETURN(const planner::Schedule schedule,
+                   formats::ToSchedule(plan, graph));
+  ASSIGN_OR_RETURN(const planner::Evaluation evaluation,
+                   planner::Evaluate(graph, schedule, capabilities));
+  return formats::SideOfPlan(proto, graph, plan, schedule, capabilities,
+                             plan.peak_bytes() - evaluation.peak_bytes);
+}
+
+// A run or a plan of a server, as it compares them itself.
+StatusOr<formats::PeakSide> SideOfStored(const ServerClient& client,
+                                         const std::string& id) {
+  const StatusOr<v1::Run> run = client.GetRun(id);
+  if (!run.ok()) {
+    if (run.status().code() != Code::kNotFound) return run.status();
+    const StatusOr<v1::Plan> plan = client.GetPlan(id);
+    if (!plan.ok()) return run.status();
+    ASSIGN_OR_RETURN(formats::PeakSide side, SideOfStoredPlan(client, *plan));
+    side.facts.set_id(id);
+    side.facts.set_name(id);
+    return side;
+  }
+  if (run->plan_id().empty() && run->graph_id().empty()) {
+    return FailedPrecondition(
+        StrCat("run ", run->run_id(),
+               ": has no step graph, only memory that was measured; compare it "
+               "with another stored run"));
+  }
+  StatusOr<formats::PeakSide> side = [&]() -> StatusOr<formats::PeakSide> {
+    if (run->plan_id().empty()) {
+      return SideOfStoredGraph(client, run->graph_id());
+    }
+    ASSIGN_OR_RETURN(const v1::Plan plan, client.GetPlan(run->plan_id()));
+    return SideOfStoredPlan(client, plan);
+  }();
+  if (!side.ok()) return side.status();
+  side->facts.set_id(run->run_id());
+  side->facts.set_name(run->name().empty() ? run->run_id() : run->name());
+  return side;
+}
+
 class DiffCommand : public Command {
  public:
   void Define(CommandLine& line) override {
@@ -99,43 +174,47 @@ class DiffCommand : public Command {
         "A run id (or its beginning, or \"latest\"), a plan id, or a file: "
         "plan or step graph",
         {.required = true, .completes = Completes::kRuns});
-    verb.Add("B", b_, "The same; both are files, or both are stored",
+    verb.Add("B", b_, "The same",
              {.required = true, .completes = Completes::kRuns});
     verb.Flag("--all,!--only-differences", all_, "Also what is equal");
     verb.Add("--top", most_, "Lines of each table, 1 to 500",
              {.shows_default = true, .range = {{1, 500}}});
+    verb.Flag("--exit-code", exit_code_, "Exit with 1 if they differ");
     verb.Footer(
-        "Exits with 0 whether or not they differ; `equal` of --json says "
-        "it.\n\n"
+        "Without --exit-code exits with 0 whether or not they differ; `equal` "
+        "of --json says it.\n\n"
         "Example:\n  reprise diff a.plan.json b.plan.json");
   }
 
   int Run(const Globals& globals, Console& console) override {
     const bool files[2] = {LooksLikeFile(a_), LooksLikeFile(b_)};
-    if (files[0] != files[1]) {
-      const std::string& file = files[0] ? a_ : b_;
-      return console.UsageError(
-          StrCat(file, ": is a file and ", files[0] ? b_ : a_,
-                 " is not; compare two files, or two runs or plans that are "
-                 "stored (`reprise import` stores a file)"));
-    }
-    const StatusOr<v1::Comparison> found =
-        files[0] ? CompareFiles() : CompareStored(globals);
+    const StatusOr<v1::Comparison> found = files[0] || files[1]
+                                               ? CompareHere(files, globals)
+                                               : CompareStored(globals);
     if (!found.ok()) return console.Error(found.status());
+    const int code = exit_code_ && !found->equal() ? kFailed : kDone;
     if (globals.json) {
       console.Line(ProtoToJson(*found));
-      return kDone;
+      return code;
     }
     console.Line(found->sentence(),
                  found->equal() ? Tone::kGood : Tone::kPlain);
     console.Raw(ComparisonText(*found, all_, most_));
-    return kDone;
+    return code;
   }
 
  private:
-  StatusOr<v1::Comparison> CompareFiles() const {
-    ASSIGN_OR_RETURN(const formats::PeakSide a, SideOfFile(a_));
-    ASSIGN_OR_RETURN(const formats::PeakSide b, SideOfFile(b_));
+  StatusOr<v1::Comparison> CompareHere(const bool (&files)[2],
+                                       const Globals& globals) const {
+    std::optional<ServerClient> client;
+    if (!files[0] || !files[1]) {
+      ASSIGN_OR_RETURN(client, ServerClient::ConnectOrStart(globals));
+    }
+    const auto side = [&](const std::string& text, bool is_file) {
+      return is_file ? SideOfFile(text) : SideOfStored(*client, text);
+    };
+    ASSIGN_OR_RETURN(const formats::PeakSide a, side(a_, files[0]));
+    ASSIGN_OR_RETURN(const formats::PeakSide b, side(b_, files[1]));
     return formats::Compare(a, b);
   }
 
@@ -148,6 +227,7 @@ class DiffCommand : public Command {
   std::string a_;
   std::string b_;
   bool all_ = false;
+  bool exit_code_ = false;
   int most_ = 20;
 };
 

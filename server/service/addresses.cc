@@ -10,9 +10,10 @@
 //     +------------------- time
 //
 // What is smaller than a pixel is folded, but for what is alive at the peak of
-// the window. O(storages in the window + boxes log boxes); of more than 400,000
+// the window. O(storages in the window + boxes log boxes); of more than 100,000
 // storages only the largest by bytes are looked at one by one.
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <string>
 #include <vector>
@@ -28,8 +29,11 @@ namespace reprise::server {
 
 namespace {
 
-constexpr size_t kMostBoxes = 20'000;
-constexpr size_t kMostExact = 400'000;
+constexpr size_t kMostBoxes = 4000;
+constexpr size_t kMostExact = 100'000;
+// Of more, so many are looked at to find out how large the largest are.
+constexpr size_t kSample = 20'000;
+constexpr size_t kMostOrdered = 200'000;
 constexpr size_t kMostRanges = 64;
 constexpr size_t kMostLives = 100'000;
 constexpr uint32_t kDefaultHeight = 400;
@@ -132,7 +136,7 @@ void Choose(const View& view, std::vector<Life> lives, uint64_t alive,
   for (const Life& life : lives) {
     const bool seen = static_cast<double>(life.bytes) >= tall ||
                       static_cast<double>(life.to_ns - life.from_ns) >= wide;
-    if (seen || life.at_peak || lives.size() <= kMostBoxes / 4) {
+    if (seen || life.at_peak || lives.size() <= kMostBoxes) {
       kept.push_back(life);
     }
   }
@@ -264,15 +268,28 @@ class Recorded {
   // the curve.
   double TakeLargest(const std::vector<size_t>& found, size_t begin,
                      size_t born, size_t peak, std::vector<Life>& lives) {
+    const size_t all = found.size() + born;
+    const auto index_of = [&](size_t i) {
+      return i < found.size() ? found[i] : begin + i - found.size();
+    };
+    std::vector<int64_t> sample;
+    const size_t stride = std::max<size_t>(all / kSample, 1);
+    for (size_t i = 0; i < all; i += stride) {
+      sample.push_back(step_.BytesOf(index_of(i)));
+    }
+    const size_t rank =
+        std::min(sample.size() - 1, sample.size() * 2 * kMostBoxes / all);
+    std::nth_element(sample.begin(),
+                     sample.begin() + static_cast<ptrdiff_t>(rank),
+                     sample.end(), std::greater<>());
+    const int64_t least = sample[rank];
     std::vector<std::pair<int64_t, size_t>> order;
-    order.reserve(found.size() + born);
-    for (const size_t index : found) {
-      order.emplace_back(step_.BytesOf(index), index);
+    for (size_t i = 0; i < all && order.size() < kMostOrdered; ++i) {
+      const int64_t bytes = step_.BytesOf(index_of(i));
+      if (bytes >= least) order.emplace_back(bytes, index_of(i));
     }
-    for (size_t i = begin; i < begin + born; ++i) {
-      order.emplace_back(step_.BytesOf(i), i);
-    }
-    const auto middle = order.begin() + static_cast<ptrdiff_t>(kMostBoxes);
+    const auto middle = order.begin() + static_cast<ptrdiff_t>(
+                                            std::min(kMostBoxes, order.size()));
     std::nth_element(
         order.begin(), middle, order.end(), [](const auto& a, const auto& b) {
           return a.first != b.first ? a.first > b.first : a.second < b.second;
