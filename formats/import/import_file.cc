@@ -142,6 +142,11 @@ Status ImportedFile::Send(const std::shared_ptr<grpc::Channel>& channel,
     };
     RETURN_IF_ERROR(snapshot_ ? snapshot_->Replay(names, take, segment)
                               : trace_->Replay(names, take, mark));
+    if (trace_) {
+      RETURN_IF_ERROR(trace_->ReplayKernels(
+          names,
+          [&](const RecordedKernel& kernel) { return writer.Add(kernel); }));
+    }
     RETURN_IF_ERROR(writer.End(summary().duration_ns));
   }
   RETURN_IF_ERROR(upload.Close());

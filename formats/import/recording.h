@@ -37,6 +37,16 @@ struct OpMark {
   bool begins = false;
 };
 
+// A kernel, copy or set on a device.
+struct RecordedKernel {
+  int64_t start_ns = 0;  // since the first event
+  int64_t duration_ns = 0;
+  uint64_t stream = 0;
+  uint32_t device = 0;
+  uint32_t name = 0;  // in RecordingNames
+  v1::RecordKind kind = v1::RECORD_KIND_KERNEL;
+};
+
 // A segment of a caching allocator at the end of a recording; its blocks cover
 // it without holes, from `address` on.
 struct RecordedBlock {
@@ -102,6 +112,7 @@ struct MemorySum {
 
 using TakeMemoryEvent = std::function<Status(const MemoryEvent&)>;
 using TakeSegment = std::function<Status(const RecordedSegment&)>;
+using TakeKernel = std::function<Status(const RecordedKernel&)>;
 using TakeOpMark = std::function<Status(const OpMark&)>;
 
 }  // namespace reprise::formats

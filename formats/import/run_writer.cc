@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "formats/import/run_writer.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/crc32c.h"
@@ -112,6 +113,11 @@ Status RunWriter::Record(int64_t time_ns, v1::RecordKind kind,
     columns_.add_op(fields.op);
     columns_.add_thread(fields.thread);
   }
+  if (fields.duration_ns >= 0) {
+    columns_.add_dur_ns(static_cast<uint64_t>(fields.duration_ns));
+    columns_.add_stream(fields.stream);
+    columns_.add_device(fields.device);
+  }
   ++records_;
   return columns_.kind_size() < kChunkRecords ? OkStatus() : FlushChunk();
 }
@@ -130,6 +136,20 @@ Status RunWriter::Add(const OpMark& mark) {
   return Record(std::max<int64_t>(mark.time_ns, 0),
                 mark.begins ? v1::RECORD_KIND_OP_BEGIN : v1::RECORD_KIND_OP_END,
                 {.name = mark.name, .op = mark.op, .thread = mark.thread});
+}
+
+Status RunWriter::Add(const RecordedKernel& kernel) {
+  // In chunks of their own, because other records have no duration.
+  if (columns_.kind_size() > 0 && columns_.dur_ns_size() == 0) {
+    RETURN_IF_ERROR(FlushGroup());
+    RETURN_IF_ERROR(FlushChunk());
+  }
+  return Record(
+      std::max<int64_t>(kernel.start_ns, 0), kernel.kind,
+      {.name = kernel.name,
+       .duration_ns = std::clamp<int64_t>(kernel.duration_ns, 0, kMostNs),
+       .stream = kernel.stream,
+       .device = kernel.device});
 }
 
 Status RunWriter::Add(const RecordedSegment& segment) {

@@ -44,6 +44,8 @@ class RunWriter {
   // Adds an event or a mark, in order of time.
   Status Add(const MemoryEvent& event);
   Status Add(const OpMark& mark);
+  // Adds a kernel, in order of time; not between events.
+  Status Add(const RecordedKernel& kernel);
   // Adds a segment, at any time before the end.
   Status Add(const RecordedSegment& segment);
   // Ends the step, `step_ns` after its begin. `names` may still grow until
@@ -67,6 +69,9 @@ class RunWriter {
     uint64_t extra = 0;
     uint64_t op = 0;
     uint32_t thread = 0;
+    int64_t duration_ns = -1;  // of kernels, which have a stream and a device
+    uint64_t stream = 0;
+    uint32_t device = 0;
   };
 
   // Adds a record; `time_ns` is relative to the begin of the step.

@@ -165,16 +165,52 @@ struct StepReading {
   Span span;
   std::vector<Call> calls;
   std::vector<std::pair<int64_t, int64_t>> kernels;  // external id, ns
+  std::vector<TraceKernel> drawn;
+  std::vector<std::string> names;  // of kernels
+  std::unordered_map<std::string, uint32_t> name_ids;
+
+  // The number that a text ends with: "stream 7" or "7"; 0 without one.
+  static uint64_t NumberIn(const std::string& text) {
+    const size_t last = text.find_last_not_of("0123456789");
+    const size_t from = last == std::string::npos ? 0 : last + 1;
+    uint64_t number = 0;
+    std::from_chars(text.data() + from, text.data() + text.size(), number);
+    return number;
+  }
+
+  // Keeps a kernel that runs within the step.
+  void Draw(const TraceEvent& event) {
+    const int64_t duration_ns =
+        std::clamp<int64_t>(event.duration_ns, 0, kMostStepNs);
+    if (event.start_ns >= span.end_ns ||
+        event.start_ns + duration_ns < span.start_ns) {
+      return;
+    }
+    const auto [name, fresh] = name_ids.try_emplace(
+        event.name.substr(0, 256), static_cast<uint32_t>(names.size()));
+    if (fresh) names.push_back(name->first);
+    drawn.push_back({.start_ns = event.start_ns - span.start_ns,
+                     .duration_ns = duration_ns,
+                     .stream = NumberIn(event.thread),
+                     .device = static_cast<uint32_t>(
+                         std::min<uint64_t>(NumberIn(event.process), 255)),
+                     .name = name->second,
+                     .kind = event.category == "kernel" ? v1::RECORD_KIND_KERNEL
+                             : event.category == "gpu_memcpy"
+                                 ? v1::RECORD_KIND_COPY
+                                 : v1::RECORD_KIND_SET});
+  }
 
   Status Take(const TraceEvent& event, Threads& threads) {
     if (event.phase != "X") return OkStatus();
     const bool annotation = event.category == "user_annotation";
     if (event.category == "kernel" || event.category == "gpu_memcpy" ||
         event.category == "gpu_memset") {
-      if (event.external_id < 0) return OkStatus();
-      if (kernels.size() == kMostEvents) {
+      if (kernels.size() == kMostEvents || drawn.size() == kMostEvents) {
         return ResourceExhausted(StrCat("more than ", kMostEvents, " kernels"));
       }
+      Draw(event);
+      if (event.external_id < 0) return OkStatus();
       kernels.emplace_back(event.external_id,
                            std::max<int64_t>(event.duration_ns, 0));
       return OkStatus();
@@ -355,6 +391,12 @@ StatusOr<Trace> Trace::Open(const OpenSource& open, std::string name,
   into.duration_ns = reading.span.end_ns - reading.span.start_ns;
   into.is_device = where.first > 0;
   reading.MakeOps(into);
+  into.kernels = std::move(reading.drawn);
+  into.kernel_names = std::move(reading.names);
+  std::stable_sort(into.kernels.begin(), into.kernels.end(),
+                   [](const TraceKernel& a, const TraceKernel& b) {
+                     return a.start_ns < b.start_ns;
+                   });
 
   std::stable_sort(outline.memory.begin(), outline.memory.end(),
                    [](const RawAllocation& a, const RawAllocation& b) {

@@ -42,6 +42,15 @@ struct TraceAllocation {
   uint32_t thread = 0;
 };
 
+struct TraceKernel {
+  int64_t start_ns = 0;  // since the step's begin; negative: it ran before
+  int64_t duration_ns = 0;
+  uint64_t stream = 0;
+  uint32_t device = 0;
+  uint32_t name = 0;  // in TraceStep.kernel_names
+  v1::RecordKind kind = v1::RECORD_KIND_KERNEL;
+};
+
 struct TraceStep {
   int64_t duration_ns = 0;
   int64_t baseline_bytes = 0;
@@ -49,6 +58,8 @@ struct TraceStep {
   bool is_device = false;               // memory of a GPU
   std::vector<TraceOp> ops;             // by start
   std::vector<TraceAllocation> events;  // by time
+  std::vector<TraceKernel> kernels;     // by start; they run within the step
+  std::vector<std::string> kernel_names;
 };
 
 class Trace {
@@ -68,6 +79,8 @@ class Trace {
   // time.
   Status Replay(RecordingNames& names, const TakeMemoryEvent& take,
                 const TakeOpMark& mark = {}) const;
+  // Passes on the kernels, by start; one that began before the step from there.
+  Status ReplayKernels(RecordingNames& names, const TakeKernel& take) const;
 
  private:
   Trace() = default;

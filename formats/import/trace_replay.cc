@@ -92,6 +92,20 @@ class OpMarks {
 
 }  // namespace
 
+Status Trace::ReplayKernels(RecordingNames& names,
+                            const TakeKernel& take) const {
+  for (const TraceKernel& kernel : step_.kernels) {
+    const int64_t late = std::max<int64_t>(-kernel.start_ns, 0);
+    RETURN_IF_ERROR(take({.start_ns = kernel.start_ns + late,
+                          .duration_ns = kernel.duration_ns - late,
+                          .stream = kernel.stream,
+                          .device = kernel.device,
+                          .name = names.Intern(step_.kernel_names[kernel.name]),
+                          .kind = kernel.kind}));
+  }
+  return OkStatus();
+}
+
 Status Trace::Replay(RecordingNames& names, const TakeMemoryEvent& take,
                      const TakeOpMark& mark) const {
   const OpsByTime ops(step_.ops);

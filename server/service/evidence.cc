@@ -106,7 +106,7 @@ std::string_view ReasonOf(Evidence evidence, bool freed) {
     case Evidence::kNoRule:
       break;
   }
-  return "its stack says nothing about its use";
+  return "neither its stack nor its op says what it is for";
 }
 
 }  // namespace reprise::server

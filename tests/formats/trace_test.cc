@@ -191,6 +191,38 @@ TEST(TraceTest, KernelsGiveTheTimesWhereThereAreAny) {
   EXPECT_EQ(made->graph.timing(), "kernels");
 }
 
+TEST(TraceTest, KernelsOfTheStepKeepTheirStreamNameAndTime) {
+  const std::string text = File(
+      Step(3, 0, 100) + Op("aten::mm", 10, 10, R"("External id":5)") +
+      Memory(12, 8, 1, 8) +
+      R"({"ph":"X","cat":"kernel","name":"sgemm","pid":0,"tid":7,"ts":30,)"
+      R"("dur":40,"args":{"External id":5}},)"
+      R"({"ph":"X","cat":"gpu_memcpy","name":"Memcpy HtoD","pid":1,)"
+      R"("tid":"stream 9","ts":90,"dur":30,"args":{}},)"
+      R"({"ph":"X","cat":"kernel","name":"later","pid":0,"tid":7,"ts":300,)"
+      R"("dur":40,"args":{"External id":5}},)");
+  const auto trace = Open(text);
+  ASSERT_TRUE(trace.ok());
+  RecordingNames names;
+  std::vector<RecordedKernel> kernels;
+  ASSERT_TRUE(trace
+                  ->ReplayKernels(names,
+                                  [&](const RecordedKernel& kernel) {
+                                    kernels.push_back(kernel);
+                                    return OkStatus();
+                                  })
+                  .ok());
+
+  ASSERT_EQ(kernels.size(), 2U);
+  EXPECT_EQ(kernels[0].start_ns, 30'000);
+  EXPECT_EQ(kernels[0].duration_ns, 40'000);
+  EXPECT_EQ(kernels[0].stream, 7U);
+  EXPECT_EQ(names.texts()[kernels[0].name - 1], "sgemm");
+  EXPECT_EQ(kernels[1].kind, v1::RECORD_KIND_COPY);
+  EXPECT_EQ(kernels[1].stream, 9U);
+  EXPECT_EQ(kernels[1].device, 1U);
+}
+
 TEST(TraceTest, NamesWhatIsMissing) {
   EXPECT_THAT(Open(R"({"a": [1]})").status().message(),
               HasSubstr("no traceEvents"));
