@@ -26,6 +26,7 @@ PLACES = {
     "CITATION.cff": "version: {}",
     "docs/install.md": "reprise-{}-py3",
     "deploy/kubernetes/base/kustomization.yaml": "newTag: {}",
+    "deploy/kubernetes/replicas/kustomization.yaml": "newTag: {}",
     "deploy/kubernetes/sidecar/kustomization.yaml": "newTag: {}",
     "web/package.json": '"version": "{}"',
     "web/package-lock.json": '"name": "reprise-web",\n{0}"version": "{{}}"',

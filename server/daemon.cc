@@ -140,8 +140,8 @@ class Daemon::Impl {
   std::optional<Secret> secret_;
 
   // In order of dependency; destroyed in reverse.
-  std::unique_ptr<Store> store_;
   RunHub hub_;
+  std::unique_ptr<Store> store_;
   Metrics metrics_;
   std::unique_ptr<Planning> planning_;
   RunFollowers followers_;
@@ -181,11 +181,15 @@ Status Daemon::Impl::Start() {
   RETURN_IF_ERROR(BindPorts());
   const std::string database = options_.data_dir + "/reprise.db";
   RETURN_IF_ERROR(OpenAnyway(database, [&]() -> Status {
-    ASSIGN_OR_RETURN(
-        store_,
-        Store::Open({.path = database, .max_pages = options_.max_store_pages}));
+    ASSIGN_OR_RETURN(store_,
+                     Store::Open({.path = database,
+                                  .url = options_.store_url,
+                                  .max_pages = options_.max_store_pages}));
     return OkStatus();
   }));
+  store_->Watch([this](const std::string& run_id) {
+    run_id.empty() ? hub_.NotifyAll() : hub_.Notify(run_id);
+  });
   RETURN_IF_ERROR(StartServices());
   RETURN_IF_ERROR(StartTls());
   RETURN_IF_ERROR(StartCollector());
@@ -212,7 +216,9 @@ Status Daemon::Impl::OpenAnyway(const std::string& path,
                       "stored can be read"));
     opened = open();
   }
-  if (opened.code() != Code::kDataLoss) return opened;
+  if (opened.code() != Code::kDataLoss || !options_.store_url.empty()) {
+    return opened;
+  }
   ASSIGN_OR_RETURN(const std::string aside, SetAside(path));
   LogError("database_damaged",
            StrCat(opened.message(), "; the damaged file is kept as ", aside,
@@ -426,10 +432,11 @@ Status Daemon::Impl::Announce() {
     LogInfo("page", "the page: `reprise status` prints its link");
   }
   LogInfo("ready",
-          StrCat("agents connect to ", options_.agent_socket, "; data is in ",
-                 options_.data_dir),
+          StrCat("agents connect to ", options_.agent_socket, "; runs are in ",
+                 store_->place()),
           {{"agent_socket", options_.agent_socket},
-           {"data_dir", options_.data_dir}});
+           {"data_dir", options_.data_dir},
+           {"store", store_->place()}});
   return OkStatus();
 }
 
@@ -497,6 +504,7 @@ std::string Daemon::Impl::NotReady() const {
   // the records or the daemon.
   for (const std::string& path :
        {options_.agent_socket, options_.data_dir + "/reprise.db"}) {
+    if (store_->shared() && path != options_.agent_socket) continue;
     if (::access(path.c_str(), F_OK) != 0) {
       return StrCat(path, " was removed; restart the daemon");
     }
@@ -549,7 +557,9 @@ void Daemon::Impl::ReturnMemory() {
 
 bool Daemon::Impl::Tick() {
   const Clock::time_point now = Clock::now();
-  if (now - last_orphans_ >= kOrphanPause) {
+  // Daemons that share a store may not see each other's processes, such as those
+  // of another container: whoever collects from a session ends it.
+  if (!store_->shared() && now - last_orphans_ >= kOrphanPause) {
     last_orphans_ = now;
     const Status status =
         EndOrphans(*store_, hub_, [this](const std::string& session_id) {

@@ -11,6 +11,7 @@
 #include "base/data_dir.h"
 #include "base/str_cat.h"
 #include "server/paths.h"
+#include "server/store/postgres_store.h"
 
 namespace reprise::server {
 
@@ -75,6 +76,11 @@ ParsedOptions ParseDaemonOptions(int argc, char** argv) {
   app.add_option("--data-dir", options.data_dir,
                  "Folder of the database (REPRISE_DATA_DIR, else "
                  "~/.local/state/reprise)");
+  app.add_option("--store", options.store_url,
+                 "postgresql://HOST/DATABASE: keep runs there, with other "
+                 "daemons, instead of in the data folder; a password comes "
+                 "from PGPASSFILE")
+      ->type_name("URL");
   app.add_option("--agent-socket", options.agent_socket,
                  "Socket that agents connect to (REPRISE_SOCKET, else "
                  "$XDG_RUNTIME_DIR/reprise/agent.sock)");
@@ -161,6 +167,17 @@ ParsedOptions ParseDaemonOptions(int argc, char** argv) {
   if (split) options.listen.clear();
   if (options.private_daemon && !split && listen->count() == 0) {
     options.listen = "127.0.0.1:0";
+  }
+  if (!options.store_url.empty()) {
+    if (!options.store_url.starts_with("postgresql://") &&
+        !options.store_url.starts_with("postgres://")) {
+      return Usage(StrCat("--store: cannot read \"", options.store_url,
+                          "\"; write postgresql://HOST/DATABASE, or leave it "
+                          "out for a file in --data-dir"));
+    }
+    if (const Status url = CheckPostgresUrl(options.store_url); !url.ok()) {
+      return Usage(url.message());
+    }
   }
   if (options.data_dir.empty()) {
     StatusOr<std::string> folder = DefaultDataDir();

@@ -17,6 +17,8 @@ struct DaemonOptions {
   std::string grpc_listen;
   std::string http_listen;
   std::string data_dir;
+  // "postgresql://...": where runs are stored. Empty: DATA_DIR/reprise.db.
+  std::string store_url;
   std::string agent_socket;
   // File with the token that callers over TCP need. Empty: DATA_DIR/token,
   // which is created if missing.

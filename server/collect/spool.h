@@ -17,7 +17,7 @@
 
 #include "base/status.h"
 #include "server/collect/chunk_builder.h"
-#include "server/store/sqlite.h"
+#include "server/store/database.h"
 
 namespace reprise::server {
 

@@ -78,13 +78,13 @@ void Committer::CommitBatch(std::span<const CommitItem> batch) {
     }
     return OkStatus();
   });
-  if (status.ok()) {
+  if (status.ok() && !store_.shared()) {
     for (const auto& [stream, seq] : tentative_) committed_[stream] = seq;
     if (committed_.size() > kMaxRemembered) committed_.clear();
-  } else if (batch.size() > 1) {
+  } else if (!status.ok() && batch.size() > 1) {
     for (size_t i = 0; i < batch.size(); ++i) CommitBatch(batch.subspan(i, 1));
     return;
-  } else {
+  } else if (!status.ok()) {
     LogError("store_failed", StrCat("nothing was stored: ", status.message()));
   }
 
@@ -278,7 +278,8 @@ StatusOr<uint64_t> Committer::CommittedOf(Database& db,
   }
   ASSIGN_OR_RETURN(const uint64_t committed,
                    LoadCommitted(db, producer.session_id, producer.epoch));
-  committed_[stream] = committed;
+  // Another daemon may take over the session, and commit more of it.
+  if (!store_.shared()) committed_[stream] = committed;
   return committed;
 }
 

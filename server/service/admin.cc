@@ -41,8 +41,9 @@ StatusOr<std::vector<std::string>> Ended(Database& db, int64_t before_ns,
   ASSIGN_OR_RETURN(
       Statement select,
       db.Prepare("SELECT run_id FROM runs WHERE state <> ?1"
-                 " AND max(ended_ns, started_ns) < ?2"
-                 " ORDER BY max(ended_ns, started_ns), run_id LIMIT ?3"));
+                 " AND ended_ns < ?2 AND started_ns < ?2"
+                 " ORDER BY CASE WHEN ended_ns < started_ns THEN started_ns"
+                 "  ELSE ended_ns END, run_id LIMIT ?3"));
   RETURN_IF_ERROR(select.BindAll(static_cast<int64_t>(v1::RUN_STATE_RUNNING),
                                  before_ns, limit));
   std::vector<std::string> ids;
@@ -51,18 +52,6 @@ StatusOr<std::vector<std::string>> Ended(Database& db, int64_t before_ns,
     if (!row) return ids;
     ids.emplace_back(select.Text(0));
   }
-}
-
-// Returns the bytes of used pages: removed data leaves free pages, which the
-// file returns later.
-StatusOr<int64_t> UsedBytes(Database& db) {
-  ASSIGN_OR_RETURN(
-      Statement select,
-      db.Prepare("SELECT (p.page_count - f.freelist_count) * s.page_size"
-                 " FROM pragma_page_count p, pragma_freelist_count f,"
-                 " pragma_page_size s"));
-  ASSIGN_OR_RETURN(const bool row, select.Step());
-  return row ? select.Int(0) : 0;
 }
 
 // Removes a run in one transaction, unless it has resumed meanwhile.
@@ -80,10 +69,8 @@ StatusOr<bool> RemoveEnded(Store& store, const std::string& run_id) {
   return removed;
 }
 
-// Returns the pages of removed data to the file system.
 void GiveBack(Store& store) {
-  const Status status = store.Write(
-      [](Database& db) { return db.Execute("PRAGMA incremental_vacuum"); });
+  const Status status = store.GiveBack();
   if (!status.ok()) LogWarning("store_failed", status.message());
 }
 
@@ -162,14 +149,7 @@ Status SendFile(int fd, Call& call) {
   return Cancelled("nobody waits for it");
 }
 
-std::string Quoted(const std::string& text) {
-  std::string out = "'";
-  for (const char c : text)
-    out += c == '\'' ? std::string("''") : std::string(1, c);
-  return out + "'";
-}
-
-Status Backup(const std::string& database, Call& call) {
+Status Backup(Store& store, const std::string& database, Call& call) {
   std::string path = database + "-copy-XXXXXX";
   const OpenFile file(::mkostemp(path.data(), O_CLOEXEC));
   if (file.fd() < 0) {
@@ -177,10 +157,7 @@ Status Backup(const std::string& database, Call& call) {
         StrCat(database, ": no copy can be made: ", std::strerror(errno)));
   }
   // Writes into the existing empty file, which only its owner can read.
-  const Status copied = [&]() -> Status {
-    ASSIGN_OR_RETURN(Database from, Database::Open(database));
-    return from.Execute(StrCat("VACUUM INTO ", Quoted(path)));
-  }();
+  const Status copied = store.CopyTo(path);
   ::unlink(path.c_str());
   RETURN_IF_ERROR(copied);
   return SendFile(file.fd(), call);
@@ -261,19 +238,24 @@ StatusOr<int> ApplyRetention(Store& store, Audit& audit,
                              const Retention& limits, int64_t now_ns) {
   std::vector<std::string> ids;
   const char* why = "age";
-  RETURN_IF_ERROR(store.Read([&](Database& db) -> Status {
-    if (limits.seconds > 0) {
-      ASSIGN_OR_RETURN(ids, Ended(db, now_ns - limits.seconds * 1'000'000'000,
-                                  kRunsPerCall));
-    }
-    if (!ids.empty() || limits.bytes <= 0) return OkStatus();
-    ASSIGN_OR_RETURN(const int64_t used, UsedBytes(db));
-    if (used <= limits.bytes) return OkStatus();
+  const auto ended = [&](int64_t before_ns, int64_t limit) {
+    return store.Read([&](Database& db) -> Status {
+      ASSIGN_OR_RETURN(ids, Ended(db, before_ns, limit));
+      return OkStatus();
+    });
+  };
+  if (limits.seconds > 0) {
+    RETURN_IF_ERROR(
+        ended(now_ns - limits.seconds * 1'000'000'000, kRunsPerCall));
+  }
+  if (ids.empty() && limits.bytes > 0) {
+    ASSIGN_OR_RETURN(const int64_t used, store.UsedBytes());
     // One run at a time, because its size is not known in advance.
     why = "size";
-    ASSIGN_OR_RETURN(ids, Ended(db, now_ns, 1));
-    return OkStatus();
-  }));
+    if (used > limits.bytes) {
+      RETURN_IF_ERROR(ended(now_ns, 1));
+    }
+  }
   int removed = 0;
   for (const std::string& id : ids) {
     ASSIGN_OR_RETURN(const bool gone, RemoveEnded(store, id));
@@ -322,9 +304,11 @@ void AddAdminMethods(Services& services, const std::string& database,
       }));
   table.Add(MakeMethod<v1::BackupRequest>(
       "/reprise.v1.Admin/Backup", /*streams=*/true,
-      [database, post](std::shared_ptr<const v1::BackupRequest>,
-                       std::shared_ptr<Call> call) {
-        post(call, [database, call] { call->Finish(Backup(database, *call)); });
+      [&services, database, post](std::shared_ptr<const v1::BackupRequest>,
+                                  std::shared_ptr<Call> call) {
+        post(call, [&services, database, call] {
+          call->Finish(Backup(services.store, database, *call));
+        });
       }));
 }
 

@@ -18,8 +18,8 @@
 #include "base/status.h"
 #include "planner/model/evaluate.h"
 #include "reprise/v1/query.pb.h"
+#include "server/store/database.h"
 #include "server/store/moment_rows.h"
-#include "server/store/sqlite.h"
 
 namespace reprise::server {
 

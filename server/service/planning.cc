@@ -72,8 +72,8 @@ StatusOr<formats::Task> Planning::LoadTask(const v1::PlanRequest& request) {
 }
 
 StatusOr<v1::Plan> Planning::Solve(const v1::PlanRequest& request,
-                                   const PlanningHooks& hooks,
-                                   uint32_t replan) {
+                                   const PlanningHooks& hooks, uint32_t replan,
+                                   bool* finished) {
   const Clock::time_point start = Clock::now();
   if (request.time_limit_ms() > kMaxTimeLimitMs) {
     return InvalidArgument(StrCat("time_limit_ms: at most ", kMaxTimeLimitMs,
@@ -112,6 +112,7 @@ StatusOr<v1::Plan> Planning::Solve(const v1::PlanRequest& request,
       const planner::Plan plan,
       formats::SolvePlan(task.graph, task.request,
                          {.threads = ThreadsFor(request.threads())}));
+  if (finished != nullptr) *finished |= entry.asked_to_finish();
   if (stopping_) return Unavailable("the server is shutting down");
   if (hooks.cancelled && hooks.cancelled()) {
     return Cancelled("the client left before the plan was made");
@@ -131,42 +132,58 @@ Status Planning::CheckTrusted(const v1::Plan& plan) {
              " of run ", failed->run_id, " saw it change gradients"));
 }
 
-Status Planning::Keep(const v1::PlanRequest& request, const v1::Plan& plan) {
+Status Planning::Keep(const v1::PlanRequest& request, const v1::Plan& plan,
+                      const std::string& name) {
   PlanRow row{.plan = plan, .request = request};
   return store_.Write([&](Database& db) -> Status {
     const int64_t now_ns = RealtimeNs();
-    if (request.run_id().empty()) return SavePlan(db, row, now_ns);
-    RETURN_IF_ERROR(EnsureRun(db, request.run_id(), now_ns));
-    ASSIGN_OR_RETURN(const int64_t bytes, BytesToSave(db, row));
-    RETURN_IF_ERROR(TakeRoom(db, quota_, request.run_id(), "plan", bytes));
+    if (!request.run_id().empty()) {
+      RETURN_IF_ERROR(EnsureRun(db, request.run_id(), now_ns));
+      ASSIGN_OR_RETURN(const int64_t bytes, BytesToSave(db, row));
+      RETURN_IF_ERROR(TakeRoom(db, quota_, request.run_id(), "plan", bytes));
+    }
     RETURN_IF_ERROR(SavePlan(db, row, now_ns));
+    if (!name.empty()) {
+      RETURN_IF_ERROR(SaveAnswer(db, name, plan.plan_id()));
+    }
+    if (request.run_id().empty()) return OkStatus();
     return SetRunPlan(db, request.run_id(), plan.plan_id());
   });
 }
 
 StatusOr<v1::Plan> Planning::SolveLeast(v1::PlanRequest& request,
-                                        const PlanningHooks& hooks) {
+                                        const PlanningHooks& hooks,
+                                        bool* finished) {
   // No step fits in one byte. The refusal has the proven bound; a search within
   // that ends with a plan or with the smallest one that it has found.
   request.set_budget("1");
-  ASSIGN_OR_RETURN(v1::Plan plan, Solve(request, hooks, 0));
+  ASSIGN_OR_RETURN(v1::Plan plan, Solve(request, hooks, 0, finished));
   const int64_t bound = plan.infeasible().smallest_budget_bytes();
   if (plan.feasible() || bound <= 0) return plan;
   request.set_budget(std::to_string(bound));
-  ASSIGN_OR_RETURN(plan, Solve(request, hooks, 0));
+  ASSIGN_OR_RETURN(plan, Solve(request, hooks, 0, finished));
   const int64_t known = plan.infeasible().smallest_known_bytes();
   if (plan.feasible() || known <= 0) return plan;
   request.set_budget(std::to_string(known));
-  return Solve(request, hooks, 0);
+  return Solve(request, hooks, 0, finished);
 }
 
-StatusOr<v1::Plan> Planning::Make(const v1::PlanRequest& asked,
+StatusOr<v1::Plan> Planning::Make(const v1::PlanRequest& request,
                                   const PlanningHooks& hooks, uint32_t replan) {
+  return store_.shared() ? MakeOnce(request, hooks, replan)
+                         : MakeHere(request, hooks, replan, "");
+}
+
+StatusOr<v1::Plan> Planning::MakeHere(const v1::PlanRequest& asked,
+                                      const PlanningHooks& hooks,
+                                      uint32_t replan,
+                                      const std::string& name) {
   const Clock::time_point start = Clock::now();
+  bool finished = false;
   v1::PlanRequest request = asked;
   StatusOr<v1::Plan> plan = request.budget() == kLeastBudget
-                                ? SolveLeast(request, hooks)
-                                : Solve(request, hooks, replan);
+                                ? SolveLeast(request, hooks, &finished)
+                                : Solve(request, hooks, replan, &finished);
   metrics_.CountPlan(Outcome(plan), MillisecondsSince(start) / 1000);
   if (!plan.ok()) return plan;
   LogInfo("planned",
@@ -181,7 +198,8 @@ StatusOr<v1::Plan> Planning::Make(const v1::PlanRequest& asked,
   if (!request.run_id().empty()) {
     RETURN_IF_ERROR(CheckTrusted(*plan));
   }
-  RETURN_IF_ERROR(Keep(request, *plan));
+  // A search that somebody ended is no answer for others.
+  RETURN_IF_ERROR(Keep(request, *plan, finished ? "" : name));
   if (!request.run_id().empty()) hub_.Notify(request.run_id());
   return plan;
 }
@@ -256,7 +274,7 @@ StatusOr<std::string> Planning::MakeReplacement(const std::string& run_id,
     plan.set_budget(old.plan.budget());
   }
   RETURN_IF_ERROR(CheckTrusted(plan));
-  RETURN_IF_ERROR(Keep(request, plan));
+  RETURN_IF_ERROR(Keep(request, plan, ""));
   ++metrics_.replans;
   LogInfo("replaced",
           StrCat("run ", run_id, ": plan ", plan_id, " needs ", more_bytes,
@@ -296,7 +314,7 @@ StatusOr<std::vector<v1::Plan>> Planning::Rebudget(
     plans.push_back(*std::move(plan));
   }
   for (size_t i = 0; i < plans.size(); ++i) {
-    RETURN_IF_ERROR(Keep(requests[i], plans[i]));
+    RETURN_IF_ERROR(Keep(requests[i], plans[i], ""));
   }
   hub_.Notify(run_id);
   return plans;

@@ -6,6 +6,11 @@
 // The planner is a pure function that counts ticks; the clock is here. A plan
 // is reproducible if no tick limit ended its search and it stayed within its
 // time limit.
+//
+// In a store that several daemons share, each plan is made once over all of
+// them: a request that is equal to one of before gets its plan, and one that is
+// equal to one under way waits for it. If the daemon that makes it dies, another
+// one begins it anew.
 #pragma once
 
 #include <atomic>
@@ -96,13 +101,27 @@ class Planning {
   bool stopping() const { return stopping_; }
 
  private:
+  // Make without looking whether the plan is there.
+  StatusOr<v1::Plan> MakeHere(const v1::PlanRequest& request,
+                              const PlanningHooks& hooks, uint32_t replan,
+                              const std::string& name);
+  // Make where several daemons share the store.
+  StatusOr<v1::Plan> MakeOnce(const v1::PlanRequest& request,
+                              const PlanningHooks& hooks, uint32_t replan);
+  // Returns the plan that answers a request of this name (planning_once.cc), as the run's.
+  StatusOr<std::optional<v1::Plan>> Known(const v1::PlanRequest& request,
+                                          const std::string& name);
+  // `finished`: whether somebody asked for what was found so far (FinishPlan).
   StatusOr<v1::Plan> Solve(const v1::PlanRequest& request,
-                           const PlanningHooks& hooks, uint32_t replan);
+                           const PlanningHooks& hooks, uint32_t replan,
+                           bool* finished = nullptr);
   // Solves `request` within the smallest budget for which a plan is found, and
   // makes that its budget.
   StatusOr<v1::Plan> SolveLeast(v1::PlanRequest& request,
-                                const PlanningHooks& hooks);
-  Status Keep(const v1::PlanRequest& request, const v1::Plan& plan);
+                                const PlanningHooks& hooks, bool* finished);
+  // Stores a plan, as the run's and as the answer to a request; "": to none.
+  Status Keep(const v1::PlanRequest& request, const v1::Plan& plan,
+              const std::string& name);
   // Makes and stores the plan that Replace returns; returns its id.
   StatusOr<std::string> MakeReplacement(const std::string& run_id,
                                         const std::string& plan_id,

@@ -23,7 +23,7 @@
 #include "base/status.h"
 #include "server/service/memory_curve.h"
 #include "server/store/chunk_rows.h"
-#include "server/store/sqlite.h"
+#include "server/store/database.h"
 
 namespace reprise::server {
 

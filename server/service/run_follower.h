@@ -14,7 +14,7 @@
 #include "base/status.h"
 #include "reprise/v1/query.pb.h"
 #include "server/service/verdict.h"
-#include "server/store/sqlite.h"
+#include "server/store/database.h"
 
 namespace reprise::server {
 

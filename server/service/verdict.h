@@ -19,7 +19,7 @@
 #include "reprise/v1/plan.pb.h"
 #include "reprise/v1/query.pb.h"
 #include "server/service/step_log.h"
-#include "server/store/sqlite.h"
+#include "server/store/database.h"
 
 namespace reprise::server {
 

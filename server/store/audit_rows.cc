@@ -54,18 +54,24 @@ Status InsertAudit(Database& db, const v1::AuditEntry& entry, int64_t kept) {
   ASSIGN_OR_RETURN(Statement insert,
                    db.Prepare("INSERT INTO audit (at_ns, who, peer, action,"
                               " run_id, subject, outcome, detail)"
-                              " VALUES (?, ?, ?, ?, ?, ?, ?, ?)"));
+                              " VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+                              " RETURNING id"));
   const std::array<std::string, 4> texts = {
       ValidUtf8(entry.who(), kMostTextBytes),
       ValidUtf8(entry.peer(), kMostTextBytes),
       ValidUtf8(entry.run_id(), kMostTextBytes),
       ValidUtf8(entry.subject(), kMostTextBytes)};
-  RETURN_IF_ERROR(insert.Run(RealtimeNs(), texts[0], texts[1], entry.action(),
-                             texts[2], texts[3], entry.outcome(),
-                             ValidUtf8(entry.detail(), kMostDetailBytes)));
+  RETURN_IF_ERROR(insert.BindAll(
+      RealtimeNs(), texts[0], texts[1], entry.action(), texts[2], texts[3],
+      entry.outcome(), ValidUtf8(entry.detail(), kMostDetailBytes)));
+  ASSIGN_OR_RETURN(bool row, insert.Step());
+  const int64_t id = row ? insert.Int(0) : 0;
+  while (row) {
+    ASSIGN_OR_RETURN(row, insert.Step());
+  }
   ASSIGN_OR_RETURN(Statement trim,
                    db.Prepare("DELETE FROM audit WHERE id <= ?"));
-  return trim.Run(db.last_insert_rowid() - kept);
+  return trim.Run(id - kept);
 }
 
 Status InsertApplied(Database& db, std::string_view session_id,

@@ -17,8 +17,9 @@ constexpr int64_t kMostNameId = 1 << 20;
 Status InsertChunk(Database& db, const Producer& producer,
                    const v1::Chunk& chunk, const v1::Columns& columns) {
   ASSIGN_OR_RETURN(Statement insert,
-                   db.Prepare("INSERT OR IGNORE INTO chunks"
-                              " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"));
+                   db.Prepare("INSERT INTO chunks"
+                              " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+                              " ON CONFLICT DO NOTHING"));
   RETURN_IF_ERROR(insert.Run(producer.session_id, producer.epoch, chunk.seq(),
                              chunk.t0_ns(), chunk.t1_ns(), chunk.count(),
                              chunk.dropped_before(), chunk.layout(),
@@ -84,9 +85,9 @@ Status InsertReports(Database& db, const Producer& producer,
 
 Status InsertLost(Database& db, const Producer& producer,
                   const v1::Lost& lost) {
-  ASSIGN_OR_RETURN(
-      Statement insert,
-      db.Prepare("INSERT OR IGNORE INTO lost VALUES (?, ?, ?, ?, ?)"));
+  ASSIGN_OR_RETURN(Statement insert,
+                   db.Prepare("INSERT INTO lost VALUES (?, ?, ?, ?, ?)"
+                              " ON CONFLICT DO NOTHING"));
   RETURN_IF_ERROR(insert.Run(producer.session_id, producer.epoch, lost.from(),
                              lost.to(), lost.reason()));
   if (db.changes() == 0) return OkStatus();
@@ -193,7 +194,8 @@ Status VisitChunksBackwards(
   ASSIGN_OR_RETURN(Statement select,
                    db.Prepare("SELECT t1_ns, body FROM chunks"
                               " WHERE session_id = ? AND t0_ns <= ?"
-                              " ORDER BY producer_epoch DESC, seq DESC"));
+                              " ORDER BY producer_epoch DESC, seq DESC",
+                              Fetch::kFew));
   RETURN_IF_ERROR(select.BindAll(session_id, until_ns));
   while (true) {
     ASSIGN_OR_RETURN(const bool row, select.Step());
@@ -211,7 +213,8 @@ Status VisitChunksForwards(
                    db.Prepare("SELECT t1_ns, body FROM chunks"
                               " WHERE session_id = ? AND t0_ns <= ?"
                               " AND (producer_epoch, seq) >= (?, ?)"
-                              " ORDER BY producer_epoch, seq"));
+                              " ORDER BY producer_epoch, seq",
+                              Fetch::kFew));
   RETURN_IF_ERROR(select.BindAll(session_id, until_ns, from.epoch, from.seq));
   while (true) {
     ASSIGN_OR_RETURN(const bool row, select.Step());

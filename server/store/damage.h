@@ -10,7 +10,7 @@
 #include <string>
 
 #include "base/status.h"
-#include "server/store/sqlite.h"
+#include "server/store/database.h"
 
 namespace reprise::server {
 

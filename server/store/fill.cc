@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "reprise/v1/ingest.pb.h"
 
@@ -21,6 +22,26 @@ Status FillCheckColumns(Database& database) {
     v1::VerifyReport report;
     if (!report.ParseFromString(std::string(select.Bytes(1)))) continue;
     RETURN_IF_ERROR(update.Run(report.plan_id(), report.failed(), id));
+  }
+}
+
+Status FillImported(Database& database) {
+  constexpr std::string_view kLabel = "\nimported=";
+  ASSIGN_OR_RETURN(Statement select,
+                   database.Prepare("SELECT run_id, labels FROM sessions"));
+  ASSIGN_OR_RETURN(Statement update,
+                   database.Prepare("UPDATE runs SET imported = ?"
+                                    " WHERE run_id = ?"));
+  while (true) {
+    ASSIGN_OR_RETURN(const bool row, select.Step());
+    if (!row) return OkStatus();
+    const std::string lines = "\n" + std::string(select.Text(1));
+    const size_t at = lines.find(kLabel);
+    if (at == std::string::npos) continue;
+    const size_t begin = at + kLabel.size();
+    const std::string value =
+        lines.substr(begin, lines.find('\n', begin) - begin);
+    RETURN_IF_ERROR(update.Run(value, std::string(select.Text(0))));
   }
 }
 

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "base/status.h"
-#include "server/store/sqlite.h"
+#include "server/store/database.h"
 
 namespace reprise::server {
 
@@ -15,10 +15,16 @@ namespace reprise::server {
 // report cannot be parsed are left unchanged. O(rows).
 Status FillCheckColumns(Database& database);
 
+// Sets `imported` in every row of `runs` that has a session with that label.
+// O(sessions).
+Status FillImported(Database& database);
+
 // Returns the fill function of a migration, by name; null if it is SQL only.
 using Fill = Status (*)(Database&);
 constexpr Fill FillOf(std::string_view migration) {
-  return migration == "0005_failed_checks" ? FillCheckColumns : nullptr;
+  if (migration == "0005_failed_checks") return FillCheckColumns;
+  if (migration == "0007_process_end") return FillImported;
+  return nullptr;
 }
 
 }  // namespace reprise::server

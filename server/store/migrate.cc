@@ -1,27 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/store/migrate.h"
 
+#include <functional>
+
 #include "base/str_cat.h"
 
 namespace reprise::server {
 
-Status Migrate(Database& database, std::span<const Migration> migrations) {
+namespace {
+
+// Runs one migration's work.
+using OneMigration = std::function<Status(const std::function<Status()>&)>;
+
+Status Apply(Database& database, std::span<const Migration> migrations,
+             const OneMigration& one) {
   const auto newest = static_cast<int64_t>(migrations.size());
   ASSIGN_OR_RETURN(int64_t version, database.UserVersion());
   if (version > newest) {
     return FailedPrecondition(
         StrCat("the database has schema ", version,
                ", this version of reprised knows up to ", newest,
-               "; use the newer reprised or another --data-dir"));
+               "; use the newer reprised or another database"));
   }
   for (; version < newest; ++version) {
     const Migration& migration = migrations[static_cast<size_t>(version)];
-    const Status status = database.Transaction([&]() -> Status {
+    const Status status = one([&]() -> Status {
       RETURN_IF_ERROR(database.Execute(migration.sql));
       if (migration.fill != nullptr) {
         RETURN_IF_ERROR(migration.fill(database));
       }
-      return database.Execute(StrCat("PRAGMA user_version=", version + 1));
+      return database.SetUserVersion(version + 1);
     });
     if (!status.ok()) {
       return {status.code(),
@@ -29,6 +37,20 @@ Status Migrate(Database& database, std::span<const Migration> migrations) {
     }
   }
   return OkStatus();
+}
+
+}  // namespace
+
+Status Migrate(Database& database, std::span<const Migration> migrations) {
+  return Apply(database, migrations, [&](const std::function<Status()>& work) {
+    return database.Transaction(work);
+  });
+}
+
+Status MigrateInTransaction(Database& database,
+                            std::span<const Migration> migrations) {
+  return Apply(database, migrations,
+               [](const std::function<Status()>& work) { return work(); });
 }
 
 }  // namespace reprise::server

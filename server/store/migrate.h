@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Migrates a database file to the schema of this binary.
+// Migrates a database to the schema of this binary.
 //
 // Migrations are numbered files that only go forward; number n takes the schema
-// from n-1 to n, and PRAGMA user_version holds the last one applied. Each runs
-// in its own transaction, so after a crash the file is at a valid version. A
-// file from a newer binary is refused.
+// from n-1 to n, and the database keeps the number of the last one applied
+// (SQLite: PRAGMA user_version). After a crash it is at a valid version. A
+// database from a newer binary is refused.
 #pragma once
 
 #include <span>
 
 #include "base/status.h"
+#include "server/store/database.h"
 #include "server/store/fill.h"
-#include "server/store/sqlite.h"
 
 namespace reprise::server {
 
@@ -25,8 +25,12 @@ struct Migration {
 // The compiled-in migrations, number 1 first.
 std::span<const Migration> Migrations();
 
-// Applies the missing migrations. FAILED_PRECONDITION: a newer version wrote
-// the file.
+// Applies the missing migrations, each in its own transaction.
+// FAILED_PRECONDITION: a newer version wrote the database.
 Status Migrate(Database& database, std::span<const Migration> migrations);
+
+// The same in the transaction that the caller has begun.
+Status MigrateInTransaction(Database& database,
+                            std::span<const Migration> migrations);
 
 }  // namespace reprise::server

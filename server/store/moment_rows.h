@@ -12,7 +12,7 @@
 #include "base/status.h"
 #include "reprise/v1/ingest.pb.h"
 #include "server/store/chunk_rows.h"
-#include "server/store/sqlite.h"
+#include "server/store/database.h"
 
 namespace reprise::server {
 

@@ -17,8 +17,9 @@ Status Damaged(std::string_view what, std::string_view id) {
 
 StatusOr<bool> SaveGraph(Database& db, std::string_view graph_id,
                          const v1::StepGraph& graph, int64_t now_ns) {
-  ASSIGN_OR_RETURN(Statement insert, db.Prepare("INSERT OR IGNORE INTO graphs"
-                                                " VALUES (?, ?, ?, ?, ?, ?)"));
+  ASSIGN_OR_RETURN(Statement insert, db.Prepare("INSERT INTO graphs"
+                                                " VALUES (?, ?, ?, ?, ?, ?)"
+                                                " ON CONFLICT DO NOTHING"));
   const std::string body = graph.SerializeAsString();
   RETURN_IF_ERROR(insert.Run(graph_id, now_ns, graph.name(), graph.ops_size(),
                              graph.storages_size(), Blob{body}));
@@ -51,8 +52,14 @@ StatusOr<v1::StepGraph> LoadGraph(Database& db, std::string_view graph_id) {
 
 Status SavePlan(Database& db, const PlanRow& row, int64_t now_ns) {
   ASSIGN_OR_RETURN(Statement insert,
-                   db.Prepare("INSERT OR REPLACE INTO plans"
-                              " VALUES (?, ?, ?, ?, ?, ?, ?)"));
+                   db.Prepare("INSERT INTO plans VALUES (?, ?, ?, ?, ?, ?, ?)"
+                              " ON CONFLICT (plan_id) DO UPDATE SET"
+                              " graph_id = excluded.graph_id,"
+                              " created_ns = excluded.created_ns,"
+                              " feasible = excluded.feasible,"
+                              " budget_bytes = excluded.budget_bytes,"
+                              " request = excluded.request,"
+                              " body = excluded.body"));
   const std::string request = row.request.SerializeAsString();
   const std::string body = row.plan.SerializeAsString();
   return insert.Run(row.plan.plan_id(), row.plan.graph_id(), now_ns,
@@ -69,6 +76,24 @@ StatusOr<int64_t> BytesToSave(Database& db, const PlanRow& row) {
   RETURN_IF_ERROR(select.BindAll(row.plan.plan_id()));
   ASSIGN_OR_RETURN(const bool stored, select.Step());
   return stored ? bytes - select.Int(0) : bytes;
+}
+
+StatusOr<std::string> FindAnswer(Database& db, std::string_view request) {
+  ASSIGN_OR_RETURN(
+      Statement select,
+      db.Prepare("SELECT plan_id FROM reprise_answers WHERE request = ?"));
+  RETURN_IF_ERROR(select.BindAll(request));
+  ASSIGN_OR_RETURN(const bool row, select.Step());
+  return row ? std::string(select.Text(0)) : std::string();
+}
+
+Status SaveAnswer(Database& db, std::string_view request,
+                  std::string_view plan_id) {
+  ASSIGN_OR_RETURN(Statement upsert,
+                   db.Prepare("INSERT INTO reprise_answers VALUES (?, ?)"
+                              " ON CONFLICT (request) DO UPDATE SET"
+                              " plan_id = excluded.plan_id"));
+  return upsert.Run(request, plan_id);
 }
 
 StatusOr<PlanRow> LoadPlan(Database& db, std::string_view plan_id) {

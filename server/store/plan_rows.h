@@ -12,7 +12,7 @@
 #include "reprise/v1/graph.pb.h"
 #include "reprise/v1/plan.pb.h"
 #include "reprise/v1/planner.pb.h"
-#include "server/store/sqlite.h"
+#include "server/store/database.h"
 
 namespace reprise::server {
 
@@ -35,6 +35,12 @@ Status SavePlan(Database& db, const PlanRow& row, int64_t now_ns);
 // Returns by how many bytes SavePlan would let the store grow: less than 0 if
 // the plan is stored already and was larger.
 StatusOr<int64_t> BytesToSave(Database& db, const PlanRow& row);
+
+// In shared stores: which plan answers a request, by the request's name;
+// "" for none.
+StatusOr<std::string> FindAnswer(Database& db, std::string_view request);
+Status SaveAnswer(Database& db, std::string_view request,
+                  std::string_view plan_id);
 
 // NOT_FOUND.
 StatusOr<PlanRow> LoadPlan(Database& db, std::string_view plan_id);

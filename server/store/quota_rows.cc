@@ -72,9 +72,9 @@ Status InsertRefused(Database& db, const Producer& producer, uint64_t seq) {
   RETURN_IF_ERROR(extend.Run(seq, producer.session_id, producer.epoch,
                              kQuotaReason, seq - 1));
   if (db.changes() == 0) {
-    ASSIGN_OR_RETURN(
-        Statement insert,
-        db.Prepare("INSERT OR IGNORE INTO lost VALUES (?, ?, ?, ?, ?)"));
+    ASSIGN_OR_RETURN(Statement insert,
+                     db.Prepare("INSERT INTO lost VALUES (?, ?, ?, ?, ?)"
+                                " ON CONFLICT DO NOTHING"));
     RETURN_IF_ERROR(insert.Run(producer.session_id, producer.epoch, seq, seq,
                                kQuotaReason));
   }

@@ -26,11 +26,21 @@ class RunHub {
     changed_.notify_all();
   }
 
+  // Any run may have changed.
+  void NotifyAll() {
+    {
+      const std::lock_guard lock(mutex_);
+      ++changes_of_all_;
+      ++total_;
+    }
+    changed_.notify_all();
+  }
+
   // Returns how often the run has changed since the daemon started.
   uint64_t VersionOf(const std::string& run_id) const {
     const std::lock_guard lock(mutex_);
     const auto found = versions_.find(run_id);
-    return found == versions_.end() ? 0 : found->second;
+    return changes_of_all_ + (found == versions_.end() ? 0 : found->second);
   }
 
   uint64_t total() const {
@@ -58,6 +68,7 @@ class RunHub {
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   std::map<std::string, uint64_t> versions_;
+  uint64_t changes_of_all_ = 0;
   uint64_t total_ = 0;
 };
 

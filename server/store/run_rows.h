@@ -10,7 +10,7 @@
 
 #include "base/status.h"
 #include "reprise/v1/query.pb.h"
-#include "server/store/sqlite.h"
+#include "server/store/database.h"
 
 namespace reprise::server {
 

@@ -28,11 +28,14 @@ Status UpsertRun(Database& db, const v1::Hello& hello, int64_t now_ns) {
       db.Prepare("INSERT INTO runs (run_id, name, host, pid, world, state,"
                  " started_ns, imported)"
                  " VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)"
-                 " ON CONFLICT DO UPDATE SET imported = ?8,"
-                 " name = CASE WHEN name = run_id THEN ?2 ELSE name END,"
-                 " pid = CASE WHEN host = '' THEN ?4 ELSE pid END,"
-                 " host = CASE WHEN host = '' THEN ?3 ELSE host END,"
-                 " world = max(world, ?5), state = ?6, ended_ns = 0"));
+                 " ON CONFLICT (run_id) DO UPDATE SET imported = ?8,"
+                 " name = CASE WHEN runs.name = runs.run_id THEN ?2"
+                 "  ELSE runs.name END,"
+                 " pid = CASE WHEN runs.host = '' THEN ?4 ELSE runs.pid END,"
+                 " host = CASE WHEN runs.host = '' THEN ?3 ELSE runs.host END,"
+                 " world = CASE WHEN runs.world < ?5 THEN ?5"
+                 "  ELSE runs.world END,"
+                 " state = ?6, ended_ns = 0"));
   return upsert.Run(
       hello.run_id(), named ? label->second : hello.run_id(), info.host(),
       info.pid(), info.world(), static_cast<int64_t>(v1::RUN_STATE_RUNNING),
@@ -61,10 +64,11 @@ Status RemoveIfEphemeral(Database& db, std::string_view session_id) {
                    " ON s.run_id = r.run_id WHERE s.session_id = ?1"
                    " AND r.state <> ?2 AND NOT EXISTS"
                    " (SELECT 1 FROM sessions o WHERE o.run_id = r.run_id"
-                   "  AND instr(char(10) || o.labels,"
-                   "            char(10) || ?3 || char(10)) = 0)"));
-    RETURN_IF_ERROR(select.BindAll(
-        session_id, static_cast<int64_t>(v1::RUN_STATE_RUNNING), kEphemeral));
+                   "  AND replace(?4 || o.labels, ?3, '') = ?4 || o.labels)"));
+    // A session has the label if its lines change without it.
+    RETURN_IF_ERROR(select.BindAll(session_id,
+                                   static_cast<int64_t>(v1::RUN_STATE_RUNNING),
+                                   StrCat("\n", kEphemeral, "\n"), "\n"));
     ASSIGN_OR_RETURN(const bool row, select.Step());
     if (!row) return OkStatus();
     run_id = select.Text(0);
@@ -98,7 +102,8 @@ StatusOr<bool> OpenSession(Database& db, const v1::Hello& hello,
                  " pid_start_ticks, boot_id, rank, local_rank, world, uid,"
                  " labels, monotonic_ns, realtime_ns, state, who, peer)"
                  " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-                 " ON CONFLICT DO UPDATE SET state = excluded.state,"
+                 " ON CONFLICT (session_id) DO UPDATE SET"
+                 " state = excluded.state,"
                  " ended_ns = 0, who = excluded.who, peer = excluded.peer"));
   RETURN_IF_ERROR(upsert.Run(
       hello.session_id(), hello.run_id(), info.host(), info.pid(),
@@ -123,8 +128,8 @@ Status SaveCommitted(Database& db, std::string_view session_id,
                      uint64_t producer_epoch, uint64_t committed) {
   ASSIGN_OR_RETURN(Statement upsert,
                    db.Prepare("INSERT INTO streams VALUES (?, ?, ?)"
-                              " ON CONFLICT DO UPDATE SET"
-                              " committed = excluded.committed"));
+                              " ON CONFLICT (session_id, producer_epoch)"
+                              " DO UPDATE SET committed = excluded.committed"));
   return upsert.Run(session_id, producer_epoch, committed);
 }
 
@@ -156,9 +161,9 @@ StatusOr<int64_t> SaveNames(Database& db, std::string_view session_id,
                             const v1::Defs& defs) {
   ASSIGN_OR_RETURN(Statement upsert,
                    db.Prepare("INSERT INTO names VALUES (?, ?, ?)"
-                              " ON CONFLICT DO UPDATE SET"
+                              " ON CONFLICT (session_id, id) DO UPDATE SET"
                               " text = excluded.text"
-                              " WHERE text <> excluded.text"));
+                              " WHERE names.text <> excluded.text"));
   int64_t bytes = 0;
   for (const v1::NameDef& name : defs.names()) {
     RETURN_IF_ERROR(upsert.Run(session_id, name.id(), name.text()));

@@ -13,7 +13,7 @@
 #include "base/status.h"
 #include "reprise/v1/ingest.pb.h"
 #include "server/caller.h"
-#include "server/store/sqlite.h"
+#include "server/store/database.h"
 
 namespace reprise::server {
 

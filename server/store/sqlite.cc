@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/store/sqlite.h"
+//
+// Databases in a SQLite file.
+#include <sqlite3.h>
 
 #include "base/str_cat.h"
+#include "server/store/database.h"
 
 namespace reprise::server {
 
@@ -44,86 +47,143 @@ Status ToStatus(sqlite3* database, int result, std::string_view doing) {
   }
 }
 
-}  // namespace
-
 // ---- Statement ----
 
-Status Statement::Bind(int index, int64_t value) {
-  return ToStatus(sqlite3_db_handle(statement_.get()),
-                  sqlite3_bind_int64(statement_.get(), index, value), "bind");
-}
+class SqliteStatement final : public StatementDriver {
+ public:
+  explicit SqliteStatement(sqlite3_stmt* statement) : statement_(statement) {}
 
-Status Statement::Bind(int index, double value) {
-  return ToStatus(sqlite3_db_handle(statement_.get()),
-                  sqlite3_bind_double(statement_.get(), index, value), "bind");
-}
-
-Status Statement::Bind(int index, std::string_view text, bool copied) {
-  // An empty view may hold a null pointer, which SQLite would store as NULL.
-  const char* data = text.data() != nullptr ? text.data() : "";
-  return ToStatus(sqlite3_db_handle(statement_.get()),
-                  sqlite3_bind_text64(
-                      statement_.get(), index, data, text.size(),
-                      copied ? SQLITE_TRANSIENT : SQLITE_STATIC, SQLITE_UTF8),
-                  "bind");
-}
-
-Status Statement::Bind(int index, Blob blob, bool copied) {
-  const char* data = blob.bytes.data() != nullptr ? blob.bytes.data() : "";
-  return ToStatus(
-      sqlite3_db_handle(statement_.get()),
-      sqlite3_bind_blob64(statement_.get(), index, data, blob.bytes.size(),
-                          copied ? SQLITE_TRANSIENT : SQLITE_STATIC),
-      "bind");
-}
-
-StatusOr<bool> Statement::Step() {
-  const int result = sqlite3_step(statement_.get());
-  if (result == SQLITE_ROW) return true;
-  if (result == SQLITE_DONE) {
-    sqlite3_reset(statement_.get());
-    return false;
+  Status Bind(int index, int64_t value) override {
+    return Bound(sqlite3_bind_int64(get(), index, value));
   }
-  Status status = ToStatus(sqlite3_db_handle(statement_.get()), result, "run");
-  sqlite3_reset(statement_.get());
-  return status;
-}
 
-void Statement::Reset() {
-  sqlite3_reset(statement_.get());
-  sqlite3_clear_bindings(statement_.get());
-}
+  Status Bind(int index, double value) override {
+    return Bound(sqlite3_bind_double(get(), index, value));
+  }
 
-int64_t Statement::Int(int column) const {
-  return sqlite3_column_int64(statement_.get(), column);
-}
+  Status Bind(int index, std::string_view text, bool copied) override {
+    // An empty view may hold a null pointer, which SQLite would store as NULL.
+    const char* data = text.data() != nullptr ? text.data() : "";
+    return Bound(sqlite3_bind_text64(get(), index, data, text.size(),
+                                     copied ? SQLITE_TRANSIENT : SQLITE_STATIC,
+                                     SQLITE_UTF8));
+  }
 
-double Statement::Real(int column) const {
-  return sqlite3_column_double(statement_.get(), column);
-}
+  Status Bind(int index, Blob blob, bool copied) override {
+    const char* data = blob.bytes.data() != nullptr ? blob.bytes.data() : "";
+    return Bound(
+        sqlite3_bind_blob64(get(), index, data, blob.bytes.size(),
+                            copied ? SQLITE_TRANSIENT : SQLITE_STATIC));
+  }
 
-std::string_view Statement::Text(int column) const {
-  const auto* text = sqlite3_column_text(statement_.get(), column);
-  if (text == nullptr) return {};
-  return {reinterpret_cast<const char*>(text),
-          static_cast<size_t>(sqlite3_column_bytes(statement_.get(), column))};
-}
+  StatusOr<bool> Step() override {
+    const int result = sqlite3_step(get());
+    if (result == SQLITE_ROW) return true;
+    if (result == SQLITE_DONE) {
+      sqlite3_reset(get());
+      return false;
+    }
+    Status status = ToStatus(sqlite3_db_handle(get()), result, "run");
+    sqlite3_reset(get());
+    return status;
+  }
 
-std::string_view Statement::Bytes(int column) const {
-  const void* bytes = sqlite3_column_blob(statement_.get(), column);
-  if (bytes == nullptr) return {};
-  return {static_cast<const char*>(bytes),
-          static_cast<size_t>(sqlite3_column_bytes(statement_.get(), column))};
-}
+  void Reset() override {
+    sqlite3_reset(get());
+    sqlite3_clear_bindings(get());
+  }
 
-bool Statement::IsNull(int column) const {
-  return sqlite3_column_type(statement_.get(), column) == SQLITE_NULL;
-}
+  int64_t Int(int column) const override {
+    return sqlite3_column_int64(get(), column);
+  }
+
+  double Real(int column) const override {
+    return sqlite3_column_double(get(), column);
+  }
+
+  std::string_view Bytes(int column) const override {
+    const void* bytes = sqlite3_column_blob(get(), column);
+    if (bytes == nullptr) return {};
+    return {static_cast<const char*>(bytes),
+            static_cast<size_t>(sqlite3_column_bytes(get(), column))};
+  }
+
+  bool IsNull(int column) const override {
+    return sqlite3_column_type(get(), column) == SQLITE_NULL;
+  }
+
+ private:
+  struct Finalize {
+    void operator()(sqlite3_stmt* s) const { sqlite3_finalize(s); }
+  };
+
+  sqlite3_stmt* get() const { return statement_.get(); }
+  Status Bound(int result) const {
+    return ToStatus(sqlite3_db_handle(get()), result, "bind");
+  }
+
+  const std::unique_ptr<sqlite3_stmt, Finalize> statement_;
+};
 
 // ---- Database ----
 
+class SqliteDatabase final : public DatabaseDriver {
+ public:
+  explicit SqliteDatabase(sqlite3* database) : database_(database) {}
+
+  // What is fetched is one row at a time anyway.
+  StatusOr<std::unique_ptr<StatementDriver>> Prepare(std::string_view sql,
+                                                     Fetch) override {
+    sqlite3_stmt* statement = nullptr;
+    const int result =
+        sqlite3_prepare_v2(database_.get(), sql.data(),
+                           static_cast<int>(sql.size()), &statement, nullptr);
+    if (result != SQLITE_OK) {
+      return ToStatus(database_.get(), result, "prepare");
+    }
+    return std::unique_ptr<StatementDriver>(new SqliteStatement(statement));
+  }
+
+  Status Execute(const std::string& sql) override {
+    return ToStatus(
+        database_.get(),
+        sqlite3_exec(database_.get(), sql.c_str(), nullptr, nullptr, nullptr),
+        "execute");
+  }
+
+  Status Begin() override { return Execute("BEGIN IMMEDIATE"); }
+
+  int64_t changes() const override {
+    return sqlite3_changes64(database_.get());
+  }
+
+  StatusOr<int64_t> UserVersion() override {
+    return Pragma("PRAGMA user_version");
+  }
+
+  Status SetUserVersion(int64_t version) override {
+    return Execute(StrCat("PRAGMA user_version=", version));
+  }
+
+  // The first number of a pragma's answer; 0 if there is none.
+  StatusOr<int64_t> Pragma(std::string_view sql) {
+    ASSIGN_OR_RETURN(const std::unique_ptr<StatementDriver> statement,
+                     Prepare(sql, Fetch::kAll));
+    ASSIGN_OR_RETURN(const bool row, statement->Step());
+    return row ? statement->Int(0) : 0;
+  }
+
+ private:
+  struct Close {
+    void operator()(sqlite3* d) const { sqlite3_close_v2(d); }
+  };
+  const std::unique_ptr<sqlite3, Close> database_;
+};
+
 // The value of PRAGMA auto_vacuum for INCREMENTAL.
 constexpr int64_t kIncremental = 2;
+
+}  // namespace
 
 StatusOr<Database> Database::Open(const std::string& path, int page_bytes) {
   sqlite3* raw = nullptr;
@@ -131,7 +191,7 @@ StatusOr<Database> Database::Open(const std::string& path, int page_bytes) {
       path.c_str(), &raw,
       SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX,
       nullptr);
-  Database database(raw);
+  auto database = std::make_unique<SqliteDatabase>(raw);
   if (result != SQLITE_OK) {
     return PermissionDenied(
         StrCat(path, ": cannot open: ", sqlite3_errstr(result),
@@ -141,48 +201,16 @@ StatusOr<Database> Database::Open(const std::string& path, int page_bytes) {
   sqlite3_busy_timeout(raw, 2000);
   // Setting it writes to the file even if nothing changes: a reader would wait
   // for a writer, and fail on a full disk.
-  int64_t vacuum = 0;
-  {
-    ASSIGN_OR_RETURN(Statement mode, database.Prepare("PRAGMA auto_vacuum"));
-    ASSIGN_OR_RETURN(const bool row, mode.Step());
-    if (row) vacuum = mode.Int(0);
-  }
+  ASSIGN_OR_RETURN(const int64_t vacuum,
+                   database->Pragma("PRAGMA auto_vacuum"));
   if (vacuum != kIncremental) {
-    RETURN_IF_ERROR(database.Execute(StrCat(
+    RETURN_IF_ERROR(database->Execute(StrCat(
         "PRAGMA page_size=", page_bytes, "; PRAGMA auto_vacuum=INCREMENTAL")));
   }
   RETURN_IF_ERROR(
-      database.Execute("PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; "
-                       "PRAGMA foreign_keys=ON"));
-  return database;
-}
-
-StatusOr<Statement> Database::Prepare(std::string_view sql) {
-  sqlite3_stmt* statement = nullptr;
-  const int result =
-      sqlite3_prepare_v2(database_.get(), sql.data(),
-                         static_cast<int>(sql.size()), &statement, nullptr);
-  if (result != SQLITE_OK) return ToStatus(database_.get(), result, "prepare");
-  return Statement(statement);
-}
-
-Status Database::Execute(const std::string& sql) {
-  return ToStatus(
-      database_.get(),
-      sqlite3_exec(database_.get(), sql.c_str(), nullptr, nullptr, nullptr),
-      "execute");
-}
-
-int64_t Database::changes() const { return sqlite3_changes64(database_.get()); }
-
-int64_t Database::last_insert_rowid() const {
-  return sqlite3_last_insert_rowid(database_.get());
-}
-
-StatusOr<int64_t> Database::UserVersion() {
-  ASSIGN_OR_RETURN(Statement statement, Prepare("PRAGMA user_version"));
-  ASSIGN_OR_RETURN(const bool row, statement.Step());
-  return row ? statement.Int(0) : 0;
+      database->Execute("PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; "
+                        "PRAGMA foreign_keys=ON"));
+  return Database(std::move(database));
 }
 
 }  // namespace reprise::server

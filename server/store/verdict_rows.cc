@@ -45,7 +45,7 @@ Status SaveVerdict(Database& db, std::string_view run_id,
                    db.Prepare("INSERT INTO verdicts (run_id, made_of, body)"
                               " SELECT run_id, ?2, ?3 FROM runs"
                               " WHERE run_id = ?1"
-                              " ON CONFLICT DO UPDATE SET"
+                              " ON CONFLICT (run_id) DO UPDATE SET"
                               " made_of = excluded.made_of,"
                               " body = excluded.body"));
   const std::string bytes = verdict.SerializeAsString();

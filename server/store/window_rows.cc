@@ -76,7 +76,7 @@ Status SaveCapabilities(Database& db, std::string_view session_id,
                         const v1::Caps& caps) {
   ASSIGN_OR_RETURN(Statement upsert,
                    db.Prepare("INSERT INTO capabilities VALUES (?, ?)"
-                              " ON CONFLICT DO UPDATE SET"
+                              " ON CONFLICT (session_id) DO UPDATE SET"
                               " report = excluded.report"));
   const std::string bytes = caps.SerializeAsString();
   return upsert.Run(session_id, Blob{bytes});
@@ -88,7 +88,7 @@ Status InsertWindow(Database& db, std::string_view run_id,
       Statement insert,
       db.Prepare("INSERT INTO windows (run_id, asked_ns, steps, at_step,"
                  " after_row) VALUES (?1, ?2, ?3, ?4, (SELECT"
-                 " ifnull(max(id), 0) FROM steps WHERE run_id = ?1))"));
+                 " coalesce(max(id), 0) FROM steps WHERE run_id = ?1))"));
   return insert.Run(run_id, now_ns, window.steps(), window.at_step());
 }
 
@@ -154,7 +154,7 @@ StatusOr<std::optional<v1::WindowStatus>> LoadWindow(
       Statement count,
       db.Prepare("SELECT count(*), min(step), max(step) FROM (SELECT DISTINCT"
                  " step FROM steps WHERE run_id = ?1 AND id > ?2 AND window = 1"
-                 " AND step >= ?3 ORDER BY step LIMIT ?4)"));
+                 " AND step >= ?3 ORDER BY step LIMIT ?4) AS recorded"));
   RETURN_IF_ERROR(
       count.BindAll(run.run_id(), after, window->at_step(), window->steps()));
   ASSIGN_OR_RETURN(const bool row, count.Step());

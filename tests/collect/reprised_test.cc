@@ -13,7 +13,7 @@
 #include "profiler/include/reprise_wire.h"
 #include "reprise/v1/ingest.pb.h"
 #include "reprise/v1/query.pb.h"
-#include "server/store/sqlite.h"
+#include "server/store/database.h"
 #include "tests/collect/child.h"
 #include "tests/collect/ingest_peer.h"
 #include "tests/collect/temporary_folder.h"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,14 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "deploy/kubernetes"
-VARIANTS = ("base", "overlays/gpu-nodes", "overlays/persistent", "overlays/network", "sidecar")
+VARIANTS = (
+    "base",
+    "overlays/gpu-nodes",
+    "overlays/persistent",
+    "overlays/network",
+    "replicas",
+    "sidecar",
+)
 
 
 def manifest(variant: str) -> str:
@@ -66,6 +74,26 @@ def test_an_overlay_changes_what_it_is_for() -> None:
     assert volumes["run"]["hostPath"]["path"] == "/run/reprise"
 
 
+def test_replicas_keep_no_run_and_have_no_password_in_their_command_line() -> None:
+    found = {one["kind"]: one for one in resources("replicas")}
+    pod = found["Deployment"]["spec"]["template"]
+    (daemon,) = pod["spec"]["containers"]
+
+    assert found["Deployment"]["spec"]["replicas"] == 2
+    (store,) = (one for one in daemon["args"] if one.startswith("--store="))
+    assert "sslmode=verify-full" in store
+    assert re.match(r"--store=postgresql://[^:/]+@", store), "no password before the host"
+    assert [one["name"] for one in daemon["env"] if "secretKeyRef" in one["valueFrom"]] == [
+        "PGPASSWORD"
+    ]
+    assert all(
+        "hostPath" not in one and "persistentVolumeClaim" not in one
+        for one in pod["spec"]["volumes"]
+    )
+    assert daemon["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    assert found["Service"]["spec"]["selector"] == pod["metadata"]["labels"]
+
+
 def test_beyond_its_pod_the_daemon_is_reached_over_tls_with_a_token_alone() -> None:
     found = {one["kind"]: one for one in resources("overlays/monitored")}
     (daemon,) = found["DaemonSet"]["spec"]["template"]["spec"]["containers"]
@@ -86,4 +114,7 @@ def test_beyond_its_pod_the_daemon_is_reached_over_tls_with_a_token_alone() -> N
     assert endpoint["authorization"]["credentials"]["name"] in secrets
     assert endpoint["tlsConfig"]["ca"]["secret"]["name"] in secrets
     # Nothing of that is there without being asked for.
-    assert {one["kind"] for one in resources("base")} & {"Service", "ServiceMonitor"} == set()
+    assert {one["kind"] for one in resources("base")} & {
+        "Service",
+        "ServiceMonitor",
+    } == set()

@@ -149,7 +149,7 @@ TEST(IngestTest, SurvivesDuplicatesHolesAndReconnectsInAnyOrder) {
   }
 
   EXPECT_EQ(server.CountRows(kCountChunks), static_cast<int64_t>(kChunks));
-  EXPECT_EQ(server.CountRows("SELECT sum(seq) FROM chunks"),
+  EXPECT_EQ(server.CountRows("SELECT CAST(sum(seq) AS BIGINT) FROM chunks"),
             static_cast<int64_t>(kChunks * (kChunks + 1) / 2));
   EXPECT_EQ(server.GetRun("r1").records(), kChunks * 3);
 }
@@ -279,6 +279,7 @@ TEST(IngestTest, RefusesStreamsThatDoNotBeginProperly) {
 }
 
 TEST(IngestTest, ReportsAFullDiskAndKeepsWhatItAcknowledged) {
+  if (InPostgres()) GTEST_SKIP() << "the limit is one of SQLite files";
   DaemonOptions options = TestServer::DefaultOptions();
   options.max_store_pages = 100;  // 400 KiB
   TestServer server(options);

@@ -17,6 +17,7 @@
 
 #include "base/crc32c.h"
 #include "base/str_cat.h"
+#include "tests/server/postgres_cluster.h"
 
 namespace reprise::server {
 
@@ -91,6 +92,11 @@ std::shared_ptr<grpc::Channel> ChannelTo(const std::string& address,
 
 // ---- TestServer ----
 
+bool InPostgres() {
+  const char* store = std::getenv("REPRISE_TEST_STORE");
+  return store != nullptr && std::string_view(store) == "postgresql";
+}
+
 DaemonOptions TestServer::DefaultOptions() {
   DaemonOptions options;
   options.listen = "127.0.0.1:0";
@@ -99,6 +105,9 @@ DaemonOptions TestServer::DefaultOptions() {
 
 TestServer::TestServer(DaemonOptions options) : options_(std::move(options)) {
   SetLogLevel(LogLevel::kOff);
+  if (InPostgres() && options_.store_url.empty()) {
+    options_.store_url = PostgresCluster::Shared().NewDatabase();
+  }
   if (options_.data_dir.empty()) options_.data_dir = folder() + "/data";
   if (options_.agent_socket.empty()) {
     options_.agent_socket = folder() + "/run/agent.sock";
@@ -188,13 +197,18 @@ std::string TestServer::Post(const std::string& path,
 }
 
 int64_t TestServer::CountRows(const std::string& sql) const {
-  StatusOr<Database> database =
-      Database::Open(options_.data_dir + "/reprise.db");
-  if (!database.ok()) return -1;
-  StatusOr<Statement> statement = database->Prepare(sql);
-  if (!statement.ok()) return -1;
-  const StatusOr<bool> row = statement->Step();
-  return row.ok() && *row ? statement->Int(0) : -1;
+  const auto store = Store::Open(
+      {.path = options_.data_dir + "/reprise.db", .url = options_.store_url});
+  int64_t count = -1;
+  if (!store.ok()) return count;
+  const Status read = (*store)->Read([&](Database& database) -> Status {
+    ASSIGN_OR_RETURN(Statement statement, database.Prepare(sql));
+    ASSIGN_OR_RETURN(const bool row, statement.Step());
+    if (row) count = statement.Int(0);
+    return OkStatus();
+  });
+  EXPECT_TRUE(read.ok()) << read.message();
+  return count;
 }
 
 std::string TestServer::PutGraph(const v1::StepGraph& graph,

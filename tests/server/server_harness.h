@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A real daemon in this process, with a free port and a temporary folder, and
+// A real daemon in this process, with a free port and a temporary folder (with
+// REPRISE_TEST_STORE=postgresql, its store is in a PostgreSQL database), and
 // the clients that tests use: gRPC stubs over TCP, an Ingest sender that works
 // step by step, and hand-written HTTP.
 #pragma once
@@ -18,22 +19,15 @@
 #include "reprise/v1/query.grpc.pb.h"
 #include "server/daemon.h"
 #include "server/store/store.h"
+#include "tests/server/temporary_folder.h"
 
 namespace reprise::server {
 
-// A folder that is removed with its contents.
-class TemporaryFolder {
- public:
-  TemporaryFolder();
-  ~TemporaryFolder();
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
 // Polls until `condition` holds. Returns false after a generous time limit.
 bool Eventually(const std::function<bool()>& condition);
+
+// Whether servers of tests keep runs in PostgreSQL.
+bool InPostgres();
 
 class TestServer {
  public:
@@ -48,6 +42,7 @@ class TestServer {
   void Start();
 
   const std::string& folder() const { return folder_.path(); }
+  const std::string& store_url() const { return options_.store_url; }
   Daemon& daemon() { return *daemon_; }
   const std::shared_ptr<grpc::Channel>& channel() { return channel_; }
   v1::Planner::Stub& planner() { return *planner_; }

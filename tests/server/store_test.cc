@@ -89,6 +89,32 @@ TEST(MigrateTest, ChecksOfBeforeAreFoundByTheirPlan) {
   EXPECT_EQ(found->step, 3u);
 }
 
+TEST(MigrateTest, RunsOfBeforeSayWhatTheyWereImportedFrom) {
+  const TemporaryFolder folder;
+  StatusOr<Database> database = Database::Open(folder.path() + "/a.db");
+  ASSERT_TRUE(database.ok());
+  ASSERT_TRUE(Migrate(*database, Migrations().first(6)).ok());
+  for (const auto& [run, labels] :
+       {std::pair("job", "name=imported=x\n"),
+        std::pair("file", "executor=tape\nimported=a trace\nname=x\n")}) {
+    ASSERT_TRUE(EnsureRun(*database, run, 1).ok());
+    StatusOr<Statement> insert = database->Prepare(
+        "INSERT INTO sessions VALUES (?1, ?1, '', 0, 0, '', 0, 0, 0, 0, ?2, 0,"
+        " 0, 0, 0, 0, 0, 0, '', '')");
+    ASSERT_TRUE(insert.ok()) << insert.status().message();
+    ASSERT_TRUE(insert->Run(run, labels).ok());
+  }
+
+  ASSERT_TRUE(Migrate(*database, Migrations()).ok());
+
+  StatusOr<Statement> select =
+      database->Prepare("SELECT imported FROM runs ORDER BY run_id");
+  ASSERT_TRUE(*select->Step());
+  EXPECT_EQ(select->Text(0), "a trace");
+  ASSERT_TRUE(*select->Step());
+  EXPECT_EQ(select->Text(0), "");
+}
+
 TEST(MigrateTest, RefusesAFileOfANewerVersion) {
   const TemporaryFolder folder;
   StatusOr<Database> database = Database::Open(folder.path() + "/a.db");
@@ -206,27 +232,6 @@ TEST(StoreTest, AReaderOpensWhileSomebodyWrites) {
     });
   });
 
-  EXPECT_TRUE(status.ok()) << status.message();
-}
-
-TEST(StoreTest, FindsARunByItsBeginningButNotByAnAmbiguousOne) {
-  const TemporaryFolder folder;
-  auto store = Store::Open({.path = folder.path() + "/a.db"});
-  ASSERT_TRUE(store.ok());
-  const Status status = (*store)->Write([](Database& db) -> Status {
-    RETURN_IF_ERROR(EnsureRun(db, "abc-1", 1));
-    RETURN_IF_ERROR(EnsureRun(db, "abc-2", 2));
-    RETURN_IF_ERROR(EnsureRun(db, "abc", 3));
-    RETURN_IF_ERROR(EnsureRun(db, "x%", 4));
-    EXPECT_EQ(*ResolveRunId(db, "abc-1"), "abc-1");
-    EXPECT_EQ(*ResolveRunId(db, "abc"), "abc");  // exact match wins over prefix
-    EXPECT_EQ(*ResolveRunId(db, "x"), "x%");
-    EXPECT_EQ(*ResolveRunId(db, "latest"), "x%");
-    EXPECT_EQ(ResolveRunId(db, "ab").status().code(), Code::kInvalidArgument);
-    EXPECT_EQ(ResolveRunId(db, "%").status().code(), Code::kNotFound);
-    EXPECT_EQ(ResolveRunId(db, "").status().code(), Code::kInvalidArgument);
-    return OkStatus();
-  });
   EXPECT_TRUE(status.ok()) << status.message();
 }
 

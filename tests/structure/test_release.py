@@ -17,6 +17,7 @@ FILES = (
     "CITATION.cff",
     "docs/install.md",
     "deploy/kubernetes/base/kustomization.yaml",
+    "deploy/kubernetes/replicas/kustomization.yaml",
     "deploy/kubernetes/sidecar/kustomization.yaml",
     "web/package.json",
     "web/package-lock.json",

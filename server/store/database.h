@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A connection to a database and its prepared statements, with errors as
+// Status. A connection serves one thread at a time.
+//
+//   ASSIGN_OR_RETURN(Statement insert,
+//                    db.Prepare("INSERT INTO t VALUES (?, ?)"));
+//   RETURN_IF_ERROR(insert.Run(int64_t{1}, "one"));  // binds, steps, resets
+//   ASSIGN_OR_RETURN(Statement all, db.Prepare("SELECT a, b FROM t"));
+//   while (true) {
+//     ASSIGN_OR_RETURN(bool row, all.Step());
+//     if (!row) break;
+//     use(all.Int(0), all.Text(1));
+//   }
+//
+// Two kinds of databases are behind it: SQLite (sqlite.cc), which also holds
+// the collector's spool, and PostgreSQL (postgres.cc). Both take the same SQL:
+//
+//   - parameters are ?, in order, or ?1, ?2 ...;
+//   - ON CONFLICT names its columns, and columns of the row that is there are
+//     written table.column;
+//   - words that PostgreSQL reserves are quoted: "window";
+//   - sum() is cast to BIGINT; the larger of two is a CASE;
+//   - after a statement that failed, the transaction must end.
+//
+// Codes: RESOURCE_EXHAUSTED disk full; PERMISSION_DENIED read-only or no
+// access; UNAVAILABLE busy, or the connection was lost; DATA_LOSS corrupt;
+// ALREADY_EXISTS constraint.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+#include "base/status.h"
+
+namespace reprise::server {
+
+// Bytes to be bound as a BLOB rather than as TEXT.
+struct Blob {
+  std::string_view bytes;
+};
+
+// What a kind of database does for Statement; the comments are there.
+class StatementDriver {
+ public:
+  virtual ~StatementDriver() = default;
+  virtual Status Bind(int index, int64_t value) = 0;
+  virtual Status Bind(int index, double value) = 0;
+  virtual Status Bind(int index, std::string_view text, bool copied) = 0;
+  virtual Status Bind(int index, Blob blob, bool copied) = 0;
+  virtual StatusOr<bool> Step() = 0;
+  virtual void Reset() = 0;
+  virtual int64_t Int(int column) const = 0;
+  virtual double Real(int column) const = 0;
+  virtual std::string_view Bytes(int column) const = 0;
+  virtual bool IsNull(int column) const = 0;
+};
+
+class Statement {
+ public:
+  explicit Statement(std::unique_ptr<StatementDriver> driver)
+      : driver_(std::move(driver)) {}
+
+  // Binds by position, from 1.
+  template <typename T>
+  Status Bind(int index, const T& value) {
+    return BindAny(index, value, /*copied=*/true);
+  }
+
+  // Returns true if there is a row; false when done, with the statement reset.
+  StatusOr<bool> Step() { return driver_->Step(); }
+  void Reset() { driver_->Reset(); }
+
+  // Resets, binds all arguments in order, and runs to the end. The arguments
+  // are not copied: they are not used after the call.
+  template <typename... Args>
+  Status Run(const Args&... args) {
+    RETURN_IF_ERROR(BindEach(/*copied=*/false, args...));
+    while (true) {
+      ASSIGN_OR_RETURN(const bool row, Step());
+      if (!row) return OkStatus();
+    }
+  }
+
+  // Resets and binds all arguments; for SELECT statements.
+  template <typename... Args>
+  Status BindAll(const Args&... args) {
+    return BindEach(/*copied=*/true, args...);
+  }
+
+  int64_t Int(int column) const { return driver_->Int(column); }
+  double Real(int column) const { return driver_->Real(column); }
+  // Valid until the next Step or Reset.
+  std::string_view Text(int column) const { return driver_->Bytes(column); }
+  std::string_view Bytes(int column) const { return driver_->Bytes(column); }
+  bool IsNull(int column) const { return driver_->IsNull(column); }
+
+ private:
+  template <typename... Args>
+  Status BindEach(bool copied, const Args&... args) {
+    Reset();
+    int index = 0;
+    Status status;
+    ((status = status.ok() ? BindAny(++index, args, copied) : status), ...);
+    return status;
+  }
+
+  template <typename T>
+  Status BindAny(int index, const T& value, bool copied) {
+    if constexpr (std::is_same_v<T, Blob>) {
+      return driver_->Bind(index, value, copied);
+    } else if constexpr (std::is_floating_point_v<T>) {
+      return driver_->Bind(index, static_cast<double>(value));
+    } else if constexpr (std::is_integral_v<T> || std::is_enum_v<T>) {
+      return driver_->Bind(index, static_cast<int64_t>(value));
+    } else {
+      return driver_->Bind(index, std::string_view(value), copied);
+    }
+  }
+
+  std::unique_ptr<StatementDriver> driver_;
+};
+
+// How much of an answer is fetched at once. Rows that hold chunks or graphs are
+// large: kFew keeps few of them in memory, and is for reading inside Store::Read
+// and Store::Write only.
+enum class Fetch { kAll, kFew };
+
+// What a kind of database does for Database; the comments are there.
+class DatabaseDriver {
+ public:
+  virtual ~DatabaseDriver() = default;
+  virtual StatusOr<std::unique_ptr<StatementDriver>> Prepare(
+      std::string_view sql, Fetch fetch) = 0;
+  virtual Status Execute(const std::string& sql) = 0;
+  virtual Status Begin() = 0;
+  virtual int64_t changes() const = 0;
+  virtual StatusOr<int64_t> UserVersion() = 0;
+  virtual Status SetUserVersion(int64_t version) = 0;
+};
+
+class Database {
+ public:
+  explicit Database(std::unique_ptr<DatabaseDriver> driver)
+      : driver_(std::move(driver)) {}
+
+  // Opens a SQLite file, creating it if absent. WAL, synchronous=NORMAL,
+  // foreign keys on, busy timeout 2 s, auto_vacuum=INCREMENTAL for new files.
+  // `page_bytes`: page size of a new file, a power of two up to 64 KiB.
+  static StatusOr<Database> Open(const std::string& path,
+                                 int page_bytes = 4096);
+
+  StatusOr<Statement> Prepare(std::string_view sql, Fetch fetch = Fetch::kAll) {
+    ASSIGN_OR_RETURN(std::unique_ptr<StatementDriver> statement,
+                     driver_->Prepare(sql, fetch));
+    return Statement(std::move(statement));
+  }
+
+  // Runs statements separated by semicolons.
+  Status Execute(const std::string& sql) { return driver_->Execute(sql); }
+
+  // BEGIN, `body`, COMMIT; ROLLBACK if the body fails. The transaction may
+  // write from its beginning: it does not fail later because of another writer.
+  template <typename Body>
+  Status Transaction(Body&& body) {
+    RETURN_IF_ERROR(driver_->Begin());
+    Status status = body();
+    if (status.ok()) status = Execute("COMMIT");
+    if (!status.ok()) (void)Execute("ROLLBACK");
+    return status;
+  }
+
+  // Rows that the last INSERT, UPDATE or DELETE changed.
+  int64_t changes() const { return driver_->changes(); }
+
+  // The number of the last migration applied.
+  StatusOr<int64_t> UserVersion() { return driver_->UserVersion(); }
+  Status SetUserVersion(int64_t version) {
+    return driver_->SetUserVersion(version);
+  }
+
+ private:
+  std::unique_ptr<DatabaseDriver> driver_;
+};
+
+}  // namespace reprise::server
