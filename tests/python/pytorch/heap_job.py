@@ -51,7 +51,9 @@ def compiled() -> None:
         def compared(self, peak: int, own: int, took_ns: int) -> None:
             self.own = own
 
-        def ended(self, peak: int, plan: Any, quiet: bool, budget: int, predicted: int) -> None:
+        def ended(
+            self, peak: int, plan: Any, quiet: bool, budget: int, predicted: int, recomputed: int
+        ) -> None:
             told.append(max(peak, self.own))
             unplanned.append(bool(self.own) or not quiet)
             self.own = 0

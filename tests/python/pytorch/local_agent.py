@@ -27,6 +27,7 @@ class LocalAgent:
         self.checks: list[dict[str, Any]] = []
         self.states: list[tuple[int, int, str]] = []
         self.refuse = ""
+        self.refused: dict[int, str] = {}  # why, by request; a budget that is sent ends it
         self.offer = ""  # a budget that is sent to the job
         self.break_plan = False
         self.plan_peak = 0
@@ -89,7 +90,9 @@ class LocalAgent:
 
     def poll_plan(self, graph_id: int, have: int = 0) -> PlanReply:
         if self.refuse:
-            return PlanReply("refused", why=self.refuse, smallest_budget=7)
+            self.refused[graph_id] = self.refuse
+        if graph_id in self.refused and (self.refuse or not self.offer):
+            return PlanReply("refused", why=self.refused[graph_id], smallest_budget=7)
         if have == graph_id and not self.offer:
             return PlanReply("pending")
         if not self.budgets[graph_id - 1] and not self.offer:
