@@ -25,7 +25,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("release", "is_careful"),
-    [("2.13.0+cpu", False), ("2.14.0", True), ("2.99.0a0+git1", True), ("3.0.1", True)],
+    [
+        ("2.13.0+cpu", False),
+        ("2.15.0+cu132", False),
+        ("2.16.0", True),
+        ("2.99.0a0+git1", True),
+        ("3.0.1", True),
+    ],
 )
 def test_a_newer_torch_than_the_newest_tested_is_used_with_care(
     monkeypatch: pytest.MonkeyPatch, release: str, is_careful: bool

@@ -22,7 +22,7 @@ __all__ = ["CAREFUL_EVERY", "careful", "described", "is_careful", "range_of"]
 
 # On a CPU. The newest is also the limit of what runs without care.
 OLDEST_TORCH = (2, 13)
-NEWEST_TORCH = (2, 13)
+NEWEST_TORCH = (2, 15)
 OLDEST_PYTHON = (3, 10)
 
 # In the careful mode, a planned step is compared at least as often as every n-th.
