@@ -3,7 +3,6 @@
 // `reprise diff A B`: what differs at the peaks of two runs or plans. Files are
 // compared here, also with what a server has stored, and two stored ones by
 // their server; all by formats/convert/compare.h.
-#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -97,21 +96,7 @@ StatusOr<formats::PeakSide> SideOfFile(const std::string& path) {
 StatusOr<formats::PeakSide> SideOfStoredGraph(const ServerClient& client,
                                               const std::string& graph_id) {
   ASSIGN_OR_RETURN(const v1::StepGraph proto, client.GetGraph(graph_id));
-  ASSIGN_OR_RETURN(const planner::StepGraph graph, formats::ToPlanner(proto));
-  const planner::Schedule base =
-      planner::BaseSchedule(graph, planner::FreePolicy::kEager);
-  ASSIGN_OR_RETURN(const planner::Evaluation evaluation,
-                   planner::Evaluate(graph, base, {}));
-  const int64_t reserve_bytes =
-      std::max<int64_t>(0, proto.measured_peak_bytes() - evaluation.peak_bytes);
-  ASSIGN_OR_RETURN(
-      formats::PeakSide side,
-      formats::SideOfSchedule(proto, graph, base, {}, reserve_bytes));
-  side.facts.set_graph_id(graph_id);
-  side.facts.set_peak_of("predicted without a plan");
-  side.facts.set_base_peak_bytes(side.facts.peak_bytes());
-  side.facts.set_base_step_ns(side.facts.step_ns());
-  return side;
+  return formats::SideOfGraph(proto, graph_id);
 }
 
 StatusOr<formats::PeakSide> SideOfStoredPlan(const ServerClient& client,

@@ -9,6 +9,7 @@
 
 #include "base/str_cat.h"
 #include "base/units.h"
+#include "formats/convert/graph_proto.h"
 
 namespace reprise::formats {
 
@@ -248,6 +249,24 @@ StatusOr<PeakSide> SideOfPlan(const v1::StepGraph& proto,
   facts.set_base_peak_bytes(plan.base_peak_bytes());
   facts.set_base_step_ns(plan.base_time_ns());
   if (planned) facts.set_overhead(plan.overhead());
+  return side;
+}
+
+StatusOr<PeakSide> SideOfGraph(const v1::StepGraph& proto,
+                               const std::string& graph_id) {
+  ASSIGN_OR_RETURN(const planner::StepGraph graph, ToPlanner(proto));
+  const planner::Schedule base =
+      planner::BaseSchedule(graph, planner::FreePolicy::kEager);
+  ASSIGN_OR_RETURN(const planner::Evaluation evaluation,
+                   planner::Evaluate(graph, base, {}));
+  const int64_t reserve_bytes =
+      std::max<int64_t>(0, proto.measured_peak_bytes() - evaluation.peak_bytes);
+  ASSIGN_OR_RETURN(PeakSide side,
+                   SideOfSchedule(proto, graph, base, {}, reserve_bytes));
+  side.facts.set_graph_id(graph_id);
+  side.facts.set_peak_of("predicted without a plan");
+  side.facts.set_base_peak_bytes(side.facts.peak_bytes());
+  side.facts.set_base_step_ns(side.facts.step_ns());
   return side;
 }
 

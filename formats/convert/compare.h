@@ -64,6 +64,11 @@ StatusOr<PeakSide> SideOfPlan(const v1::StepGraph& proto,
                               const planner::Capabilities& capabilities,
                               int64_t reserve_bytes);
 
+// The same of a captured step as it runs without a plan. What its measured peak
+// has beyond the graph's is a part of its own.
+StatusOr<PeakSide> SideOfGraph(const v1::StepGraph& proto,
+                               const std::string& graph_id);
+
 v1::Comparison Compare(const PeakSide& a, const PeakSide& b);
 
 }  // namespace reprise::formats

@@ -3,7 +3,6 @@
 // Compare: two runs or plans, side by side. Of a run its newest plan is
 // compared; without one the captured step as it is; without that the traced step
 // that was recorded or imported.
-#include <algorithm>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -49,21 +48,7 @@ StatusOr<formats::PeakSide> SideOfStoredPlan(Store& store,
 StatusOr<formats::PeakSide> SideOfGraph(Store& store,
                                         const std::string& graph_id) {
   ASSIGN_OR_RETURN(const v1::StepGraph proto, GraphOf(store, graph_id));
-  ASSIGN_OR_RETURN(const planner::StepGraph graph, formats::ToPlanner(proto));
-  const planner::Schedule base =
-      planner::BaseSchedule(graph, planner::FreePolicy::kEager);
-  ASSIGN_OR_RETURN(const planner::Evaluation evaluation,
-                   planner::Evaluate(graph, base, {}));
-  const int64_t reserve_bytes =
-      std::max<int64_t>(0, proto.measured_peak_bytes() - evaluation.peak_bytes);
-  ASSIGN_OR_RETURN(
-      formats::PeakSide side,
-      formats::SideOfSchedule(proto, graph, base, {}, reserve_bytes));
-  side.facts.set_graph_id(graph_id);
-  side.facts.set_peak_of("predicted without a plan");
-  side.facts.set_base_peak_bytes(side.facts.peak_bytes());
-  side.facts.set_base_step_ns(side.facts.step_ns());
-  return side;
+  return formats::SideOfGraph(proto, graph_id);
 }
 
 // What a traced step held at its peak, by owner.
