@@ -12,8 +12,10 @@ by the server, as any other misprediction.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+from reprise.torch.capture.captured import CapturedStorage
 from reprise.torch.capture.step_graph import CapturedGraph
 
 __all__ = ["fitted"]
@@ -38,10 +40,14 @@ def fitted(points: list[Point], size: int) -> dict[str, Any] | None:
         return max(0, round(sum(w * v for w, v in zip(weights, values, strict=True))))
 
     made = messages[-1]
+    before = at([graph.static_bytes + _found_bytes(graph) for graph in graphs])
+    for same in _matched(graphs):
+        made["storages"][same[-1].id]["bytes"] = at([storage.bytes for storage in same])
+    found = sum(made["storages"][s.id]["bytes"] for s in graphs[-1].storages if s.prior)
     for key in ("static_bytes", "measured_peak_bytes", "measured_step_ns"):
         made[key] = at([m[key] for m in messages])
-    for number, storage in enumerate(made["storages"]):
-        storage["bytes"] = at([m["storages"][number]["bytes"] for m in messages])
+    # What one graph lists may be static in another, or not have been there: the larger is safe.
+    made["static_bytes"] = max(made["static_bytes"], before - found)
     for number, op in enumerate(made["ops"]):
         for key in ("time_ns", "workspace_bytes", "again_ns", "state_bytes"):
             if all(key in m["ops"][number] for m in messages):
@@ -53,15 +59,31 @@ def fitted(points: list[Point], size: int) -> dict[str, Any] | None:
 
 
 def _alike(graphs: list[CapturedGraph]) -> bool:
-    """Returns whether these are the same ops on the same storages. When storages end is taken from
-    the largest: what a thread beside the program's holds on to, as Gloo's do, may end within one
-    step and after another."""
+    """Returns whether these are the same ops, which make the same storages. When storages end, and
+    which of those that were alive before the step end within it, is taken from the largest: what a
+    thread beside the program's holds on to, as Gloo's do, may end within one step and after
+    another."""
     first = graphs[0]
-    births = [(s.birth, s.name) for s in first.storages]
+    births = [(s.birth, s.name) for s in first.storages if not s.prior]
     return all(
-        g.structure == first.structure and [(s.birth, s.name) for s in g.storages] == births
+        g.structure == first.structure
+        and [(s.birth, s.name) for s in g.storages if not s.prior] == births
         for g in graphs[1:]
     )
+
+
+def _matched(graphs: list[CapturedGraph]) -> Iterator[tuple[CapturedStorage, ...]]:
+    """Yields each storage that all graphs list, once for each graph: those that the step makes, and
+    those that were alive before it where every graph lists as many of them."""
+    for prior in (False, True):
+        listed = [[s for s in graph.storages if s.prior is prior] for graph in graphs]
+        if len({len(storages) for storages in listed}) == 1:
+            yield from zip(*listed, strict=True)
+
+
+def _found_bytes(graph: CapturedGraph) -> int:
+    """Returns the bytes of the listed storages that were alive before the step."""
+    return sum(storage.bytes for storage in graph.storages if storage.prior)
 
 
 def _lagrange(sizes: list[int], size: int) -> list[float]:
