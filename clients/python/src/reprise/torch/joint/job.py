@@ -56,6 +56,7 @@ from reprise.torch.policy.policy import Action, decide
 from reprise.torch.policy.stage import Stage
 from reprise.torch.training.loop import TrainingLoop
 from reprise.units import check_budget
+from reprise.verdict import measured_part
 
 __all__ = ["CompiledJob"]
 
@@ -283,6 +284,8 @@ class CompiledJob(TrainingLoop):
         own = peak if plan is None else self.over.own(peak, began)
         budget, predicted = self.joint.budget_bytes, self.predicted_peak_bytes
         compiled = self.joint.seen != self._graphs
+        if plan is not None and self._judged and not self.over.measured_peak_bytes:
+            self.over.predict(self.memory.outside_bytes, self.memory.outputs_die)
         self.told.ended(own, plan, not compiled, budget, predicted, recomputed)
         event = CompiledStepEnded(
             self._steps,
@@ -345,10 +348,9 @@ class CompiledJob(TrainingLoop):
                 self.over.measured_peak_bytes = own
             elif action is Action.PEAK_ABOVE:
                 self._follow(self.over.above(own, memory.outside_bytes, memory.outputs_die))
-        if first and self.over.measured_peak_bytes:
-            status = self.over.status(own, memory.outside_bytes, memory.outputs_die)
-            equal = f", gradients bit for bit equal in {self.checks} checks" if self.checks else ""
-            say(f"{status}{equal}")
+        said = measured_part(self.record.verdict().sentence)
+        if first and self.over.measured_peak_bytes and said:
+            say(said)
 
     def _follow(self, step: Next) -> None:
         """Compiles again or stops, as a peak above the budget calls for."""

@@ -27,7 +27,7 @@ from reprise.torch.joint.joint_graph import with_loss
 from reprise.torch.joint.joint_pass import JointPass
 from reprise.torch.joint.peak import peak_under
 from reprise.torch.joint.whole import Whole
-from reprise.units import format_bytes, format_percent
+from reprise.units import format_bytes
 
 __all__ = ["Next", "OverBudget"]
 
@@ -93,7 +93,7 @@ class OverBudget:
 
     def above(self, peak: int, outside_bytes: int = 0, outputs_die: bool = False) -> Next:
         """Acts on a planned step whose own peak is above the budget: has its plans replaced.
-        Returns what the job is to do. The other arguments are those of `status`."""
+        Returns what the job is to do. The other arguments are those of `predict`."""
         budget = self._joint.budget_bytes
         self.measured_peak_bytes = 0
         handles = self._joint.executor.handles
@@ -149,18 +149,14 @@ class OverBudget:
             f"{format_bytes(self._joint.budget_bytes)}: {why}"
         )
 
-    def status(self, peak: int, outside_bytes: int, outputs_die: bool) -> str:
-        """Returns a sentence about a peak within the budget beside the prediction, which it makes.
+    def predict(self, outside_bytes: int, outputs_die: bool) -> None:
+        """Predicts the peak of the steps from one that ran under their plan; keeps what is
+        predicted already where there are several plans.
 
         `outside_bytes`: what the program makes between the forward and its first gradient;
         `outputs_die`: the outputs are dead by then."""
-        off = ""
         if modelled := self._modelled(outside_bytes, outputs_die):
             self.predicted_peak_bytes = modelled + self._beside_bytes
-            over = peak / self.predicted_peak_bytes - 1
-            off = f" ({format_percent(over, sign=True)} of predicted)"
-        budget = self._joint.budget_bytes
-        return f"compiled: measured {format_bytes(peak)}{off} of {format_bytes(budget)}"
 
     def _modelled(self, outside_bytes: int, outputs_die: bool) -> int:
         """Returns the peak of the plan with the loss as it was measured; 0 if there are several
