@@ -134,3 +134,24 @@ def test_what_cannot_be_planned_is_refused() -> None:
         auto(training.step)
     with pytest.raises(reprise.InfeasibleBudget, match="Nothing fits"):
         auto(training.step, budget="300KiB")(batch())
+
+
+def test_what_a_step_returns_and_assigns_is_compared_and_arrives_with_its_peak_in_one_run() -> None:
+    from reprise.plan.asking import run_of
+    from reprise.plan.server import Server
+
+    training = Training(momentum=False)
+    step = auto(training.step, budget="0.5x")
+    step(batch())
+    before = [weight.numpy().tobytes() for weight in training.weights]
+
+    measured, checked = step.validate(), step.check(batch())
+
+    assert measured.within
+    # The loss, and what each weight is given.
+    assert (checked.compared, checked.differing) == (9, 0)
+    assert [weight.numpy().tobytes() for weight in training.weights] == before
+    verdict = Server.find().call("Query/GetRun", {"runId": run_of(step.applied.plan)})["verdict"]
+    assert verdict["validated"]
+    with pytest.raises(reprise.RepriseError, match=r"newest call; it took float32\(512, 64\)"):
+        step.check(batch(3))

@@ -13,7 +13,7 @@ from bench.tensorflow import nets as large
 from tests.tf.nets import perceptron, variable
 
 import reprise
-from reprise.tensorflow import applied_to, gradients, validate
+from reprise.tensorflow import applied_to, check, gradients, validate
 
 v1 = tf.compat.v1
 Run = Callable[..., Any]
@@ -257,3 +257,74 @@ def test_either_a_budget_or_checkpoints() -> None:
     for options in ({}, {"budget": "1x", "checkpoints": "speed"}):
         with pytest.raises(reprise.RepriseError, match="either budget= or checkpoints="):
             gradients(loss, variables, **options)
+
+
+# ---- The comparison with the step as it was written ------------------------------
+
+
+def dropped() -> Any:
+    """A step with random numbers, an embedding and an input."""
+    ids = v1.placeholder(tf.int32, [512], "ids")
+    table = variable("table", 40, 64)
+    h, weights = tf.nn.embedding_lookup(table, ids), [table]
+    for layer in range(4):
+        weights.append(variable(f"w{layer}", 64, 64))
+        h = v1.nn.dropout(tf.tanh(tf.matmul(h, weights[-1])), rate=0.3)
+    return tf.reduce_sum(h), weights, {ids: np.arange(512, dtype=np.int32) % 40}
+
+
+def test_steps_and_gradients_of_a_plan_arrive_in_one_run_and_validate_it(graph: Any) -> None:
+    from reprise.plan.asking import run_of
+    from reprise.plan.server import Server
+
+    loss, variables, feed = dropped()
+    found = gradients(loss, variables, budget="0.8x")
+    with v1.Session(graph=graph) as session:
+        session.run(v1.global_variables_initializer())
+        session.run([loss, *dense(found)], feed)
+        before = session.run(list(variables))
+        validate(session, [loss, *dense(found)], feed)
+        checked = check(session, feed)
+        after = session.run(list(variables))
+
+    # The loss, four weights, and values and rows of the embedding's gradient.
+    assert (checked.compared, checked.differing, checked.equal) == (7, 0, True)
+    assert checked.sentence == "7 results were compared: all are equal bit for bit."
+    assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
+    made = applied_to(graph)
+    assert made is not None
+    assert made.plan is not None
+    run = Server.find().call("Query/GetRun", {"runId": run_of(made.plan)})
+    assert run["verdict"]["validated"]
+    assert run["verdict"]["gradientsChecked"] == 7
+
+
+def test_a_gradient_that_is_not_the_one_of_the_step_as_written_is_found(graph: Any) -> None:
+    loss, variables, feed = perceptron()
+    found = gradients(loss, variables, budget="0.5x")
+    with v1.Session(graph=graph) as session:
+        session.run(v1.global_variables_initializer())
+        copy = next(
+            op for op in graph.get_operations() if op.type == "Tanh" and "/again" in op.name
+        )
+        reader = copy.outputs[0].consumers()[0]
+        index = [t.name for t in reader.inputs].index(copy.outputs[0].name)
+        reader._update_input(index, copy.inputs[0])
+        checked = check(session, feed)
+
+    assert checked.differing > 0
+    assert checked.first in [gradient.name for gradient in found]
+    assert f"{checked.differing} differ" in checked.sentence
+
+
+def test_what_runs_again_cannot_be_fed(graph: Any) -> None:
+    # A copy would compute the value anew, and not see what was fed.
+    loss, variables, feed = perceptron()
+    found = gradients(loss, variables, budget="0.5x")
+    copy = next(op for op in graph.get_operations() if "/again" in op.name)
+    first = graph.get_tensor_by_name(copy.name.split("/again")[0] + ":0")
+
+    with v1.Session(graph=graph) as session:
+        session.run(v1.global_variables_initializer())
+        with pytest.raises(ValueError, match="may not be fed"):
+            session.run(found, {**feed, first: np.zeros(first.shape, np.float32)})

@@ -8,6 +8,7 @@ Needs TensorFlow 2.16 or newer. docs/tensorflow.md is the page for users.
 
 from __future__ import annotations
 
+from reprise.tensorflow.checking import Checked, check
 from reprise.tensorflow.function import PlannedFunction, auto
 from reprise.tensorflow.gradients import Applied, applied_to, gradients
 from reprise.tensorflow.replacing import replace_gradients
@@ -15,10 +16,12 @@ from reprise.tensorflow.report import Validation, validate
 
 __all__ = [
     "Applied",
+    "Checked",
     "PlannedFunction",
     "Validation",
     "applied_to",
     "auto",
+    "check",
     "gradients",
     "replace_gradients",
     "validate",

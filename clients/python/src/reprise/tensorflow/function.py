@@ -14,12 +14,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from reprise.errors import RepriseError
+from reprise.tensorflow.captured import step_ops
+from reprise.tensorflow.checking import Checked, compare
 from reprise.tensorflow.gradients import Applied, rewrite_step
 from reprise.tensorflow.kinds import is_source
-from reprise.tensorflow.rehearsal import Rehearsal, rehearse
+from reprise.tensorflow.rehearsal import Rehearsal, handle_type, rehearse, resources_of
+from reprise.tensorflow.report import Validation, reported
 
 __all__ = ["PlannedFunction", "auto"]
 
@@ -106,6 +110,68 @@ class PlannedFunction:
             raise RepriseError("rehearse: the step was not called yet")
         outputs, effects = self._targets
         return rehearse(outputs, self._how["batch"], effects, folded=True)
+
+    def validate(self) -> Validation:
+        """Measures the peak of the newest trace as `rehearse` does. Returns the comparison with the
+        prediction, which is also reported to the plan's run. Raises RepriseError if there is no
+        trace yet."""
+        measured = self.rehearse().peak_bytes
+        assert self.applied is not None
+        return reported(self.applied, measured + self.applied.step.graph.static_bytes, 0)
+
+    def check(self, *args: Any, **kwargs: Any) -> Checked:
+        """Compares what the newest trace returns and gives its variables with what the step as it
+        was written does, bit for bit, for these arguments and the present values of the variables,
+        which do not change. Arguments that are left out are drawn. The comparison is reported to
+        the plan's run. Raises RepriseError if there is no trace yet, or the arguments are not those
+        of the newest trace."""
+        if self.applied is None:
+            raise RepriseError("check: the step was not called yet")
+        graph = self.applied.step.ops[0].graph
+        outside = {inside.name: value for value, inside in graph.captures}
+        values = _given(graph, outside, args, kwargs)
+        ops, sources = step_ops(self.applied.results, self.applied.effects)
+        for op in sources:
+            if op.type == "ReadVariableOp" and op.inputs[0].name in outside:
+                handle = outside[op.inputs[0].name]
+                values[op.outputs[0].name] = _read(handle, op.outputs[0].dtype)
+        behind = {
+            op.name: _read(outside[op.outputs[0].name], handle_type(op)[1])
+            for op in resources_of(ops, sources)
+            if op.outputs[0].name in outside
+        }
+        return compare(self.applied, values, behind)
+
+
+def _given(graph: Any, captured: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+    """Returns the arguments by the name of their placeholder. Raises RepriseError if they are not
+    those of the trace."""
+    if not args and not kwargs:
+        return {}
+    places = [tensor for tensor in graph.inputs if tensor.name not in captured]
+    arrays = [
+        value
+        for value in tf.nest.flatten((args, kwargs), expand_composites=True)
+        if tf.is_tensor(value) or isinstance(value, (np.ndarray, np.generic))
+    ]
+    fits = len(places) == len(arrays) and all(
+        place.shape.is_compatible_with(array.shape)
+        for place, array in zip(places, arrays, strict=True)
+    )
+    if not fits:
+        raise RepriseError(
+            "check: the arguments are not those of the newest call; it took "
+            + ", ".join(f"{place.dtype.name}{place.shape}" for place in places)
+        )
+    return {
+        place.name: np.asarray(array, place.dtype.as_numpy_dtype)
+        for place, array in zip(places, arrays, strict=True)
+    }
+
+
+def _read(handle: Any, dtype: Any) -> Any:
+    """Returns the value of the variable behind an eager handle."""
+    return tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype).numpy()
 
 
 def auto(

@@ -50,6 +50,12 @@ class Applied:
     copies: int
     # The last op of the step.
     last: Any
+    # The graph before it was rewritten, as a GraphDef; the tensors and the ops with effects that
+    # the step is for; the size of open dimensions.
+    written: Any
+    results: Sequence[Any]
+    effects: Sequence[Any]
+    batch: int | None
 
     @property
     def sentence(self) -> str:
@@ -165,7 +171,20 @@ def rewrite_step(
     base = evaluate(step.graph, base_schedule(step.graph), EXECUTOR)
     copies, last = apply(step, schedule)
     plain = found.peak_bytes + found.static_bytes
-    made = Applied(step, plan, predicted, peak, base, plain, copies, last)
+    made = Applied(
+        step,
+        plan,
+        predicted,
+        peak,
+        base,
+        plain,
+        copies,
+        last,
+        written=found.definition,
+        results=(*ys, *gradients),
+        effects=tuple(effects),
+        batch=batch,
+    )
     setattr(graph, _ATTRIBUTE, made)
     return made
 

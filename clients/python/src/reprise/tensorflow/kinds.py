@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["forwards", "is_source", "is_view", "kind_of", "reads_sizes_only"]
+__all__ = ["forwards", "forwards_second", "is_source", "is_view", "kind_of", "reads_sizes_only"]
 
 # What a step reads but does not compute: parameters, inputs, constants. They are static memory.
 _SOURCES = frozenset(
@@ -46,16 +46,24 @@ _VIEWS = frozenset(
 # Ops that write their output over an input of the same size if no other op needs it.
 # fmt: off
 _FORWARDING = frozenset({
-    "Abs", "Add", "AddV2", "AddN", "BiasAdd", "Cast", "Ceil", "Cos", "Div", "Elu",
-    "EluGrad", "Erf", "Exp", "Expm1", "Floor", "Inv", "LeakyRelu", "LeakyReluGrad", "Log",
-    "Log1p", "LogSoftmax", "Maximum", "Minimum", "Mul", "MulNoNan", "Neg", "Pow",
-    "RealDiv", "Reciprocal", "Relu", "Relu6", "Relu6Grad", "ReluGrad", "Round", "Rsqrt",
-    "RsqrtGrad", "SelectV2", "Selu", "SeluGrad", "Sigmoid", "SigmoidGrad", "Sign", "Sin",
-    "Softmax", "Softplus", "SoftplusGrad", "Softsign", "SoftsignGrad", "Sqrt", "SqrtGrad",
-    "Square", "SquaredDifference", "Sub", "Tanh", "TanhGrad", "TruncateDiv", "Xdivy",
-    "Xlogy",
+    "Abs", "Acos", "Acosh", "Add", "AddN", "AddV2", "Asin", "Asinh", "Atan", "Atan2",
+    "Atanh", "BiasAdd", "BiasAddV1", "Cast", "Ceil", "ClipByValue", "Cos", "Cosh",
+    "Digamma", "Div", "DivNoNan", "Elu", "EluGrad", "Erf", "Erfc", "Erfinv", "Exp",
+    "Expm1", "Floor", "FloorDiv", "FloorMod", "Inv", "LeakyRelu", "LeakyReluGrad",
+    "Lgamma", "Log", "Log1p", "LogSoftmax", "MatrixBandPart", "Maximum", "Minimum",
+    "Mul", "MulNoNan", "Neg", "Pow", "RealDiv", "Reciprocal", "Relu", "Relu6",
+    "Relu6Grad", "ReluGrad", "Rint", "Round", "Rsqrt", "RsqrtGrad", "SelectV2", "Selu",
+    "SeluGrad", "Sigmoid", "SigmoidGrad", "Sign", "Sin", "Sinh", "Softmax", "Softplus",
+    "SoftplusGrad", "Softsign", "SoftsignGrad", "Sqrt", "SqrtGrad", "Square",
+    "SquaredDifference", "Sub", "Tan", "Tanh", "TanhGrad", "TruncateDiv",
+    "Xdivy", "Xlogy",
 })
 # fmt: on
+
+# Ops that write their second output over their first input if no other op needs it.
+_FORWARDING_SECOND = frozenset(
+    {"SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"}
+)
 
 # Ops that read the shape of a tensor but not its elements.
 _SIZES = frozenset({"Rank", "Shape", "ShapeN", "Size"})
@@ -82,8 +90,14 @@ def is_view(op: Any) -> bool:
 
 
 def forwards(op: Any) -> bool:
-    """Returns whether an op may write its output over an input."""
+    """Returns whether an op may write its first output over an input."""
     return op.type in _FORWARDING
+
+
+def forwards_second(op: Any) -> bool:
+    """Returns whether an op may write its second output over its first input, and no other output
+    over another."""
+    return op.type in _FORWARDING_SECOND
 
 
 def reads_sizes_only(op: Any) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,16 @@ from reprise.tensorflow.captured import constant_bytes, step_ops
 from reprise.tensorflow.kinds import is_source
 from reprise.tensorflow.trace import OpRecord, op_records, peak_bytes, run_traced
 
-__all__ = ["Rehearsal", "rehearse"]
+__all__ = [
+    "Rehearsal",
+    "as_written",
+    "drawn",
+    "fed",
+    "handle_type",
+    "handles_of",
+    "rehearse",
+    "resources_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +43,8 @@ class Rehearsal:
     static_bytes: int
     # The peak above those.
     peak_bytes: int
+    # The graph that ran, as a GraphDef.
+    definition: Any
 
 
 def rehearse(
@@ -47,22 +59,22 @@ def rehearse(
     Raises RepriseError that names an input whose shape is not known."""
     ops, sources = step_ops(targets, effects)
     graph = (targets[0] if targets else effects[0]).graph
-    reads, known = _fed(ops, sources), _captured(graph)
-    values = {t.name: known[t.name] if t.name in known else _value(t, batch) for t in reads}
+    reads, known = fed(ops, sources), _captured(graph)
+    values = {t.name: known[t.name] if t.name in known else drawn(t, batch) for t in reads}
     scratch = tf.Graph()
     with scratch.as_default():
         definition = graph.as_graph_def()
-        handles, initial = _handles(ops, sources)
+        handles, initial = handles_of(ops, sources)
         tf.import_graph_def(definition, input_map=handles, name="")
-        with tf.compat.v1.Session(graph=scratch, config=_as_written(folded)) as session:
+        with tf.compat.v1.Session(graph=scratch, config=as_written(folded)) as session:
             session.run(initial)
             names = [thing.name for thing in (*targets, *effects)]
             run_traced(session, names, values)  # some work is done only in the first run
             _, metadata = run_traced(session, names, values)
     static = sum(value.nbytes for value in values.values())
     static += constant_bytes(sources)
-    static += sum(_handle_bytes(op) for op in _resources(ops, sources))
-    return Rehearsal(op_records(metadata), static, peak_bytes(metadata))
+    static += sum(_handle_bytes(op) for op in resources_of(ops, sources))
+    return Rehearsal(op_records(metadata), static, peak_bytes(metadata), definition)
 
 
 def _captured(graph: Any) -> dict[str, Any]:
@@ -75,7 +87,7 @@ def _captured(graph: Any) -> dict[str, Any]:
     }
 
 
-def _as_written(folded: bool) -> Any:
+def as_written(folded: bool) -> Any:
     """Returns a session configuration that runs the graph op by op, without rewriting it."""
     config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=1, allow_soft_placement=True)
     config.graph_options.rewrite_options.disable_meta_optimizer = True
@@ -84,7 +96,7 @@ def _as_written(folded: bool) -> Any:
     return config
 
 
-def _fed(ops: Iterable[Any], sources: Iterable[Any]) -> list[Any]:
+def fed(ops: Iterable[Any], sources: Iterable[Any]) -> list[Any]:
     """Returns the tensors that sources bring into the step, except constants and handles of
     variables."""
     read = {tensor.name: tensor for op in ops for tensor in op.inputs}
@@ -97,7 +109,7 @@ def _fed(ops: Iterable[Any], sources: Iterable[Any]) -> list[Any]:
     ]
 
 
-def _value(tensor: Any, batch: int | None) -> Any:
+def drawn(tensor: Any, batch: int | None) -> Any:
     """Returns an array of a tensor's shape and type. Raises RepriseError if its shape is not
     known."""
     shape = tensor.shape
@@ -116,7 +128,7 @@ def _value(tensor: Any, batch: int | None) -> Any:
 # ---- Variables that ops read by their handle ------------------------------------
 
 
-def _resources(ops: Iterable[Any], sources: Iterable[Any]) -> list[Any]:
+def resources_of(ops: Iterable[Any], sources: Iterable[Any]) -> list[Any]:
     """Returns the handles of variables that ops of the step read directly, as embeddings do."""
     taken = {tensor.op.name for op in ops for tensor in op.inputs if tensor.dtype == tf.resource}
     return [op for op in sources if op.name in taken]
@@ -124,11 +136,11 @@ def _resources(ops: Iterable[Any], sources: Iterable[Any]) -> list[Any]:
 
 def _handle_bytes(op: Any) -> int:
     """Returns the bytes of the variable behind a handle."""
-    shape, dtype = _handle_type(op)
+    shape, dtype = handle_type(op)
     return int(np.prod(shape, dtype=np.int64)) * int(dtype.size)
 
 
-def _handle_type(op: Any) -> tuple[list[int], Any]:
+def handle_type(op: Any) -> tuple[list[int], Any]:
     """Returns shape and type of the variable behind a handle. Raises RepriseError if it is no
     variable."""
     data = handle_data_util.get_resource_handle_data(op.outputs[0])
@@ -141,16 +153,20 @@ def _handle_type(op: Any) -> tuple[list[int], Any]:
     raise RepriseError(f"{op.name}: reads a resource that is no variable, which cannot be planned")
 
 
-def _handles(ops: Iterable[Any], sources: Iterable[Any]) -> tuple[dict[str, Any], list[Any]]:
-    """Makes a variable in the copy for each of these handles. Returns the new handles by the old
-    names, and the ops that initialize them."""
+def handles_of(
+    ops: Iterable[Any], sources: Iterable[Any], values: Mapping[str, Any] = MappingProxyType({})
+) -> tuple[dict[str, Any], list[Any]]:
+    """Makes a variable in the copy for each of these handles, with the value of that name, or of
+    zeros. Returns the new handles by the old names, and the ops that initialize them."""
     handles, initial = {}, []
-    for op in _resources(ops, sources):
-        shape, dtype = _handle_type(op)
+    for op in resources_of(ops, sources):
+        shape, dtype = handle_type(op)
         handle = tf.raw_ops.VarHandleOp(
             dtype=dtype, shape=shape, shared_name=f"reprise/{op.name}", name="reprise_variable"
         )
-        value = np.zeros(shape, dtype.as_numpy_dtype)
+        value = values.get(op.name)
+        if value is None:
+            value = np.zeros(shape, dtype.as_numpy_dtype)
         initial.append(tf.raw_ops.AssignVariableOp(resource=handle, value=value))
         handles[op.outputs[0].name] = handle
     return handles, initial

@@ -13,11 +13,11 @@ from typing import Any
 
 from reprise.errors import RepriseError
 from reprise.plan import report_step
-from reprise.tensorflow.gradients import applied_to
+from reprise.tensorflow.gradients import Applied, applied_to
 from reprise.tensorflow.trace import peak_bytes, run_traced
 from reprise.units import format_bytes, format_percent
 
-__all__ = ["Validation", "validate"]
+__all__ = ["Validation", "reported", "step_number", "validate"]
 
 _steps: dict[str, int] = {}
 
@@ -62,8 +62,26 @@ def validate(session: Any, fetches: Any, feed_dict: Any = None) -> tuple[Any, Va
     fetched, metadata = run_traced(session, fetches, feed_dict)
     took = time.perf_counter_ns() - started
     measured = peak_bytes(metadata) + made.step.graph.static_bytes
+    return fetched, reported(made, measured, took)
+
+
+def reported(made: Applied, measured_bytes: int, step_ns: int) -> Validation:
+    """Reports a measured step of a plan to its run. Returns the comparison with the prediction.
+    `step_ns` is 0 if the time was not measured."""
+    budget = 0
     if made.plan is not None:
+        budget = made.plan.budget_bytes
         step = _steps[made.plan.plan_id] = _steps.get(made.plan.plan_id, -1) + 1
-        report_step(made.plan, step=step, peak_bytes=measured, step_ns=took, recomputed=made.copies)
-    budget = 0 if made.plan is None else made.plan.budget_bytes
-    return fetched, Validation(made.peak_bytes, measured, budget)
+        report_step(
+            made.plan,
+            step=step,
+            peak_bytes=measured_bytes,
+            step_ns=step_ns,
+            recomputed=made.copies,
+        )
+    return Validation(made.peak_bytes, measured_bytes, budget)
+
+
+def step_number(plan_id: str) -> int:
+    """Returns the number of the newest step that was reported for a plan; 0 if there is none."""
+    return _steps.get(plan_id, 0)

@@ -79,6 +79,8 @@ class _Rewriter:
         for before, now in zip(op.outputs, made.outputs, strict=True):
             now.set_shape(before.shape)
             self._now[before.name] = now
+            # A session that is fed the original would not give its value to the copy.
+            graph.prevent_feeding(before)
         return made
 
     def _redirect(self, op: Any) -> None:

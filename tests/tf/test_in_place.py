@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ops that write over an input: TensorFlow does so where the prediction of a peak says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.framework import op_def_registry
+from tests.tf.nets import variable
+
+from reprise.tensorflow import applied_to, gradients, validate
+from reprise.tensorflow.kinds import _FORWARDING, _FORWARDING_SECOND
+from reprise.tensorflow.trace import run_traced
+
+v1 = tf.compat.v1
+ROWS, COLUMNS = 512, 64
+# What ops are called with that take more than tensors named x or x and y.
+SPECIAL: dict[str, Callable[[Any, Any], dict[str, Any]]] = {
+    "AddN": lambda t, other: {"inputs": [t, other]},
+    "BiasAdd": lambda t, other: {"value": t, "bias": other[0]},
+    "BiasAddV1": lambda t, other: {"value": t, "bias": other[0]},
+    "ClipByValue": lambda t, other: {"t": t, "clip_value_min": 0.1, "clip_value_max": 0.5},
+    "MatrixBandPart": lambda t, other: {"input": t, "num_lower": 1, "num_upper": 1},
+    "SelectV2": lambda t, other: {"condition": other > 0, "t": t, "e": other},
+    "SoftmaxCrossEntropyWithLogits": lambda t, other: {"features": t, "labels": other},
+    "SparseSoftmaxCrossEntropyWithLogits": lambda t, other: {
+        "features": t,
+        "labels": tf.zeros([ROWS], tf.int32),
+    },
+}
+
+
+def made(name: str, tensor: Any, other: Any) -> Any:
+    """An op of this type over a tensor that nothing else reads."""
+    function = getattr(tf.raw_ops, name)
+    if name in SPECIAL:
+        return function(**SPECIAL[name](tensor, other))
+    wanted = [argument.name for argument in op_def_registry.get(name).input_arg]
+    return function(**dict(zip(wanted, (tensor, other), strict=False)))
+
+
+def test_every_op_that_is_said_to_write_over_its_input_does(graph: Any) -> None:
+    fed = v1.placeholder(tf.float32, [ROWS, COLUMNS], "fed")
+    other = tf.constant(np.full([ROWS, COLUMNS], 0.5, np.float32))
+    ops = {}
+    for name in sorted(_FORWARDING | _FORWARDING_SECOND):
+        if name in ("Cast", "TruncateDiv"):
+            continue  # a cast to the same type returns its input; the other one is of integers
+        out = made(name, tf.raw_ops.Square(x=fed), other)
+        ops[name] = (out if tf.is_tensor(out) else out[0]).op
+    config = v1.ConfigProto()
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    config.graph_options.optimizer_options.opt_level = -1
+
+    with v1.Session(graph=graph, config=config) as session:
+        values = {fed: np.full([ROWS, COLUMNS], 0.25, np.float32)}
+        _, metadata = run_traced(session, list(ops.values()), values)
+
+    largest = {
+        node.node_name: max(
+            (r.alloc_bytes for memory in node.memory for r in memory.allocation_records), default=0
+        )
+        for device in metadata.step_stats.dev_stats
+        for node in device.node_stats
+    }
+    allocating = [name for name, op in ops.items() if largest[op.name] >= ROWS * COLUMNS * 4]
+    assert allocating == []
+
+
+def test_a_peak_at_the_cross_entropy_is_predicted(graph: Any) -> None:
+    # Its logits are the largest tensor of the step, and their gradient takes over their memory.
+    x = v1.placeholder(tf.float32, [256, 16], "x")
+    labels = v1.placeholder(tf.int32, [256], "labels")
+    weights = [variable("w0", 16, 16), variable("w1", 16, 1024)]
+    logits = tf.matmul(tf.tanh(tf.matmul(x, weights[0])), weights[1])
+    loss = tf.reduce_mean(
+        tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+    )
+    found = gradients(loss, weights, budget="1x")
+    feed = {x: np.ones([256, 16], np.float32), labels: np.zeros([256], np.int32)}
+
+    config = v1.ConfigProto()
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    with v1.Session(graph=graph, config=config) as session:
+        session.run(v1.global_variables_initializer())
+        session.run([loss, *found], feed)
+        _, verdict = validate(session, [loss, *found], feed)
+
+    applied = applied_to(graph)
+    assert applied is not None
+    assert applied.peak_bytes < applied.predicted.peak_bytes
+    # The logits' megabyte is there once.
+    assert verdict.measured_peak_bytes == applied.peak_bytes
+
+
+def test_logits_that_a_metric_reads_are_counted_beside_their_gradient(graph: Any) -> None:
+    x = v1.placeholder(tf.float32, [256, 16], "x")
+    labels = v1.placeholder(tf.int64, [256], "labels")
+    weight = variable("w", 16, 1024)
+    logits = tf.matmul(x, weight)
+    right = tf.reduce_mean(tf.cast(tf.equal(tf.argmax(logits, 1), labels), tf.float32))
+    loss = tf.reduce_mean(
+        tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+    )
+    found = gradients(loss, [weight], budget="1x")
+    feed = {x: np.ones([256, 16], np.float32), labels: np.zeros([256], np.int64)}
+
+    with v1.Session(graph=graph) as session:
+        session.run(v1.global_variables_initializer())
+        session.run([loss, right, *found], feed)
+        _, verdict = validate(session, [loss, right, *found], feed)
+
+    applied = applied_to(graph)
+    assert applied is not None
+    assert applied.peak_bytes == applied.predicted.peak_bytes
+    # The metric may hold them longer than the plan knows.
+    assert verdict.measured_peak_bytes >= applied.peak_bytes
