@@ -177,3 +177,35 @@ def test_replacing_with_a_budget_ends_with_its_block(restored: None) -> None:
 
     assert planned == expected
     assert (ops_gradients.gradients, v1.gradients, tf.gradients) == before
+
+
+def test_the_idiom_of_replacing_the_gradients_of_keras_works(restored: None) -> None:
+    # The Keras that TensorFlow still carries is the one for graphs; Keras 3 has no K.gradients.
+    from tensorflow.python.keras import backend as K
+    from tensorflow.python.keras import layers, models, optimizer_v1
+
+    def weights() -> tuple[list[Any], int]:
+        with tf.Graph().as_default() as made, v1.Session(graph=made) as session:
+            K.set_session(session)
+            start = v1.keras.initializers.RandomNormal(seed=1) if hasattr(v1, "keras") else "ones"
+            model = models.Sequential()
+            for _ in range(6):
+                model.add(layers.Dense(16, activation="tanh", kernel_initializer=start))
+            model.build((32, 16))
+            model.compile(optimizer_v1.SGD(0.1), "mse")
+            x = np.linspace(-1, 1, 32 * 16).reshape(32, 16).astype(np.float32)
+            model.fit(x, x[:, ::-1], batch_size=32, epochs=2, verbose=0)
+            applied = applied_to(made)
+            return model.get_weights(), 0 if applied is None else applied.copies
+
+    before = K.__dict__["gradients"]
+    expected, none = weights()
+    try:
+        K.__dict__["gradients"] = compat.gradients_memory
+        planned, copies = weights()
+    finally:
+        K.__dict__["gradients"] = before
+
+    assert none == 0
+    assert copies > 0
+    assert all(np.array_equal(a, b) for a, b in zip(expected, planned, strict=True))

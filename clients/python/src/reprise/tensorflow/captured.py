@@ -9,6 +9,7 @@ storage of its own; an op that overwrites its input mutates that storage.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
@@ -28,6 +29,8 @@ from reprise.tensorflow.trace import OpRecord
 
 __all__ = ["CapturedStep", "capture", "constant_bytes", "step_ops"]
 
+# For dimensions that are not known: so that tensors with them are not taken for empty.
+ASSUMED = 32
 # TensorFlow computes larger constants in every step.
 LARGEST_CONSTANT = 10 << 20
 
@@ -103,6 +106,12 @@ def constant_bytes(sources: Iterable[Any]) -> int:
 def _size(tensor: Any) -> int:
     """Returns the bytes of a tensor; 0 if its size is not known."""
     return (_elements(tensor) or 0) * int(tensor.dtype.size)
+
+
+def _assumed_size(tensor: Any) -> int:
+    """Returns the bytes of a tensor, with a size for each dimension that is not known."""
+    sizes = [] if tensor.shape.rank is None else tensor.shape.as_list()
+    return math.prod(ASSUMED if size is None else size for size in sizes) * int(tensor.dtype.size)
 
 
 def _in_order(found: dict[str, Any]) -> list[Any]:
@@ -274,4 +283,4 @@ def _bytes(tensor: Any, slot: int, record: OpRecord | None) -> int:
     """Returns the bytes of an output: as measured, otherwise from its shape."""
     if record is not None and slot < len(record.output_bytes):
         return record.output_bytes[slot]
-    return _size(tensor)
+    return _assumed_size(tensor)

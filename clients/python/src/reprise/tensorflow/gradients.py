@@ -23,7 +23,7 @@ from reprise.plan.received import InfeasibleBudget
 from reprise.tensorflow.captured import CapturedStep, capture
 from reprise.tensorflow.in_place import peak_in_place
 from reprise.tensorflow.modes import checkpoints_of, schedule_of
-from reprise.tensorflow.rehearsal import rehearse
+from reprise.tensorflow.rehearsal import rehearse, unmeasured
 from reprise.tensorflow.rewrite import apply
 
 # Bound at import, because a program may replace it with this module's function later.
@@ -56,12 +56,19 @@ class Applied:
     results: Sequence[Any]
     effects: Sequence[Any]
     batch: int | None
+    # False for checkpoints in a graph that leaves sizes open: then no figure is a prediction.
+    predictable: bool = True
 
     @property
     def sentence(self) -> str:
         """The result in one sentence."""
         if self.plan is not None:
             return self.plan.sentence
+        if not self.predictable:
+            return (
+                f"Checkpoints: {self.copies} ops run again; peak and time are not predicted, "
+                "because the graph leaves sizes open (batch= gives them)."
+            )
         more = self.predicted.time_ns / max(1, self.base.time_ns) - 1
         return (
             f"Checkpoints: peak {self.peak_bytes} bytes (was {self.base.peak_bytes}), "
@@ -98,7 +105,7 @@ def gradients(
     """Returns gradients as `tf.compat.v1.gradients` does, with either a `budget` ("0.5x", "2GiB",
     or bytes; it covers variables, inputs and everything that the step allocates) or `checkpoints`:
     "memory", "speed", "collection" or a list of tensors. `batch` is the size to assume for
-    dimensions that the graph leaves open.
+    dimensions that the graph leaves open; checkpoints work without it, but nothing is predicted.
 
     Raises `InfeasibleBudget`, which names the op that needs more, and leaves the graph as
     `tf.compat.v1.gradients` makes it; `RepriseError` for what cannot be planned."""
@@ -157,7 +164,14 @@ def rewrite_step(
     """Measures, plans and rewrites the step that makes `gradients` of `ys`, or, without gradients,
     a whole function whose outputs are `ys`. Returns what was done."""
     graph = (ys or effects)[0].graph
-    found = rehearse([*ys, *gradients], batch, effects)
+    targets = [*ys, *gradients]
+    found = None
+    if checkpoints is not None and batch is None:
+        # What a mode keeps does not depend on sizes, and programs for it do not give them.
+        found = unmeasured(targets, effects)
+    predictable = found is None
+    if found is None:
+        found = rehearse(targets, batch, effects)
     step = capture(ys, gradients, found.records, found.static_bytes, "TensorFlow step", effects)
     plan = None
     if budget is not None:
@@ -184,6 +198,7 @@ def rewrite_step(
         results=(*ys, *gradients),
         effects=tuple(effects),
         batch=batch,
+        predictable=predictable,
     )
     setattr(graph, _ATTRIBUTE, made)
     return made

@@ -31,6 +31,7 @@ __all__ = [
     "handles_of",
     "rehearse",
     "resources_of",
+    "unmeasured",
 ]
 
 
@@ -56,7 +57,8 @@ def rehearse(
     """Runs the step that makes `targets`, with the ops that are its `effects`, and returns its
     times and memory. `batch` is the size to assume for dimensions that the graph leaves open. With
     `folded`, constants are computed beforehand, as in any session; otherwise every op is measured.
-    Raises RepriseError that names an input whose shape is not known."""
+    Raises RepriseError that names an input whose shape is not known, or says why the step does not
+    run."""
     ops, sources = step_ops(targets, effects)
     graph = (targets[0] if targets else effects[0]).graph
     reads, known = fed(ops, sources), _captured(graph)
@@ -66,15 +68,31 @@ def rehearse(
         definition = graph.as_graph_def()
         handles, initial = handles_of(ops, sources)
         tf.import_graph_def(definition, input_map=handles, name="")
-        with tf.compat.v1.Session(graph=scratch, config=as_written(folded)) as session:
-            session.run(initial)
-            names = [thing.name for thing in (*targets, *effects)]
-            run_traced(session, names, values)  # some work is done only in the first run
-            _, metadata = run_traced(session, names, values)
+        names = [thing.name for thing in (*targets, *effects)]
+        try:
+            with tf.compat.v1.Session(graph=scratch, config=as_written(folded)) as session:
+                session.run(initial)
+                run_traced(session, names, values)  # some work is done only in the first run
+                _, metadata = run_traced(session, names, values)
+        except tf.errors.OpError as error:
+            sizes = "" if batch is None else f" with {batch} for open dimensions"
+            raise RepriseError(
+                f"the step does not run on drawn inputs{sizes}: {error.message.splitlines()[0]}"
+            ) from error
     static = sum(value.nbytes for value in values.values())
     static += constant_bytes(sources)
     static += sum(_handle_bytes(op) for op in resources_of(ops, sources))
     return Rehearsal(op_records(metadata), static, peak_bytes(metadata), definition)
+
+
+def unmeasured(targets: Sequence[Any], effects: Sequence[Any] = ()) -> Rehearsal | None:
+    """Returns a rehearsal without figures if the shapes of inputs are not known; otherwise None."""
+    ops, sources = step_ops(targets, effects)
+    graph = (targets[0] if targets else effects[0]).graph
+    known = _captured(graph)
+    if all(t.name in known or t.shape.is_fully_defined() for t in fed(ops, sources)):
+        return None
+    return Rehearsal({}, 0, 0, graph.as_graph_def())
 
 
 def _captured(graph: Any) -> dict[str, Any]:

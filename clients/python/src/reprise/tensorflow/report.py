@@ -30,6 +30,8 @@ class Validation:
     measured_peak_bytes: int
     # 0 for checkpoints, which have no budget.
     budget_bytes: int
+    # Whether there is a prediction: not for checkpoints in a graph that leaves sizes open.
+    predicted: bool = True
 
     @property
     def within(self) -> bool:
@@ -39,6 +41,11 @@ class Validation:
     @property
     def sentence(self) -> str:
         """Predicted peak, measured peak and budget in one sentence."""
+        if not self.predicted:
+            return (
+                f"Measured {format_bytes(self.measured_peak_bytes)} above variables and inputs; "
+                "not predicted, because the graph leaves sizes open (batch= gives them)."
+            )
         off = self.measured_peak_bytes / max(1, self.predicted_peak_bytes) - 1
         text = (
             f"Predicted {format_bytes(self.predicted_peak_bytes)}, measured "
@@ -79,7 +86,7 @@ def reported(made: Applied, measured_bytes: int, step_ns: int) -> Validation:
             step_ns=step_ns,
             recomputed=made.copies,
         )
-    return Validation(made.peak_bytes, measured_bytes, budget)
+    return Validation(made.peak_bytes, measured_bytes, budget, made.predictable)
 
 
 def step_number(plan_id: str) -> int:
