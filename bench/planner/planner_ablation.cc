@@ -5,14 +5,14 @@
 //
 //   planner_ablation [--ticks N] [--gap PERCENT] [--budgets F,F,...]
 //                    [--seed S] [--executor free|once|flat|nested]
-//                    [--only PASS,...] [--cells] GRAPH...
+//                    [--only PASS,...] GRAPH...
 //
 // GRAPH is a file of reprise.graph/1 or a generated step, KIND:OPS. Effort is
 // counted in ticks, never in seconds: the same call prints the same table on
 // any machine under any load. Without --ticks a search has its default effort.
 // A pass that does not run in a cell is not left out there, as that would
-// change nothing. --cells prints every cell in which leaving a pass out changes
-// a plan or a bound.
+// change nothing. Each search prints its line as it ends, so that a measurement
+// that is stopped early has told what it knows; the sums follow.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -28,7 +28,6 @@ namespace reprise::planner {
 namespace {
 
 struct Options {
-  bool print_cells = false;
   std::vector<std::string> only;
   CellFlags cells = {.budgets = {0.8, 0.6, 0.4, 0.3}};
 };
@@ -71,8 +70,8 @@ std::string TextOf(const Plan& plan) {
   return text;
 }
 
-// Adds a cell to the totals. Returns whether a plan or a bound differs.
-bool Compare(const Options& options, const Plan& with, const Plan& without,
+// Adds a cell to the totals.
+void Compare(const Options& options, const Plan& with, const Plan& without,
              Total& total) {
   ++total.cells;
   const bool ended_with =
@@ -88,10 +87,7 @@ bool Compare(const Options& options, const Plan& with, const Plan& without,
   }
   total.plans_lost += with.feasible && !without.feasible;
   total.plans_won += without.feasible && !with.feasible;
-  if (!with.feasible || !without.feasible) {
-    return with.feasible != without.feasible ||
-           with.undecided != without.undecided;
-  }
+  if (!with.feasible || !without.feasible) return;
   // Plans within the gap count as equal: a search stops there.
   const double plans = ended_with && ended_without
                            ? 0
@@ -105,7 +101,15 @@ bool Compare(const Options& options, const Plan& with, const Plan& without,
   if (!(ended_with && ended_without) && bounds < -kEqual) {
     ++total.more_proven, total.more_proven_pp -= bounds;
   }
-  return ended_with != ended_without || std::abs(plans) > kEqual;
+}
+
+// Prints the answer of a cell, with all passes or without one.
+void PrintAnswer(const std::string& graph, double fraction,
+                 const std::string& left_out, const Plan& plan) {
+  std::printf("| %s | %.2fx | %s | %s | %ld |\n", graph.c_str(), fraction,
+              left_out.c_str(), TextOf(plan).c_str(),
+              static_cast<long>(plan.ticks / 1'000'000));
+  std::fflush(stdout);
 }
 
 int Main(int argc, char** argv) {
@@ -115,16 +119,14 @@ int Main(int argc, char** argv) {
     const bool more = i + 1 < argc;
     if (flag == "--only" && more) {
       options.only = Split(argv[++i]);
-    } else if (flag == "--cells") {
-      options.print_cells = true;
     } else {
       options.cells.Read(argc, argv, i);
     }
   }
   std::printf(
-      "| graph | budget | all passes | Mticks |\n| --- | --- | --- | --- |\n");
+      "| graph | budget | left out | answer | Mticks |\n"
+      "| --- | --- | --- | --- | --- |\n");
   std::map<std::string, Total> totals;
-  std::string changed;
   for (const std::string& name : options.cells.graphs) {
     const auto graph = ReadGraph(name);
     if (!graph.has_value()) {
@@ -133,12 +135,7 @@ int Main(int argc, char** argv) {
     }
     for (const double fraction : options.cells.budgets) {
       const Plan with = PlanOf(options, *graph, fraction, {});
-      char cell[96];
-      std::snprintf(cell, sizeof cell, "| %s | %.2fx |",
-                    ShortName(name).c_str(), fraction);
-      std::printf("%s %s | %ld |\n", cell, TextOf(with).c_str(),
-                  static_cast<long>(with.ticks / 1'000'000));
-      std::fflush(stdout);
+      PrintAnswer(ShortName(name), fraction, "-", with);
       const std::vector<PassRule> rules = PassRules();
       for (const PassLine& line : with.passes) {
         const std::string pass(line.name);
@@ -150,17 +147,15 @@ int Main(int argc, char** argv) {
                                       pass) != options.only.end();
         if (!is_rule || !chosen) continue;
         const Plan without = PlanOf(options, *graph, fraction, {pass});
-        if (Compare(options, with, without, totals[pass])) {
-          changed += std::string(cell) + " " + pass + " | " + TextOf(with) +
-                     " | " + TextOf(without) + " |\n";
-        }
+        PrintAnswer(ShortName(name), fraction, pass, without);
+        Compare(options, with, without, totals[pass]);
       }
     }
   }
   std::printf(
       "\n| left out | cells | plans lost | won | plans worse | by pp | better "
+      "| by pp | bounds lower | by pp | higher | by pp | gap no longer reached "
       "| "
-      "by pp | bounds lower | by pp | higher | by pp | gap no longer reached | "
       "now reached | Mticks to the gap | without |\n| --- | --- | --- | --- | "
       "--- "
       "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n");
@@ -173,12 +168,6 @@ int Main(int argc, char** argv) {
         t.more_proven_pp, t.proofs_lost, t.proofs_won,
         static_cast<long>(t.ticks_with / 1'000'000),
         static_cast<long>(t.ticks_without / 1'000'000));
-  }
-  if (options.print_cells) {
-    std::printf(
-        "\n| graph | budget | left out | with it | without |\n"
-        "| --- | --- | --- | --- | --- |\n%s",
-        changed.c_str());
   }
   return 0;
 }
