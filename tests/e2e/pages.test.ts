@@ -184,7 +184,10 @@ describe('the job of a run', () => {
     await expect.poll(() => job.windows.map((window) => window.steps)).toEqual([2]);
     expect(await panel.getByRole('button').isDisabled()).toBe(true);
 
-    const traced = {...step, points: [[0, 100 * MIB] as const, [5e6, 170 * MIB] as const]};
+    const traced = {
+      ...step,
+      points: [[0, 100 * MIB] as const, [5e6, 170 * MIB] as const],
+    };
     await job.step(traced);
     await expect.poll(() => outcome(page).textContent()).toContain('Recording: 1 of 2 steps');
     await job.step(traced);
@@ -283,7 +286,9 @@ describe('a validated run', () => {
 
     await curveDone(page);
     await page
-      .getByRole('img', {name: /^Trade-off curve: overhead from .* \d+ budgets$/})
+      .getByRole('img', {
+        name: /^Trade-off curve: overhead from .* \d+ budgets$/,
+      })
       .waitFor();
 
     expect(await page.locator('rect.impossible').count()).toBe(1);
@@ -404,7 +409,9 @@ describe('a validated run', () => {
     ]);
     expect(file.suggestedFilename()).toBe('whole_job.storages.csv');
     await use.getByRole('button', {name: 'Check this plan'}).click();
-    const {sentence} = await clients(daemon).planner.verify({planId: plan.planId});
+    const {sentence} = await clients(daemon).planner.verify({
+      planId: plan.planId,
+    });
     await expect
       .poll(() => use.getByRole('status', {name: 'Verification'}).textContent())
       .toBe(sentence);
@@ -459,7 +466,9 @@ describe('runs that did not go well', () => {
     const why = page.getByRole('region', {name: 'Why nothing fits'});
     await why.getByText('too much by').waitFor();
     expect(await why.getByText('the proof does not name').count()).toBe(0);
-    const {workingSet} = await clients(daemon).planner.explain({planId: plan.planId});
+    const {workingSet} = await clients(daemon).planner.explain({
+      planId: plan.planId,
+    });
     const together = why.getByRole('row', {name: /^together/});
     expect(await together.textContent()).toContain(formatBytes(Number(workingSet!.bytes)));
     // The budget that does fit is one click away, and stands in the address.
@@ -529,9 +538,9 @@ describe('many runs', () => {
 
   test('two runs are compared by figures, by their steps and by owner', async () => {
     const page = await open('/');
-    await page.getByRole('checkbox', {name: 'Compare whole job', exact: true}).check();
+    await page.getByRole('checkbox', {name: 'Choose whole job', exact: true}).check();
     await page.getByText('Choose a second run').waitFor();
-    await page.getByRole('checkbox', {name: 'Compare wrong job', exact: true}).check();
+    await page.getByRole('checkbox', {name: 'Choose wrong job', exact: true}).check();
     await page.getByRole('link', {name: 'Compare the two runs'}).click();
 
     await page.getByRole('heading', {name: 'Compare'}).waitFor();
@@ -541,11 +550,53 @@ describe('many runs', () => {
     expect(await page.getByRole('img', {name: /^Peak of A .* of B/}).isVisible()).toBe(true);
     // The rows at the peak are the server's, and so is the sentence.
     const peak = page.getByRole('region', {name: 'Alive at the peak'});
-    const {sentence} = await clients(daemon).query.compare({a: 'whole', b: 'wrong'});
+    const {sentence} = await clients(daemon).query.compare({
+      a: 'whole',
+      b: 'wrong',
+    });
     await peak.getByText(sentence).waitFor();
     await page.getByText('also what is equal').click();
     await peak.getByRole('button', {name: 'by category'}).click();
     await peak.getByRole('row', {name: /^activations/}).waitFor();
+  });
+
+  test('runs are removed after a question; one that is under way is not', async () => {
+    for (const name of ['old', 'older']) {
+      const job = new Job(daemon, name, `${name} job`);
+      await job.step({planId: '', peakBytes: MIB, stepNs: 1e6});
+      job.bye();
+      await job.over;
+    }
+    const running = new Job(daemon, 'under-way', 'under way job');
+    await running.step({planId: '', peakBytes: MIB, stepNs: 1e6});
+    const page = await open('/');
+    const tick = (name: string): Promise<void> =>
+      page.getByRole('checkbox', {name: `Choose ${name} job`, exact: true}).check();
+    const said = page.getByRole('status', {name: 'Removed'});
+
+    await tick('old');
+    await tick('under way');
+    await page.getByRole('button', {name: 'Remove 2 runs'}).click();
+    await page.getByText('Remove 2 runs (old job, under way job) with everything').waitFor();
+    await page.getByRole('button', {name: 'Remove', exact: true}).click();
+    await expect
+      .poll(() => said.textContent())
+      .toBe('run under-way is under way; end it first, nothing was removed');
+
+    await page.getByRole('button', {name: 'Choose none'}).click();
+    await tick('old');
+    await tick('older');
+    await page.getByRole('button', {name: 'Remove 2 runs'}).press('Enter');
+    // The question has the focus: Enter confirms it, and Tab leads to Keep.
+    await page.keyboard.press('Tab');
+    await page.keyboard.press('Enter');
+    await page.getByRole('button', {name: 'Remove 2 runs'}).press('Enter');
+    await page.keyboard.press('Enter');
+
+    await expect.poll(() => said.textContent()).toMatch(/^2 runs removed: old job, older job\./);
+    await expect.poll(() => page.getByRole('link', {name: /^old/}).count()).toBe(0);
+    expect(await page.getByRole('link', {name: 'under way job'}).count()).toBe(1);
+    running.bye();
   });
 
   test.each(['/', '/compare?a=whole&b=wrong'])('%s fits a phone', async (path) => {
@@ -553,34 +604,6 @@ describe('many runs', () => {
     await page.getByRole('link', {name: /whole job/}).waitFor();
 
     expect(await page.evaluate(() => document.documentElement.scrollWidth)).toBe(390);
-  });
-});
-
-describe('a run that ran out of memory', () => {
-  test('says what was asked and alive, and offers the plan that would have fitted', async () => {
-    const job = new Job(daemon, 'short', 'short job');
-    await job.step({planId: '', peakBytes: 170 * MIB, stepNs: 257e6});
-    const plan = await job.plan(layeredGraph('short'), '1x');
-    await job.step({planId: plan.planId, peakBytes: 170 * MIB, stepNs: 257e6});
-    await job.outOfMemory(plan, {
-      asked: 24 * MIB,
-      alive: 150 * MIB,
-      free: 12 * MIB,
-      total: 170 * MIB,
-    });
-    job.bye();
-    const page = await open('/runs/short');
-    const panel = page.getByRole('region', {name: 'The last moment'});
-
-    await panel.getByText('24.0 MiB', {exact: true}).waitFor();
-    const fitted = panel.getByRole('status', {name: 'What would have fitted'});
-    await fitted.getByText(/A plan for [\d.]+ MiB keeps within the\s+162.0 MiB/).waitFor();
-    await curveDone(page);
-    const [, budget] = /A plan for ([\d.]+) MiB/.exec((await fitted.textContent())!)!;
-    expect(Number(budget)).toBeLessThanOrEqual(162.1);
-    await fitted.getByRole('button', {name: 'See this plan'}).click();
-    await expect.poll(() => page.getByLabel('What if').textContent()).toContain('It fits in ');
-    expect(page.url()).toBe(`${daemon.url}/runs/short?budget=${budget}MiB`);
   });
 });
 
@@ -596,7 +619,9 @@ describe('a run that was killed', () => {
 
     const panel = page.getByRole('region', {name: 'The last moment'});
     await panel.waitFor();
-    const {moments} = await clients(daemon).query.getMoments({runId: 'killed'});
+    const {moments} = await clients(daemon).query.getMoments({
+      runId: 'killed',
+    });
     const [shown] = moments;
     expect(await panel.getByRole('status', {name: 'What happened'}).textContent()).toBe(
       shown!.sentence,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 import {create} from '@bufbuild/protobuf';
 import {expect, test} from 'vitest';
-import {shortageOf, wouldHaveFitted} from '../../web/src/data/shortage';
+import {memoryParts, shortageOf, wouldHaveFitted} from '../../web/src/data/shortage';
+import {Category} from '../../web/src/gen/reprise/v1/graph_pb';
 import {MomentReason, MomentSchema} from '../../web/src/gen/reprise/v1/ingest_pb';
 
 const GIB = 2n ** 30n;
@@ -38,6 +39,11 @@ test('the plan that would have fitted keeps within what was held and what was fr
     ['lost to rounding of blocks', '24 B'],
   ]);
   expect(shortage.remark).toBe('');
+  expect(shortage.fragmentation.map((sentence) => sentence.split(':')[0])).toEqual([
+    'Not by fragmentation of what was free',
+    '6.0 GiB were neither alive nor free',
+    'The allocator rounds sizes up',
+  ]);
   expect(wouldHaveFitted(shortage, curve)).toEqual({
     bytes: 9 * 2 ** 30,
     overhead: 0.1,
@@ -55,7 +61,9 @@ test('memory that was free in pieces is called fragmented', () => {
     }),
   )!;
 
-  expect(shortage.remark).toMatch(/fragmented/);
+  expect(shortage.fragmentation).toEqual([
+    'As much was free, and not in one piece: the memory was fragmented.',
+  ]);
 });
 
 test('no plan is offered for a request larger than all there was, nor where that is not known', () => {
@@ -73,6 +81,33 @@ test('no plan is offered for a request larger than all there was, nor where that
   expect(wouldHaveFitted(hopeless, curve)).toBeUndefined();
   expect(unknown.figures).toEqual([['alive', '1.0 GiB']]);
   expect(unknown.roomBytes).toBe(0);
+  expect(unknown.fragmentation).toEqual([
+    'Nobody said how much was free, so whether it was in pieces is not known.',
+  ]);
   expect(wouldHaveFitted(unknown, curve)).toBeUndefined();
   expect(shortageOf(create(MomentSchema, {reason: MomentReason.KILLED}))).toBeUndefined();
+});
+
+test('the memory is drawn whole: what was alive by category, the rest, and what was free', () => {
+  const parts = memoryParts(
+    create(MomentSchema, {
+      ...outOfMemory,
+      liveBytes: 8n * GIB,
+      freeBytes: 2n * GIB,
+      totalBytes: 16n * GIB,
+      storages: [
+        {bytes: 3n * GIB, category: Category.PARAMETER},
+        {bytes: GIB, category: Category.ACTIVATION},
+        {bytes: GIB, category: Category.PARAMETER},
+      ],
+    }),
+  );
+
+  expect(parts.map(({name, bytes}) => [name, bytes / 2 ** 30])).toEqual([
+    ['parameters', 4],
+    ['activations', 1],
+    ['alive, not listed', 3],
+    ['neither alive nor free', 6],
+    ['free', 2],
+  ]);
 });

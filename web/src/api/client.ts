@@ -9,7 +9,8 @@ import {createConnectTransport} from '@connectrpc/connect-web';
 import {Planner} from '../gen/reprise/v1/planner_pb';
 import {Control, Query} from '../gen/reprise/v1/query_pb';
 
-const transport = createConnectTransport({
+/** Requests of this page to its own server. */
+export const transport = createConnectTransport({
   baseUrl: globalThis.location?.origin ?? '',
   useBinaryFormat: true,
 });

@@ -46,3 +46,7 @@ export function opText(op: LastOp): string {
 export function wasKilled(shown: ShownMoment): boolean {
   return shown.moment?.reason === MomentReason.KILLED;
 }
+
+export function ranOut(shown: ShownMoment): boolean {
+  return shown.moment?.reason === MomentReason.OUT_OF_MEMORY;
+}

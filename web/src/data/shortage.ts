@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /** Why memory ran out, in figures, and the plan that would have fitted. */
-import {formatBytes} from '../format/units';
+import {CATEGORIES} from '../format/categories';
+import {formatBytes, formatPercent} from '../format/units';
 import {MomentReason, type Moment} from '../gen/reprise/v1/ingest_pb';
 import {num} from './number';
 import {quickestWithin, type SmallestFit} from './refusal';
@@ -14,6 +15,8 @@ export interface Shortage {
   readonly remark: string;
   /** Most that the job could have had: what it held and what was free; 0: not known. */
   readonly roomBytes: number;
+  /** What is known of memory that was free and could not be had; one sentence each. */
+  readonly fragmentation: readonly string[];
   /** The request alone is larger than that. */
   readonly hopeless: boolean;
 }
@@ -47,16 +50,14 @@ export function shortageOf(moment: Moment): Shortage | undefined {
     .map(([name, bytes]) => [name, formatBytes(bytes)] as const);
   const roomBytes = total > 0 && alive > 0 ? alive + free : 0;
   const hopeless = asked > 0 && roomBytes > 0 && asked > roomBytes;
-  const split = total > 0 && asked > 0 && free >= asked;
   return {
     figures,
     roomBytes,
     hopeless,
-    remark: split
-      ? 'As much was free, and not in one piece: the memory was fragmented.'
-      : hopeless
-        ? 'The request alone is larger than all that the job could have had: no plan makes room for it.'
-        : '',
+    remark: hopeless
+      ? 'The request alone is larger than all that the job could have had: no plan makes room for it.'
+      : '',
+    fragmentation: fragmentationOf(moment, rounding),
   };
 }
 
@@ -65,4 +66,78 @@ export function wouldHaveFitted(shortage: Shortage, curve: Tradeoff): SmallestFi
   return shortage.roomBytes > 0 && !shortage.hopeless
     ? quickestWithin(curve, shortage.roomBytes)
     : undefined;
+}
+
+/** What of the memory was lost to its pieces, as far as it is known. */
+function fragmentationOf(moment: Moment, rounding: number): string[] {
+  const [asked, alive, free, total] = [
+    num(moment.askedBytes),
+    num(moment.liveBytes),
+    num(moment.freeBytes),
+    num(moment.totalBytes),
+  ];
+  const said: string[] = [];
+  if (total === 0) {
+    said.push('Nobody said how much was free, so whether it was in pieces is not known.');
+  } else if (asked === 0) {
+    said.push('How much was asked for is not known, so whether a piece was missing is not either.');
+  } else if (free >= asked) {
+    said.push('As much was free, and not in one piece: the memory was fragmented.');
+  } else {
+    said.push(
+      `Not by fragmentation of what was free: ${formatBytes(asked)} were asked for and ${formatBytes(free)} were free.`,
+    );
+    const rest = alive > 0 ? total - alive - free : 0;
+    if (rest >= asked) {
+      said.push(
+        `${formatBytes(rest)} were neither alive nor free: what the allocator keeps for later, the driver and other ` +
+          'programs. How much of it the allocator had in pieces is not known.',
+      );
+    }
+  }
+  if (rounding > 0) {
+    said.push(
+      `The allocator rounds sizes up: ${formatBytes(rounding)} of the listed blocks are rounding` +
+        `${alive > 0 ? `, ${formatPercent(rounding / alive)} of what was alive` : ''}.`,
+    );
+  }
+  return said;
+}
+
+/** A part of the memory, to draw and to name. */
+export interface MemoryPart {
+  readonly name: string;
+  readonly bytes: number;
+  /** The CSS variable of its colour. */
+  readonly variable: string;
+}
+
+/** Where the memory was: what was alive by category, and the rest of the device. */
+export function memoryParts(moment: Moment): MemoryPart[] {
+  const [alive, free, total] = [
+    num(moment.liveBytes),
+    num(moment.freeBytes),
+    num(moment.totalBytes),
+  ];
+  const by = new Map<string, number>();
+  for (const {bytes, category} of moment.storages) {
+    const style = CATEGORIES.find((one) => one.category === category) ?? CATEGORIES[7]!;
+    by.set(style.name, (by.get(style.name) ?? 0) + num(bytes));
+  }
+  const listed = [...by.values()].reduce((sum, bytes) => sum + bytes, 0);
+  const held = Math.max(alive, listed + num(moment.moreBytes));
+  return [
+    ...CATEGORIES.map(({name, variable}) => ({name, variable, bytes: by.get(name) ?? 0})),
+    {name: 'alive, not listed', variable: '--soft', bytes: held - listed},
+    ...(total > 0
+      ? [
+          {
+            name: 'neither alive nor free',
+            variable: '--line',
+            bytes: Math.max(0, total - held - free),
+          },
+          {name: 'free', variable: '--good-wash', bytes: free},
+        ]
+      : []),
+  ].filter(({bytes}) => bytes > 0);
 }

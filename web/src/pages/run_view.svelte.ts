@@ -13,6 +13,9 @@ import type {OpsSource} from '../data/memory_view';
 import type {Plan} from '../gen/reprise/v1/plan_pb';
 import type {Explanation} from '../gen/reprise/v1/planner_pb';
 import {place} from '../url/location.svelte';
+import {totals} from '../data/steps';
+import {RunState} from '../gen/reprise/v1/query_pb';
+import {MomentSource} from './moment_source.svelte';
 import {RunSession} from './run_session.svelte';
 import {WhatIf} from './what_if.svelte';
 
@@ -27,6 +30,7 @@ class WithSession {
 
 export class RunView extends WithSession {
   readonly whatIf = new WhatIf();
+  readonly moments = new MomentSource();
 
   #moving = false;
   #firstBudget = '';
@@ -35,7 +39,17 @@ export class RunView extends WithSession {
     super(runId);
     $effect(() => this.session.start());
     $effect(() => this.#follow(place.state.budget ?? ''));
+    $effect(() => (this.#momentsKey === '' ? undefined : this.moments.load(runId)));
   }
+
+  // Changes when there may be another moment. A run that ended may have ended by an
+  // exception that no step reported.
+  readonly #momentsKey: string = $derived.by(() => {
+    const {run, log} = this.session;
+    const {outOfMemory} = totals(log);
+    if (!run || (run.state === RunState.RUNNING && outOfMemory === 0)) return '';
+    return `${run.state} ${outOfMemory}`;
+  });
 
   // ---- the curve ----
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /** The pages of one run. */
-export const RUN_PAGES = ['overview', 'plan', 'graph', 'memory'] as const;
+export const RUN_PAGES = ['overview', 'oom', 'plan', 'graph', 'memory'] as const;
 export type RunPage = (typeof RUN_PAGES)[number];
 
 /** Which page a path names. */
