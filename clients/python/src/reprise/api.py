@@ -95,7 +95,8 @@ def auto(
 ) -> A:
     """Arms a model: after a few plain steps and a captured one it trains under a plan that keeps
     the whole step within `budget`. Returns the same object. A list: the stages of a pipeline that
-    this rank has, which are planned as one model.
+    this rank has, which are planned as one model. A model on the meta device is armed when it is
+    first called with memory for its parameters.
 
     budget        "22GiB", "22GB", bytes, "90%", "fit", "0.5x"; None: only observe
     verify_every  check the first planned step and then every n-th one bit for bit; 0: never

@@ -14,17 +14,26 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from reprise.torch.training.loop import TrainingLoop
 
-__all__ = ["add", "current", "take", "unarmed", "with_loop"]
+__all__ = ["add", "cancel", "current", "deferred", "take", "unarmed", "with_loop"]
 
 # By model, the loops that it has had since it was armed, the current one last.
 _loops: weakref.WeakKeyDictionary[Any, list[TrainingLoop]] = weakref.WeakKeyDictionary()
 # Models that could not be armed, and why.
 unarmed: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+# Models whose loop begins later: `remove()` cancels that.
+deferred: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
 def add(model: Any, loop: TrainingLoop) -> None:
     """Makes `loop` the current one of a model."""
     _loops.setdefault(model, []).append(loop)
+
+
+def cancel(model: Any) -> None:
+    """Forgets why a model is not armed, and a loop of it that was to begin later."""
+    unarmed.pop(model, None)
+    if (later := deferred.pop(model, None)) is not None:
+        later.remove()
 
 
 def current(model: Any) -> TrainingLoop | None:
@@ -40,6 +49,7 @@ def with_loop(loop: TrainingLoop) -> list[Any]:
 
 
 def take(model: Any) -> list[TrainingLoop]:
-    """Removes and returns the loops of a model, the current one first."""
-    unarmed.pop(model, None)
+    """Removes and returns the loops of a model, the current one first. One that was to begin later
+    does not."""
+    cancel(model)
     return _loops.pop(model, [])[::-1]

@@ -30,6 +30,7 @@ from reprise.torch.joint.joint_pass import supported
 from reprise.torch.joint.site import site_of
 from reprise.torch.meter.meter import open_meter
 from reprise.torch.meter.state import model_device, start_counting
+from reprise.torch.session.deferred import defer, on_meta
 from reprise.torch.session.elsewhere import compiled_around
 from reprise.torch.session.session import Session
 from reprise.torch.session.stages import Stages
@@ -53,13 +54,39 @@ def start(
     verify: str = VALUES,
 ) -> None:
     """Starts the training loop of a model: a session, or a compiled job if torch.compile has
-    wrapped the model. Several models are the stages of a pipeline and have one session. If it
-    cannot be started, the reason is said. Raises RepriseError if one is no model."""
+    wrapped the model. Several models are the stages of a pipeline and have one session. A loop
+    whose model is on the meta device begins later (deferred.py). If it cannot be started, the
+    reason is said. Raises RepriseError if one is no model."""
     if not models:
         raise RepriseError("model: an empty list has no stages")
     for one in models:
         if not isinstance(one, nn.Module):
             raise RepriseError(f"model: must be a torch.nn.Module, got {type(one).__name__}")
+    begin = partial(
+        _begin,
+        budget=budget,
+        verify_every=verify_every,
+        warmup=warmup,
+        name=name,
+        first=first,
+        verify=verify,
+    )
+    if on_meta(models):
+        defer(models, begin)
+    else:
+        begin(models)
+
+
+def _begin(
+    models: list[nn.Module],
+    *,
+    budget: str | None,
+    verify_every: int,
+    warmup: int,
+    name: str,
+    first: str,
+    verify: str,
+) -> None:
     model = models[0] if len(models) == 1 else Stages(models)
     try:
         if budget is not None:
