@@ -61,6 +61,8 @@ class Graph {
   int64_t static_bytes() const { return static_bytes_; }
   const std::vector<Op>& ops() const { return ops_; }
   int storage_count() const { return static_cast<int>(storages_.size()); }
+  int64_t bytes(int storage) const { return storages_[storage].bytes; }
+  const std::vector<int>& required() const { return required_; }
 
   // Returns the graph as proto3 JSON of reprise.v1.StepGraph.
   std::string ToJson() const;
