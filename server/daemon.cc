@@ -13,6 +13,7 @@
 #include "base/str_cat.h"
 #include "profiler/include/reprise_wire.h"
 #include "server/collect/collector.h"
+#include "server/forward/uplink.h"
 #include "server/grpc_server.h"
 #include "server/ingest/chunk_check.h"
 #include "server/ingest/committer.h"
@@ -31,6 +32,7 @@
 #include "server/service/grpc_services.h"
 #include "server/service/handlers.h"
 #include "server/store/damage.h"
+#include "server/store/plan_rows.h"
 #include "server/store/store.h"
 
 namespace reprise::server {
@@ -121,6 +123,9 @@ class Daemon::Impl {
   Status StartServices();
   Status StartTls();
   Status StartCollector();
+  Status StartUplink();
+  void Relay(const std::string& run_id, const std::string& session_id,
+             const v1::Down& down);
   Status Announce();
   void OnSteps(const std::string& run_id,
                const std::vector<v1::StepReport>& steps);
@@ -162,6 +167,7 @@ class Daemon::Impl {
   std::unique_ptr<TlsFront> tls_;
   std::string tls_name_;
   std::unique_ptr<Collector> collector_;
+  std::unique_ptr<Uplink> uplink_;
 
   std::atomic<bool> stopping_{false};
   bool announced_ = false;
@@ -192,6 +198,7 @@ Status Daemon::Impl::Start() {
   });
   RETURN_IF_ERROR(StartServices());
   RETURN_IF_ERROR(StartTls());
+  RETURN_IF_ERROR(StartUplink());
   RETURN_IF_ERROR(StartCollector());
   for (const std::unique_ptr<Listener>& listener : listeners_) {
     if (tls_ != nullptr) {
@@ -395,6 +402,54 @@ Status Daemon::Impl::StartCollector() {
   });
 }
 
+Status Daemon::Impl::StartUplink() {
+  if (options_.forward.target.empty()) return OkStatus();
+  UplinkOptions uplink{.forward = options_.forward,
+                       .channel = nullptr,
+                       .started_ns = started_ns_};
+  ASSIGN_OR_RETURN(uplink.channel, ChannelToCentral(options_.forward));
+  const std::string path = options_.data_dir + "/forward.db";
+  return OpenAnyway(path, [&]() -> Status {
+    ASSIGN_OR_RETURN(Outbox outbox,
+                     Outbox::Open(path, options_.forward.target));
+    uplink_ = std::make_unique<Uplink>(
+        *store_, hub_, uplink, std::move(outbox),
+        [this](const std::string& run_id, const std::string& session_id,
+               const v1::Down& down) { Relay(run_id, session_id, down); });
+    return OkStatus();
+  });
+}
+
+// Passes on what somebody asked the centre for. A plan is checked and stored
+// first, as an answer to the request of the plan that it replaces. Where that is
+// another machine's, only the job's executor checks it.
+void Daemon::Impl::Relay(const std::string& run_id,
+                         const std::string& session_id, const v1::Down& down) {
+  if (down.has_plan()) {
+    v1::PutPlanRequest request;
+    request.set_run_id(run_id);
+    *request.mutable_plan() = down.plan().plan();
+    request.set_newest(true);
+    Status stored = store_->Read([&](Database& db) -> Status {
+      ASSIGN_OR_RETURN(PlanRow old, LoadPlan(db, down.plan().replaces()));
+      *request.mutable_request() = std::move(old.request);
+      return OkStatus();
+    });
+    request.mutable_request()->set_budget(request.plan().budget());
+    if (stored.ok()) stored = PutPlan(*services_, request).status();
+    if (!stored.ok() && stored.code() != Code::kNotFound) {
+      LogWarning("plan_refused",
+                 StrCat("run ", run_id,
+                        ": a plan from the centre is not "
+                        "taken: ",
+                        stored.message()),
+                 {{"run_id", run_id}});
+      return;
+    }
+  }
+  (void)ingest_->Relay(session_id, down);
+}
+
 Status Daemon::Impl::Announce() {
   const std::string http = http_address();
   const std::string grpc = grpc_address();
@@ -483,6 +538,7 @@ void Daemon::Impl::FillStatus(v1::ServerStatus& status) const {
   status.set_now_ns(RealtimeNs());
   status.set_ring_layout(REPRISE_RING_LAYOUT);
   status.set_proto_version(kProtoVersion);
+  if (uplink_ != nullptr) uplink_->FillStatus(*status.mutable_forward());
   if (collector_ == nullptr) return;
   status.set_spool_bytes(collector_->spool_bytes());
   if (status.degraded().empty()) status.set_degraded(collector_->degraded());
@@ -522,6 +578,16 @@ std::string Daemon::Impl::MetricsText() const {
   text += metrics_.Text();
   text += MetricText("reprise_store_size_bytes", "gauge",
                      "Bytes of the database and its log.", store_->SizeBytes());
+  if (uplink_ != nullptr) {
+    v1::ForwardStatus forward;
+    uplink_->FillStatus(forward);
+    text += MetricText("reprise_forward_due_chunks", "gauge",
+                       "Chunks that the central daemon has not acknowledged.",
+                       static_cast<int64_t>(forward.chunks()));
+    text += MetricText("reprise_forward_up", "gauge",
+                       "Whether the central daemon takes what is stored here.",
+                       forward.trouble().empty() ? 1 : 0);
+  }
   if (collector_ == nullptr) return text;
   const CollectorStats stats = collector_->stats();
   const auto number = [](uint64_t value) {
@@ -605,6 +671,7 @@ void Daemon::Impl::Stop(milliseconds patience) {
                  StrCat("the rest stays in the spool: ", drained.message()));
     }
   }
+  if (uplink_ != nullptr && patience.count() > 0) uplink_->Drain(patience);
   if (ingest_ != nullptr) ingest_->DrainAll();
   for (const auto& listener : listeners_) listener->Stop();
   if (planning_ != nullptr) planning_->Stop();
@@ -615,6 +682,7 @@ void Daemon::Impl::Stop(milliseconds patience) {
   if (imports_ != nullptr) imports_->Stop();
   if (http_ != nullptr) http_->Stop();
   collector_.reset();
+  uplink_.reset();
   if (grpc_ != nullptr) {
     grpc_->Shutdown(patience.count() > 0 ? kCallGrace : milliseconds(0));
   }

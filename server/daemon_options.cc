@@ -92,6 +92,23 @@ ParsedOptions ParseDaemonOptions(int argc, char** argv) {
   app.add_option("--tls-key", options.tls.key, "The key of --tls-cert, in PEM");
   app.add_option("--client-ca", options.tls.client_ca,
                  "Let in only clients with a certificate of this CA (mTLS)");
+  app.add_option("--forward-to", options.forward.target,
+                 "HOST:PORT of a central reprised that gets all that is stored "
+                 "here, too; beyond this machine only with --forward-ca")
+      ->envname("REPRISE_FORWARD_TO");
+  app.add_option("--forward-token-file", options.forward.token_file,
+                 "File of that daemon's token")
+      ->envname("REPRISE_FORWARD_TOKEN_FILE");
+  app.add_option("--forward-ca", options.forward.ca,
+                 "The CA of its certificate, in PEM: forward by TLS")
+      ->envname("REPRISE_FORWARD_CA");
+  app.add_option("--forward-cert", options.forward.certificate,
+                 "Certificate of this daemon, if that one asks for one "
+                 "(--client-ca)")
+      ->envname("REPRISE_FORWARD_CERT");
+  app.add_option("--forward-key", options.forward.key,
+                 "The key of --forward-cert, in PEM")
+      ->envname("REPRISE_FORWARD_KEY");
   app.add_option("--keep-runs-for", keep_for,
                  "Remove runs that ended longer ago: 180d, 12h; or \"forever\"")
       ->capture_default_str();
@@ -178,6 +195,15 @@ ParsedOptions ParseDaemonOptions(int argc, char** argv) {
     if (const Status url = CheckPostgresUrl(options.store_url); !url.ok()) {
       return Usage(url.message());
     }
+  }
+  if (const Status forward = CheckForwardOptions(options.forward);
+      !forward.ok()) {
+    return Usage(forward.message());
+  }
+  if (!options.forward.target.empty() && !options.store_url.empty()) {
+    return Usage(
+        "--forward-to: daemons with one --store have each other's runs; give "
+        "one of the two");
   }
   if (options.data_dir.empty()) {
     StatusOr<std::string> folder = DefaultDataDir();

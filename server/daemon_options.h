@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/status.h"
+#include "server/forward/central_channel.h"
 #include "server/log.h"
 #include "server/net/tls_front.h"
 
@@ -25,6 +26,8 @@ struct DaemonOptions {
   std::string token_file;
   // Without a certificate the daemon may only listen on loopback.
   TlsOptions tls;
+  // Where all that is stored here is sent, too.
+  ForwardOptions forward;
   // Exits `linger_seconds` after the last agent has left and the last request
   // was made, so that the page of a finished run can still be read.
   bool private_daemon = false;

@@ -57,6 +57,27 @@ class StatusCommand : public Command {
   }
 
  private:
+  static void PrintForward(const v1::ServerStatus& status, Console& console) {
+    const v1::ForwardStatus& forward = status.forward();
+    const bool behind =
+        forward.chunks() + forward.sessions() + forward.runs() > 0;
+    std::string line = StrCat("  forward  to ", forward.target(), ": ");
+    if (!behind) {
+      line += "it has everything";
+    } else {
+      line +=
+          StrCat(forward.chunks(), " chunks of ", forward.sessions(),
+                 " sessions and the plans of ", forward.runs(), " runs to go");
+      if (forward.behind_since_ns() > 0) {
+        line += StrCat(", behind since ", LocalTime(forward.behind_since_ns()));
+      }
+    }
+    console.Line(line);
+    if (!forward.trouble().empty()) {
+      console.Line("           " + forward.trouble(), Tone::kBad);
+    }
+  }
+
   static void Print(const v1::ServerStatus& status, const Endpoint& endpoint,
                     Console& console) {
     if (status.degraded().empty()) {
@@ -74,6 +95,7 @@ class StatusCommand : public Command {
     console.Line(StrCat("  store    ", FormatBytes(status.store_bytes()),
                         " in ", status.data_dir(), ", spool ",
                         FormatBytes(status.spool_bytes())));
+    if (status.has_forward()) PrintForward(status, console);
     console.Line(StrCat("  socket   ", status.agent_socket()));
     console.Line(StrCat("  runs     ", status.runs()));
     console.Line(StrCat("  queue    ", status.plan_queue(),

@@ -50,12 +50,12 @@ class Collector::Impl {
     RemoveSocket();
   }
 
-  Status Start(SpoolReader reader) {
+  Status Start(std::unique_ptr<ChunkSource> spool) {
     relay_ = std::make_unique<PlanRelay>(channel_, [this](PlanAnswer answer) {
       loop_.Answered(std::move(answer));
     });
     forwarder_ = std::make_unique<Forwarder>(
-        channel_, std::move(reader),
+        channel_, std::move(spool), "server",
         ForwarderEvents{
             .acked = [this](int64_t key,
                             uint64_t seq) { loop_.Acked(key, seq); },
@@ -139,7 +139,8 @@ StatusOr<std::unique_ptr<Collector>> Collector::Start(
   }
   ASSIGN_OR_RETURN(Spool spool,
                    Spool::Open(options.spool_path, options.durable_power_loss));
-  ASSIGN_OR_RETURN(SpoolReader reader, SpoolReader::Open(options.spool_path));
+  ASSIGN_OR_RETURN(std::unique_ptr<SpoolReader> reader,
+                   SpoolReader::Open(options.spool_path));
   ASSIGN_OR_RETURN(Fd listener, ListenForAgents(options.agent_socket));
   auto impl = std::make_unique<Impl>(std::move(options), std::move(listener),
                                      std::move(spool));

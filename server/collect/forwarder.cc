@@ -25,10 +25,12 @@ constexpr milliseconds kSilence{2000};
 
 }  // namespace
 
-Forwarder::Forwarder(std::shared_ptr<grpc::Channel> channel, SpoolReader reader,
+Forwarder::Forwarder(std::shared_ptr<grpc::Channel> channel,
+                     std::unique_ptr<ChunkSource> source, std::string server,
                      ForwarderEvents events)
     : stub_(v1::Ingest::NewStub(std::move(channel))),
-      reader_(std::move(reader)),
+      source_(std::move(source)),
+      server_(std::move(server)),
       events_(std::move(events)),
       thread_([this] { Run(); }) {}
 
@@ -91,6 +93,12 @@ void Forwarder::SetCaps(int64_t key, v1::Caps caps) {
     entry->second.caps = std::make_shared<const v1::Caps>(std::move(caps));
   }
   signal_->Raise();
+}
+
+uint64_t Forwarder::AckedOf(int64_t key) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = entries_.find(key);
+  return found == entries_.end() ? 0 : found->second.acked;
 }
 
 bool Forwarder::AllTaken() const {
@@ -179,7 +187,7 @@ bool Forwarder::Step(int64_t key, Link& link) {
   }
   if (!link.welcomed) {
     if (now > link.opened_at + kSilence) {
-      SetTrouble("server: does not answer; records wait in the spool");
+      SetTrouble(StrCat(server_, ": does not answer; ", source_->waiting()));
     } else {
       WakeAt(link.opened_at + kSilence + milliseconds(1));
     }
@@ -293,8 +301,8 @@ bool Forwarder::OnOver(Link& link, const grpc::Status& status) {
     return true;
   }
   if (!status.ok() && status.error_code() != grpc::StatusCode::CANCELLED) {
-    SetTrouble(StrCat("server: ", status.error_message(),
-                      "; records wait in the spool"));
+    SetTrouble(StrCat(server_, ": ", status.error_message(), "; ",
+                      source_->waiting()));
   }
   const auto longest = std::min<milliseconds>(
       kLongestPause, kFirstPause * (1 << std::min(link.failures, 6)));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sends chunks from the spool to the server: one Ingest stream per session,
+// Sends chunks from a source to a server: one Ingest stream per session,
 // open while the session lives, reopened with growing pauses when it breaks.
 //
 //   closed ──open, Hello──▶ greeting ──Welcome──▶ sending ──Bye, half close──▶
@@ -10,7 +10,7 @@
 // Each stream sends, in this order of preference: names that the server has not
 // received on this stream; the next chunk, while fewer than max_inflight are
 // unacknowledged; and Bye, once all chunks are acknowledged and the session has
-// ended. A seq that is no longer in the spool is reported as Lost. A chunk that
+// ended. A seq that the source no longer has is reported as Lost. A chunk that
 // the server rejects three times as invalid is dropped, so that it cannot block
 // the rest forever.
 //
@@ -28,8 +28,8 @@
 #include <thread>
 
 #include "reprise/v1/ingest.grpc.pb.h"
+#include "server/collect/chunk_source.h"
 #include "server/collect/ingest_stream.h"
-#include "server/collect/spool.h"
 
 namespace reprise::server {
 
@@ -50,7 +50,9 @@ struct ForwarderEvents {
 
 class Forwarder {
  public:
-  Forwarder(std::shared_ptr<grpc::Channel> channel, SpoolReader reader,
+  // `server` names it in sentences: "server", "central.example.org:7070".
+  Forwarder(std::shared_ptr<grpc::Channel> channel,
+            std::unique_ptr<ChunkSource> source, std::string server,
             ForwarderEvents events);
   ~Forwarder();
 
@@ -62,12 +64,16 @@ class Forwarder {
   // Committed.
   void SetSession(int64_t key, v1::Hello hello, uint64_t last_seq,
                   uint64_t last_name);
-  // Chunks up to `last_seq` and names up to `last_name` are in the spool.
+  // Chunks up to `last_seq` and names up to `last_name` are in the source.
   void Committed(int64_t key, uint64_t last_seq, uint64_t last_name);
   void Ended(int64_t key, v1::Bye bye);
   // Sets the session's capabilities (all of them), which are sent on every
   // stream.
   void SetCaps(int64_t key, v1::Caps caps);
+
+  // Returns the seq up to which a session's chunks need no sending: they are
+  // acknowledged or lost. 0 for one that is not known.
+  uint64_t AckedOf(int64_t key) const;
 
   // Returns whether the server has acknowledged every chunk and every session's
   // end.
@@ -133,7 +139,8 @@ class Forwarder {
   void WakeAt(Clock::time_point time) { wake_at_ = std::min(wake_at_, time); }
 
   const std::unique_ptr<v1::Ingest::Stub> stub_;
-  SpoolReader reader_;
+  const std::unique_ptr<ChunkSource> source_;
+  const std::string server_;
   const ForwarderEvents events_;
   const std::shared_ptr<Signal> signal_ = std::make_shared<Signal>();
 

@@ -18,7 +18,7 @@ std::optional<v1::Up> Forwarder::NextMessage(int64_t key, Link& link,
     return up;
   }
   if (link.names_sent < entry.last_name) {
-    auto names = reader_.NamesAfter(key, link.names_sent);
+    auto names = source_->NamesAfter(key, link.names_sent);
     if (!names.ok()) {
       SetTrouble(names.status().message());
       return std::nullopt;
@@ -36,17 +36,18 @@ std::optional<v1::Up> Forwarder::NextMessage(int64_t key, Link& link,
     if (link.send_next - 1 >= entry.acked + link.max_inflight) {
       return std::nullopt;
     }
-    auto found = reader_.NextChunk(key, link.send_next);
+    auto found = source_->NextChunk(key, link.send_next);
     if (!found.ok()) {
       SetTrouble(found.status().message());
       return std::nullopt;
     }
     std::optional<SpooledChunk>& next = *found;
     if (!next || next->seq > link.send_next) {
-      return LostMessage(key, link, next ? next->seq - 1 : entry.last_seq,
-                         link.send_next <= entry.acked_by_server
-                             ? "acknowledged earlier, no longer kept here"
-                             : "trimmed: the spool reached its cap");
+      return LostMessage(
+          key, link, next ? next->seq - 1 : entry.last_seq,
+          link.send_next <= entry.acked_by_server
+              ? std::string("acknowledged earlier, no longer kept here")
+              : source_->missing());
     }
     if (link.refusals >= kMaxRefusals && next->seq == entry.acked + 1) {
       link.refusals = 0;

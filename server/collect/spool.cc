@@ -232,16 +232,17 @@ Status Spool::Checkpoint() {
 
 // ---- SpoolReader ----
 
-StatusOr<SpoolReader> SpoolReader::Open(const std::string& path) {
+StatusOr<std::unique_ptr<SpoolReader>> SpoolReader::Open(
+    const std::string& path) {
   ASSIGN_OR_RETURN(Database database, Database::Open(path));
-  SpoolReader reader(std::move(database));
+  std::unique_ptr<SpoolReader> reader(new SpoolReader(std::move(database)));
   ASSIGN_OR_RETURN(
-      reader.next_chunk_,
-      reader.database_.Prepare(
+      reader->next_chunk_,
+      reader->database_.Prepare(
           "SELECT seq, t0_ns, t1_ns, count, crc32c, dropped_before, body "
           "FROM chunks WHERE session = ? AND seq >= ? ORDER BY seq LIMIT 1"));
-  ASSIGN_OR_RETURN(reader.names_after_,
-                   reader.database_.Prepare(
+  ASSIGN_OR_RETURN(reader->names_after_,
+                   reader->database_.Prepare(
                        "SELECT ordinal, name, text FROM defs WHERE session = "
                        "? AND ordinal > ? ORDER BY ordinal"));
   return reader;

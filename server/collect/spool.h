@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -17,6 +18,7 @@
 
 #include "base/status.h"
 #include "server/collect/chunk_builder.h"
+#include "server/collect/chunk_source.h"
 #include "server/store/database.h"
 
 namespace reprise::server {
@@ -41,17 +43,6 @@ struct SpooledSession {
   uint64_t torn = 0;
   SessionEnd end = SessionEnd::kRunning;
   int64_t realtime_to_monotonic_ns = 0;
-};
-
-struct SpooledName {
-  uint64_t ordinal = 0;
-  uint32_t name = 0;
-  std::string text;
-};
-
-struct SpooledChunk {
-  uint64_t seq = 0;
-  NewChunk chunk;
 };
 
 class Spool {
@@ -96,16 +87,18 @@ class Spool {
 
 // Uses only short read transactions: an open one would prevent checkpoints of
 // the WAL.
-class SpoolReader {
+class SpoolReader final : public ChunkSource {
  public:
-  static StatusOr<SpoolReader> Open(const std::string& path);
+  static StatusOr<std::unique_ptr<SpoolReader>> Open(const std::string& path);
 
-  // Returns the chunk with the lowest seq >= `seq`, if any.
-  StatusOr<std::optional<SpooledChunk>> NextChunk(int64_t key, uint64_t seq);
-
-  // Returns names with an ordinal above `after`, oldest first, about 256 KiB at
-  // most.
-  StatusOr<std::vector<SpooledName>> NamesAfter(int64_t key, uint64_t after);
+  StatusOr<std::optional<SpooledChunk>> NextChunk(int64_t key,
+                                                  uint64_t seq) override;
+  StatusOr<std::vector<SpooledName>> NamesAfter(int64_t key,
+                                                uint64_t after) override;
+  std::string missing() const override {
+    return "trimmed: the spool reached its cap";
+  }
+  std::string waiting() const override { return "records wait in the spool"; }
 
  private:
   explicit SpoolReader(Database database) : database_(std::move(database)) {}

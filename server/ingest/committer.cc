@@ -100,7 +100,8 @@ void Committer::CommitBatch(std::span<const CommitItem> batch) {
     const auto* checked = std::get_if<CheckedChunk>(&item.what);
     if (checked != nullptr) Count(*checked, results[i]);
     item.done(results[i]);
-    if (results[i].stored && checked->columns.steps_size() > 0 && on_steps_) {
+    if (results[i].stored && checked->columns.steps_size() > 0 && on_steps_ &&
+        !item.producer.forwarded) {
       on_steps_(item.producer.run_id, {checked->columns.steps().begin(),
                                        checked->columns.steps().end()});
     }

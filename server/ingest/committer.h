@@ -70,7 +70,8 @@ struct CommitItem {
   std::function<void(const CommitResult&)> done;
 };
 
-// Called with step reports that were just committed.
+// Called with step reports that were just committed, unless another daemon
+// forwarded them, which has seen them itself.
 using StepsObserver = std::function<void(
     const std::string& run_id, const std::vector<v1::StepReport>& steps)>;
 

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/ingest/ingest_call.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/str_cat.h"
 #include "server/ingest/chunk_check.h"
 #include "server/log.h"
+#include "server/store/session_rows.h"
 
 namespace reprise::server {
 
@@ -165,6 +167,12 @@ Status IngestCall::TakeHello(v1::Hello& hello) {
     producer.caller = {
         .who = StrCat("uid ", hello.info().uid()),
         .peer = StrCat("agent socket, pid ", hello.info().pid())};
+  }
+  const auto& features = hello.features();
+  if (std::find(features.begin(), features.end(), kForwardedFeature) !=
+      features.end()) {
+    producer.forwarded = true;
+    producer.caller.peer = StrCat(kForwardedBy, producer.caller.peer);
   }
   {
     const std::lock_guard lock(mutex_);

@@ -35,6 +35,13 @@ bool IngestRegistry::Has(const std::string& session_id) const {
   return calls_.contains(session_id);
 }
 
+std::shared_ptr<IngestCall> IngestRegistry::Find(
+    const std::string& session_id) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = calls_.find(session_id);
+  return found == calls_.end() ? nullptr : found->second;
+}
+
 // ---- IngestService ----
 
 grpc::ServerBidiReactor<v1::Up, v1::Down>* IngestService::Stream(
@@ -74,6 +81,13 @@ int IngestService::OpenWindow(const std::string& run_id,
     ++asked;
   }
   return asked;
+}
+
+bool IngestService::Relay(const std::string& session_id, const v1::Down& down) {
+  const std::shared_ptr<IngestCall> call = registry_.Find(session_id);
+  if (call == nullptr) return false;
+  call->Send(down);
+  return true;
 }
 
 void IngestService::DrainAll() {

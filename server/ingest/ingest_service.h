@@ -38,6 +38,8 @@ class IngestRegistry {
   void Leave(const std::string& session_id, const IngestCall* call);
   std::vector<std::shared_ptr<IngestCall>> All() const;
   bool Has(const std::string& session_id) const;
+  // The session's stream, or null.
+  std::shared_ptr<IngestCall> Find(const std::string& session_id) const;
 
  private:
   mutable std::mutex mutex_;
@@ -61,6 +63,9 @@ class IngestService final : public v1::Ingest::CallbackService {
   // Asks every session of a run to record a few steps; returns the number of
   // sessions.
   int OpenWindow(const std::string& run_id, const v1::OpenWindow& window);
+
+  // Sends a message to one session; returns whether it has a stream.
+  bool Relay(const std::string& session_id, const v1::Down& down);
 
   // Tells every stream that the server is shutting down.
   void DrainAll();

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "reprise/v1/admin.grpc.pb.h"
+#include "reprise/v1/forward.grpc.pb.h"
 #include "reprise/v1/planner.grpc.pb.h"
 #include "reprise/v1/query.grpc.pb.h"
 #include "server/service/grpc_peer.h"
@@ -313,6 +314,27 @@ class ControlService final : public v1::Control::CallbackService {
   const Adapter adapter_;
 };
 
+class ForwardService final : public v1::Forward::CallbackService {
+ public:
+  explicit ForwardService(const MethodTable& table)
+      : adapter_(table, "/reprise.v1.Forward/") {}
+
+  grpc::ServerUnaryReactor* PutPlan(grpc::CallbackServerContext* context,
+                                    const v1::PutPlanRequest* request,
+                                    v1::PutPlanResponse* response) override {
+    return adapter_.Unary(*context, "PutPlan", request, response);
+  }
+  grpc::ServerUnaryReactor* SetRunGraph(
+      grpc::CallbackServerContext* context,
+      const v1::SetRunGraphRequest* request,
+      v1::SetRunGraphResponse* response) override {
+    return adapter_.Unary(*context, "SetRunGraph", request, response);
+  }
+
+ private:
+  const Adapter adapter_;
+};
+
 class AdminService final : public v1::Admin::CallbackService {
  public:
   explicit AdminService(const MethodTable& table)
@@ -347,6 +369,7 @@ std::vector<std::unique_ptr<grpc::Service>> MakeGrpcServices(
   made.push_back(std::make_unique<PlannerService>(services, table));
   made.push_back(std::make_unique<QueryService>(table));
   made.push_back(std::make_unique<ControlService>(table));
+  made.push_back(std::make_unique<ForwardService>(table));
   made.push_back(std::make_unique<AdminService>(table));
   return made;
 }

@@ -70,6 +70,9 @@ void AddMethods(Services& services, MethodTable& table) {
   table.Add(Unary(services, planner("GetPlan"), &GetPlan));
   table.Add(Unary(services, planner("Explain"), &Explain));
   table.Add(Unary(services, planner("Verify"), &Verify));
+  table.Add(Unary(services, "/reprise.v1.Forward/PutPlan", &PutPlan));
+  table.Add(Unary<v1::SetRunGraphRequest, v1::SetRunGraphResponse>(
+      services, "/reprise.v1.Forward/SetRunGraph", &SetRunGraph));
   table.Add(Unary(services, query("ListRuns"), &ListRuns));
   table.Add(Unary(services, query("GetRun"), &GetRun));
   table.Add(Streaming(services, query("WatchRun"), &StartWatchRun));

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "base/status.h"
+#include "reprise/v1/forward.pb.h"
 #include "reprise/v1/planner.pb.h"
 #include "reprise/v1/query.pb.h"
 #include "server/byte_share.h"
@@ -89,6 +90,13 @@ StatusOr<v1::Explanation> Explain(Services& services,
 StatusOr<v1::Verification> Verify(Services& services,
                                   const v1::VerifyRequest& request);
 
+// ---- Forward ----
+
+StatusOr<v1::PutPlanResponse> PutPlan(Services& services,
+                                      const v1::PutPlanRequest& request);
+StatusOr<v1::SetRunGraphResponse> SetRunGraph(
+    Services& services, const v1::SetRunGraphRequest& request);
+
 // ---- Query ----
 
 StatusOr<v1::ListRunsResponse> ListRuns(Services& services,
@@ -128,7 +136,8 @@ void StartApplyBudget(Services& services,
 StatusOr<v1::ReportEndResponse> ReportEnd(Services& services,
                                           const v1::ReportEndRequest& request);
 
-// Adds every unary and server-streaming method of Planner, Query and Control.
+// Adds every unary and server-streaming method of Planner, Forward, Query and
+// Control.
 void AddMethods(Services& services, MethodTable& table);
 
 }  // namespace reprise::server

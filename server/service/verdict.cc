@@ -184,7 +184,21 @@ v1::Verdict VerdictBuilder::Build(const v1::Plan& plan,
   return verdict;
 }
 
+// Whether a plan that reports named before it was stored is stored now.
+StatusOr<bool> RunReports::KnowsMorePlans(Database& db) const {
+  for (const auto& [plan_id, budget_bytes] : budgets_) {
+    if (budget_bytes >= 0) continue;
+    const Status found = LoadPlan(db, plan_id).status();
+    if (found.ok()) return true;
+    if (found.code() != Code::kNotFound) return found;
+  }
+  return false;
+}
+
 Status RunReports::Read(Database& db, const std::string& run_id) {
+  // Its steps were not compared with its budget: all is read once more.
+  ASSIGN_OR_RETURN(const bool again, KnowsMorePlans(db));
+  if (again) *this = RunReports();
   ASSIGN_OR_RETURN(std::vector<StateRow> states,
                    LoadPlanStates(db, run_id, last_state_));
   for (const StateRow& row : states) {
@@ -220,7 +234,7 @@ StatusOr<int64_t> RunReports::BudgetOf(Database& db,
   // A report may name a plan that this server did not make.
   const StatusOr<PlanRow> row = LoadPlan(db, plan_id);
   if (!row.ok() && row.status().code() != Code::kNotFound) return row.status();
-  return budgets_[plan_id] = row.ok() ? row->plan.budget_bytes() : 0;
+  return budgets_[plan_id] = row.ok() ? row->plan.budget_bytes() : -1;
 }
 
 Status RunReports::LoadShown(Database& db, const std::string& plan_id) {

@@ -105,13 +105,14 @@ class RunReports {
  private:
   StatusOr<int64_t> BudgetOf(Database& db, const std::string& plan_id);
   Status LoadShown(Database& db, const std::string& plan_id);
+  StatusOr<bool> KnowsMorePlans(Database& db) const;
 
   VerdictBuilder builder_;
   StepLog log_;
   int64_t last_step_ = 0;
   int64_t last_check_ = 0;
   int64_t last_state_ = 0;
-  std::map<std::string, int64_t> budgets_;
+  std::map<std::string, int64_t> budgets_;  // -1: a plan that is not stored
   // The plan and graph that the verdict is about.
   v1::Plan plan_;
   v1::StepGraph graph_;

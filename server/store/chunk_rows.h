@@ -32,6 +32,8 @@ struct Producer {
   uint32_t rank = 0;
   // Who opened the stream.
   Caller caller = {};
+  // The daemon of the job's machine sends it, and plans for the job.
+  bool forwarded = false;
 };
 
 Status InsertChunk(Database& db, const Producer& producer,

@@ -56,6 +56,24 @@ Status EnsureRun(Database& db, std::string_view run_id, int64_t now_ns) {
                     now_ns);
 }
 
+namespace {
+
+// A job of several machines is one run, under the id of one of its launchers;
+// sessions of the others say in a label as what they were launched. Returns ""
+// if none says this.
+StatusOr<std::string> RunLaunchedAs(Database& db, std::string_view text) {
+  ASSIGN_OR_RETURN(
+      Statement launched,
+      db.Prepare("SELECT run_id FROM sessions"
+                 " WHERE replace(?1 || labels, ?2, '') <> ?1 || labels"
+                 " LIMIT 1"));
+  RETURN_IF_ERROR(launched.BindAll("\n", StrCat("\nlaunch=", text, "\n")));
+  ASSIGN_OR_RETURN(const bool row, launched.Step());
+  return row ? std::string(launched.Text(0)) : std::string();
+}
+
+}  // namespace
+
 StatusOr<std::string> ResolveRunId(Database& db, std::string_view text) {
   if (text.empty()) {
     return InvalidArgument(
@@ -78,6 +96,8 @@ StatusOr<std::string> ResolveRunId(Database& db, std::string_view text) {
   RETURN_IF_ERROR(matches.BindAll(text));
   ASSIGN_OR_RETURN(bool row, matches.Step());
   if (!row) {
+    ASSIGN_OR_RETURN(std::string launched, RunLaunchedAs(db, text));
+    if (!launched.empty()) return launched;
     return NotFound(StrCat("there is no run \"", text,
                            "\"; `reprise show latest` shows the newest"));
   }
@@ -163,8 +183,9 @@ Status SetRunGraph(Database& db, std::string_view run_id,
 Status SetRunEnd(Database& db, std::string_view run_id,
                  const v1::ProcessEnd& end) {
   ASSIGN_OR_RETURN(Statement update,
-                   db.Prepare("UPDATE runs SET exit_code = ?, exit_signal = ?"
-                              " WHERE run_id = ?"));
+                   db.Prepare("UPDATE runs SET exit_code = ?1, exit_signal = ?2"
+                              " WHERE run_id = ?3"
+                              " AND NOT (?1 = 0 AND exit_code > 0)"));
   return update.Run(end.exit_code(), end.signal(), run_id);
 }
 

@@ -17,7 +17,8 @@ namespace reprise::server {
 // Creates the run's row if needed: a graph may arrive before its session does.
 Status EnsureRun(Database& db, std::string_view run_id, int64_t now_ns);
 
-// Resolves an id, an unambiguous prefix or "latest" to a run id. NOT_FOUND;
+// Resolves an id, an unambiguous prefix, the id that a launcher of the run gave
+// it, or "latest" to a run id. NOT_FOUND;
 // INVALID_ARGUMENT for an ambiguous prefix.
 StatusOr<std::string> ResolveRunId(Database& db, std::string_view text);
 
@@ -37,7 +38,8 @@ Status SetRunGraph(Database& db, std::string_view run_id,
                    std::string_view graph_id);
 Status SetRunPlan(Database& db, std::string_view run_id,
                   std::string_view plan_id);
-// How the process that was started for the run has ended.
+// How the process that was started for the run has ended; if several were, on
+// several machines, one that failed counts.
 Status SetRunEnd(Database& db, std::string_view run_id,
                  const v1::ProcessEnd& end);
 

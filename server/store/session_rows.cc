@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/store/session_rows.h"
 
+#include <algorithm>
+
 #include "base/str_cat.h"
 #include "profiler/include/reprise_wire.h"
 #include "reprise/v1/query.pb.h"
@@ -140,20 +142,24 @@ Status CloseSession(Database& db, std::string_view session_id,
       db.Prepare("UPDATE sessions SET state = ?, ended_ns = ?, pushed = ?,"
                  " dropped = ?, torn = ? WHERE session_id = ?"));
   ASSIGN_OR_RETURN(const v1::RunState end, EndOf(db, session_id, bye));
-  RETURN_IF_ERROR(close.Run(static_cast<int64_t>(end), now_ns, bye.pushed(),
+  const int64_t ended_ns =
+      bye.ended_ns() > 0 ? std::min(bye.ended_ns(), now_ns) : now_ns;
+  RETURN_IF_ERROR(close.Run(static_cast<int64_t>(end), ended_ns, bye.pushed(),
                             bye.dropped(), bye.torn(), session_id));
   // max(): RUN_STATE_RUNNING is the smallest. If one process failed and its
   // launcher killed the others, the run failed.
   ASSIGN_OR_RETURN(
       Statement run,
-      db.Prepare("UPDATE runs SET ended_ns = ?1, state = (SELECT max(state)"
+      db.Prepare("UPDATE runs SET ended_ns = (SELECT max(s.ended_ns)"
+                 "  FROM sessions s WHERE s.run_id = runs.run_id),"
+                 " state = (SELECT max(state)"
                  "  FROM sessions s WHERE s.run_id = runs.run_id)"
                  " WHERE run_id = (SELECT run_id FROM sessions"
-                 "  WHERE session_id = ?2)"
+                 "  WHERE session_id = ?1)"
                  " AND NOT EXISTS (SELECT 1 FROM sessions s"
-                 "  WHERE s.run_id = runs.run_id AND s.state = ?3)"));
+                 "  WHERE s.run_id = runs.run_id AND s.state = ?2)"));
   RETURN_IF_ERROR(
-      run.Run(now_ns, session_id, static_cast<int64_t>(v1::RUN_STATE_RUNNING)));
+      run.Run(session_id, static_cast<int64_t>(v1::RUN_STATE_RUNNING)));
   return RemoveIfEphemeral(db, session_id);
 }
 
@@ -185,8 +191,9 @@ StatusOr<std::vector<LiveSession>> LoadLiveSessions(Database& db) {
   ASSIGN_OR_RETURN(Statement select,
                    db.Prepare("SELECT session_id, run_id, boot_id, pid,"
                               " pid_start_ticks FROM sessions"
-                              " WHERE state = ?"));
-  RETURN_IF_ERROR(select.BindAll(static_cast<int64_t>(v1::RUN_STATE_RUNNING)));
+                              " WHERE state = ? AND peer NOT LIKE ?"));
+  RETURN_IF_ERROR(select.BindAll(static_cast<int64_t>(v1::RUN_STATE_RUNNING),
+                                 StrCat(kForwardedBy, "%")));
   std::vector<LiveSession> sessions;
   while (true) {
     ASSIGN_OR_RETURN(const bool row, select.Step());

@@ -17,6 +17,11 @@
 
 namespace reprise::server {
 
+// What Hello has among its features if the daemon of the job's machine sends it,
+// and how `peer` of such a session begins.
+inline constexpr std::string_view kForwardedFeature = "forwarded";
+inline constexpr std::string_view kForwardedBy = "forwarded by ";
+
 // Adds or revives the session and its run; returns whether the session is new.
 // FAILED_PRECONDITION: the session belongs to another run.
 StatusOr<bool> OpenSession(Database& db, const v1::Hello& hello,
@@ -40,7 +45,7 @@ StatusOr<int64_t> SaveNames(Database& db, std::string_view session_id,
                             const v1::Defs& defs);
 StatusOr<int64_t> CountNames(Database& db, std::string_view session_id);
 
-// Sessions that have not ended.
+// Sessions that have not ended, and that no other daemon forwards.
 struct LiveSession {
   std::string session_id;
   std::string run_id;

@@ -10,12 +10,16 @@ StatusOr<std::string> VerdictSource(Database& db, const v1::Run& run) {
       Statement select,
       db.Prepare("SELECT (SELECT max(id) FROM steps WHERE run_id = ?1),"
                  " (SELECT max(id) FROM checks WHERE run_id = ?1),"
-                 " (SELECT max(id) FROM plan_states WHERE run_id = ?1)"));
+                 " (SELECT max(id) FROM plan_states WHERE run_id = ?1),"
+                 // Plans of a forwarded run may come after the reports.
+                 " (SELECT count(*) FROM plans WHERE plan_id IN"
+                 "  (SELECT plan_id FROM plan_states WHERE run_id = ?1))"));
   RETURN_IF_ERROR(select.BindAll(run.run_id()));
   ASSIGN_OR_RETURN(const bool row, select.Step());
   if (!row) return Internal("the newest reports cannot be read");
   return StrCat(REPRISE_VERSION, " ", select.Int(0), " ", select.Int(1), " ",
-                select.Int(2), " ", static_cast<int64_t>(run.state()), " ",
+                select.Int(2), " ", select.Int(3), " ",
+                static_cast<int64_t>(run.state()), " ",
                 run.process_end().exit_code(), " ", run.plan_id());
 }
 

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from test_cli_tls import Authority, Server, authority, secured
+from authority import Authority
+from test_cli_tls import Server, authority, secured
 
 __all__ = ["authority", "secured"]
 

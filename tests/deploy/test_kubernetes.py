@@ -18,6 +18,7 @@ VARIANTS = (
     "overlays/gpu-nodes",
     "overlays/persistent",
     "overlays/network",
+    "overlays/forwarding",
     "replicas",
     "sidecar",
 )
@@ -72,6 +73,36 @@ def test_an_overlay_changes_what_it_is_for() -> None:
     assert gpu["spec"]["template"]["spec"]["nodeSelector"] == {"nvidia.com/gpu.present": "true"}
     assert volumes["state"]["hostPath"]["path"] == "/var/lib/reprise"
     assert volumes["run"]["hostPath"]["path"] == "/run/reprise"
+
+
+def test_nodes_that_forward_reach_the_centre_with_its_token_and_nothing_else() -> None:
+    found = {one["kind"]: one for one in resources("overlays/forwarding")}
+    centre = {one["kind"]: one for one in resources("replicas")}
+    pod = found["DaemonSet"]["spec"]["template"]
+    (daemon,) = pod["spec"]["containers"]
+    flags = dict(flag.split("=", 1) for flag in daemon["args"] if "=" in flag)
+    (port,) = centre["Service"]["spec"]["ports"]
+    name = f"{centre['Service']['metadata']['name']}.{centre['Service']['metadata']['namespace']}"
+
+    assert flags["--forward-to"] == f"{name}.svc:{port['port']}"
+    mounts = {one["mountPath"] for one in daemon["volumeMounts"]}
+    files = [value for flag, value in flags.items() if flag != "--forward-to"]
+    assert len(files) == 4
+    assert {os.path.dirname(file) for file in files} <= mounts
+    # The centre's policy lets it in, its own lets it out to there and to the names' server alone.
+    (ingress,) = centre["NetworkPolicy"]["spec"]["ingress"]
+    (client,) = ingress["from"]
+    assert client["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    policy = found["NetworkPolicy"]["spec"]
+    assert "ingress" not in policy
+    to_centre, names = policy["egress"]
+    (to,) = to_centre["to"]
+    replicas = centre["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    assert to["podSelector"]["matchLabels"].items() <= replicas.items()
+    assert [one["port"] for one in names["ports"]] == [53, 53]
+    # What waits for the centre outlives the pod.
+    volumes = {one["name"]: one for one in pod["spec"]["volumes"]}
+    assert "hostPath" in volumes["state"]
 
 
 def test_replicas_keep_no_run_and_have_no_password_in_their_command_line() -> None:

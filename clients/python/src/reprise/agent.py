@@ -29,7 +29,7 @@ from reprise.launched import shared_run_id, uuid7_of
 from reprise.marks import At, OpBegin, OpEnd, ignore_begin, ignore_end
 from reprise.plan.received import Plan
 
-__all__ = ["Agent", "AgentCaps", "PlanReply"]
+__all__ = ["Agent", "AgentCaps", "PlanReply", "own_run_id"]
 
 # Ctrl-C is seen between slices: the C call returns PENDING on a signal.
 WAIT_SLICE_S = 0.2
@@ -95,7 +95,7 @@ class Agent:
     ) -> Agent:
         """Loads the library and connects (at most about a second). Never raises for a
         missing collector or library: the agent is then inert and `why` tells."""
-        run = run_id or os.environ.get("REPRISE_RUN_ID") or shared_run_id() or uuid7()
+        run = run_id or own_run_id()
         try:
             library = abi.load()
         except RepriseError as error:
@@ -453,6 +453,12 @@ _CODES = {
 def _line(text: str) -> str:
     """Labels are lines of key=value: a line break inside one would start another."""
     return text.replace("\r", " ").replace("\n", " ").replace("\0", " ")
+
+
+def own_run_id() -> str:
+    """Returns the id of the run that this process reports to if nobody says otherwise: that of
+    `reprise run`, else the one that the ranks of one launcher share, else a new one."""
+    return os.environ.get("REPRISE_RUN_ID") or shared_run_id() or uuid7()
 
 
 def uuid7() -> str:

@@ -20,6 +20,7 @@ What the first one found holds for all.
 from __future__ import annotations
 
 import datetime
+import re
 import sys
 from collections.abc import Sequence
 from types import FrameType
@@ -29,7 +30,7 @@ import torch
 
 from reprise.errors import RepriseError
 
-__all__ = ["PLAN", "Missing", "Ranks", "leave", "rank_here"]
+__all__ = ["PLAN", "Missing", "Ranks", "leave", "rank_here", "run_of_job"]
 
 TIMEOUT = datetime.timedelta(seconds=120)
 # For the others to come to a meeting: a rank that waits may hold up whoever needs what it makes.
@@ -39,6 +40,8 @@ PLAN_PATIENCE = datetime.timedelta(seconds=5)
 STEP, PLAN = "the same step", "the plan of a step"
 _PIPELINES = "torch.distributed.pipelining"
 _NAMED = 4  # ranks that a sentence names
+_RUN = "reprise/run"
+_RUN_ID = re.compile(r"[A-Za-z0-9._:-]{1,71}")
 
 _groups = 0  # that this process wanted
 _open: list[Ranks] = []  # and has
@@ -177,6 +180,34 @@ def leave() -> None:
         torch.distributed.destroy_process_group(group)
 
 
+def run_of_job(own: str) -> str:
+    """Returns the id of the run that all ranks of this job report to, on however many machines:
+    `own` if this rank is the first to ask, else what the first one made it, in the store that the
+    ranks met at. Nobody waits for another rank, unless the store cannot compare: then all wait for
+    rank 0, PLAN_PATIENCE at most. `own` if this process trains alone. Raises RepriseError, with
+    the fact, if the store cannot be read."""
+    distributed: Any = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return own
+    store = _store_of(distributed) if distributed.get_world_size() > 1 else None
+    if store is None:
+        return own
+    try:
+        try:
+            found = store.compare_set(_RUN, "", own)
+        except NotImplementedError:
+            if distributed.get_rank() == 0:
+                store.set(_RUN, own)
+            store.wait([_RUN], PLAN_PATIENCE)
+            found = store.get(_RUN)
+        text: str = found.decode()
+    except (RuntimeError, UnicodeDecodeError) as error:
+        raise RepriseError(f"the store of the ranks cannot be read ({_fact(error)})") from error
+    if not _RUN_ID.fullmatch(text):
+        raise RepriseError(f"the store of the ranks has {text[:71]!r} for it")
+    return text
+
+
 def rank_here() -> int:
     """Returns the rank of this process; 0 if there is no other."""
     distributed: Any = torch.distributed
@@ -200,7 +231,7 @@ def _called_from(module: str) -> bool:
     return False
 
 
-def _fact(error: RuntimeError) -> str:
+def _fact(error: RuntimeError | UnicodeDecodeError) -> str:
     """The first sentence, without the place in the source where gloo says it."""
     text = (str(error).strip().splitlines() or [type(error).__name__])[0]
     if text.startswith("["):

@@ -16,8 +16,8 @@ from types import BuiltinFunctionType
 import torch
 from torch import nn
 
-from reprise import abi, armed
-from reprise.agent import Agent
+from reprise import abi, armed, daemon
+from reprise.agent import Agent, own_run_id
 from reprise.errors import RepriseError
 from reprise.saying import say
 from reprise.torch.check.result import VALUES
@@ -28,6 +28,7 @@ from reprise.torch.internals.versions import CAREFUL_EVERY, careful
 from reprise.torch.joint.job import CompiledJob
 from reprise.torch.joint.joint_pass import supported
 from reprise.torch.joint.site import site_of
+from reprise.torch.ladder.ranks import rank_here, run_of_job
 from reprise.torch.meter.meter import open_meter
 from reprise.torch.meter.state import model_device, start_counting
 from reprise.torch.session.deferred import defer, on_meta
@@ -167,8 +168,32 @@ def _start_compiled(
     if site_of(model) is None or supported():
         return None
     labels = {**_labels(model, name, budget), "adapter": "torch.compile", "executor": "joint"}
-    _, agent = Agent.connect(labels)
+    _, agent = _connect(labels)
     return CompiledJob(model, budget, every, agent, verify)
+
+
+def _connect(labels: dict[str, str]) -> tuple[daemon.Collector, Agent]:
+    """Connects to the daemon of this machine, as a part of the run that all ranks of the job are.
+    If that was launched here under another id, the session has it as its label `launch`."""
+    live = Agent.live()
+    own = live.run_id if live else own_run_id()
+    run = own
+    try:
+        run = run_of_job(own)
+    except RepriseError as error:
+        say(
+            f"rank {rank_here()} could not learn the id of the job's run, so its records are in a "
+            f"run of its own: {error}"
+        )
+    if run != own and live is not None:
+        say(
+            f"rank {rank_here()} reports to run {own}, the other ranks to run {run}: its session "
+            "began before the ranks met"
+        )
+        run = own
+    if run != own and os.environ.get("REPRISE_RUN_ID"):
+        labels["launch"] = own
+    return Agent.connect(labels, run)
 
 
 def _labels(model: nn.Module, name: str, budget: str | None) -> dict[str, str]:
@@ -207,7 +232,7 @@ def _start(
     labels = {**_labels(model, name, budget), "meter": meter.name}
     if int(os.environ.get("WORLD_SIZE") or 1) == 1:
         labels["apply"] = "yes"  # another budget while it runs; ranks agree on theirs at the start
-    collector, agent = Agent.connect(labels)
+    collector, agent = _connect(labels)
     session = Session(
         model,
         agent=agent,
