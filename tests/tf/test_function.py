@@ -132,6 +132,11 @@ def test_what_cannot_be_planned_is_refused() -> None:
         auto(tf.function(training.step, jit_compile=True), budget="0.5x")
     with pytest.raises(reprise.RepriseError, match="either budget= or checkpoints="):
         auto(training.step)
+    with pytest.raises(reprise.RepriseError, match="auto: the step must be a function, got int"):
+        auto(3, budget="0.5x")
+    for early in ("check", "rehearse", "validate"):
+        with pytest.raises(reprise.RepriseError, match="was not called yet"):
+            getattr(auto(training.step, budget="0.5x"), early)()
     with pytest.raises(reprise.InfeasibleBudget, match="Nothing fits"):
         auto(training.step, budget="300KiB")(batch())
 

@@ -223,6 +223,16 @@ def test_open_dimensions_need_the_size_to_plan_for(run: Run) -> None:
         assert same(run([loss, *found], feed, grappler=False), expected)
 
 
+def test_a_step_that_does_not_run_before_it_is_planned_is_refused_with_the_reason() -> None:
+    x = v1.placeholder(tf.float32, [4, 4], "x")
+    w = variable("w", 4, 4)
+    y = tf.reduce_sum(tf.matmul(v1.check_numerics(tf.math.log(x - 100), "logarithm"), w))
+
+    sentence = "does not run on drawn inputs: logarithm : Tensor had NaN values"
+    with pytest.raises(reprise.RepriseError, match=sentence):
+        gradients(y, [w], budget="0.9x")
+
+
 def test_control_flow_of_tensorflow_1_is_refused_by_name(graph: Any) -> None:
     v1.disable_control_flow_v2()
     try:

@@ -107,7 +107,7 @@ class PlannedFunction:
         variables of its own, because eager execution leaves no record of memory. Returns its times
         and memory. Raises RepriseError if there is no trace yet."""
         if self.applied is None:
-            raise RepriseError("rehearse: the step was not called yet")
+            raise RepriseError("the step was not called yet, so there is no trace to run")
         outputs, effects = self._targets
         return rehearse(outputs, self._how["batch"], effects, folded=True)
 
@@ -126,7 +126,7 @@ class PlannedFunction:
         the plan's run. Raises RepriseError if there is no trace yet, or the arguments are not those
         of the newest trace."""
         if self.applied is None:
-            raise RepriseError("check: the step was not called yet")
+            raise RepriseError("the step was not called yet, so there is no trace to run")
         graph = self.applied.step.ops[0].graph
         outside = {inside.name: value for value, inside in graph.captures}
         values = _given(graph, outside, args, kwargs)
@@ -190,6 +190,8 @@ def auto(
     order of ops. The first call may raise what `gradients` raises."""
     if (budget is None) == (checkpoints is None):
         raise RepriseError("auto: give either budget= or checkpoints=")
+    if not callable(step):
+        raise RepriseError(f"auto: the step must be a function, got {type(step).__name__}")
     if getattr(step, "_jit_compile", None):
         raise RepriseError(
             "auto: the step is compiled by XLA (jit_compile=True), which orders and merges ops as "

@@ -8,6 +8,7 @@ bytes, and the program's variables are not touched.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -77,12 +78,21 @@ def rehearse(
         except tf.errors.OpError as error:
             sizes = "" if batch is None else f" with {batch} for open dimensions"
             raise RepriseError(
-                f"the step does not run on drawn inputs{sizes}: {error.message.splitlines()[0]}"
+                f"the step does not run on drawn inputs{sizes}: {_reason(error.message)}"
             ) from error
     static = sum(value.nbytes for value in values.values())
     static += constant_bytes(sources)
     static += sum(_handle_bytes(op) for op in resources_of(ops, sources))
     return Rehearsal(op_records(metadata), static, peak_bytes(metadata), definition)
+
+
+def _reason(message: str) -> str:
+    """Returns the line of an error of TensorFlow that says what is wrong: before the op's name."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    for before, line in itertools.pairwise(lines):
+        if line.startswith("[[{{node"):
+            return before
+    return lines[0].split(" [[{{node")[0] if lines else "no reason was given"
 
 
 def unmeasured(targets: Sequence[Any], effects: Sequence[Any] = ()) -> Rehearsal | None:
