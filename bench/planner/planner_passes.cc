@@ -60,6 +60,7 @@ void Cell(const Options& options, const std::string& name,
       std::printf("    %7.3f s  %-18s  plan %.4f  bound %.4f\n",
                   Seconds() - begin, std::string(progress.pass).c_str(),
                   100 * progress.overhead, 100 * progress.bound);
+      std::fflush(stdout);
     };
   }
   const auto plan = MakePlan(graph, request);

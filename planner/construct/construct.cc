@@ -35,7 +35,9 @@ Flags FromCuts(const Problem& problem, const ConstructOptions& options,
   int64_t best_score = Score::kWorst;
   // The room subtracted from each window, and how often it was solved.
   std::map<OpId, int64_t> less;
+  const int64_t begin = effort.ticks();
   for (int round = 0; round < options.rounds && !effort.Over(); ++round) {
+    if (options.ticks > 0 && effort.ticks() - begin > options.ticks) break;
     const int64_t before = generator.ticks();
     const Generated generated = generator.Generate(flags);
     effort.Spend(generator.ticks() - before);

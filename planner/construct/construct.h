@@ -22,6 +22,7 @@ namespace reprise::planner {
 struct ConstructOptions {
   int64_t budget_bytes = 0;
   int rounds = 40;
+  int64_t ticks = 0;  // 0: as many as the rounds take
   // Tails of recomputed values: recomputed once and kept, or discarded again.
   Retention tail = Retention::kAgain;
 };

@@ -233,6 +233,8 @@ class Annealing {
   // next reader: a random one, or the cheapest per byte of three.
   bool DropAt(Node node) {
     if (!list_.Has(node)) return true;  // removed by the step's first move
+    const Versions& versions = problem_.versions;
+    const OpId leads_to = list_.LeadsTo(node);
     int wanted = random_.Percent(50) ? 3 : 1;
     ValueId best = kNoValue;
     Node before = node;
@@ -240,6 +242,11 @@ class Annealing {
     for (int tries = kTries * wanted; tries > 0 && wanted > 0; --tries) {
       const StorageId s = storages_[random_.Below(storages_.size())];
       const std::vector<Event>& events = list_.Events(s);
+      // Most are made later or read last before; the search would cost more.
+      if (versions.maker[versions.first_value[s]] >= leads_to ||
+          list_.LeadsTo(events.back().node) < leads_to) {
+        continue;
+      }
       const int32_t next = list_.FirstEventFrom(s, node);
       if (next == 0 || next >= static_cast<int32_t>(events.size()) ||
           events[next].starts || events[next].node == node) {

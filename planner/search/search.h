@@ -25,11 +25,9 @@
 #include <string_view>
 #include <vector>
 
-#include "base/status.h"
 #include "planner/bounds/certificate.h"
 #include "planner/construct/block_plan.h"
 #include "planner/model/effort.h"
-#include "planner/model/evaluate.h"
 #include "planner/model/passes.h"
 #include "planner/model/random.h"
 #include "planner/model/score.h"
@@ -111,6 +109,13 @@ class Search {
   const Archive::Point* Best() const {
     return archive_.Best(request_.budget_bytes);
   }
+  // Returns what ranks schedules within the budget and above it.
+  Score ScoreOf(int64_t factor = 20) const {
+    return {.budget_bytes = request_.budget_bytes,
+            .base_time_ns = problem_.base.time_ns,
+            .base_peak_bytes = problem_.base.peak_bytes,
+            .factor = factor};
+  }
   // Returns the added time of the best plan; Score::kWorst if there is none.
   int64_t BestAdded() const {
     const Archive::Point* best = Best();
@@ -173,7 +178,6 @@ class Search {
   bool IsLateAndNone() const;
   bool HasFewOps() const { return problem_.op_count <= kMostSmallOps; }
   bool IsSmall() const;
-  bool HasNoneAndIsLarge() const;
   bool IsLargeAndNew() const;
   bool IsSmallWithPlan() const { return IsSmall() && !HasNone(); }
   bool HasBlocks() const;
@@ -210,8 +214,6 @@ class Search {
     int64_t peak_before = Score::kWorst;
   };
   Repaired RepairCut(const KeepSet& keep_set, int64_t end);
-  // Repairs the base order: a first plan where no construction fits.
-  void CoverBase(int64_t ticks);
   // Returns the window that proves most; kNoOp if none was tried.
   OpId BestWindow() const;
   // Finds a plan before the bounds take their time, so that a search that is
@@ -230,14 +232,8 @@ class Search {
   // Unwinds by random weights, where that ends with nothing at budgets a little
   // larger, and anneals until the schedule fits.
   void Squeeze(int64_t ticks);
-  // Adds the execs of a construction that discards too much, and what is left
-  // of them once everything that fits is held. Returns false if the evaluator
-  // rejects them.
-  bool AddAndHold(const std::vector<OpId>& execs, const char* solver);
   // Adds execs. Returns their time; Score::kWorst if the evaluator rejects them.
   int64_t AddExecs(const std::vector<OpId>& execs, const char* solver);
-  // Evaluates execs with the frees of the policy.
-  StatusOr<Evaluation> EvaluateExecs(const std::vector<OpId>& execs) const;
 
   // ---- Bounds
 
@@ -295,9 +291,14 @@ class Search {
   int64_t shared_bound_ns_ = 0;  // proven by another search
   const bool is_plain_;
   std::vector<std::vector<OpId>> starts_;  // starting points for annealing
+  // Of a long step: the best schedule of segments that was not repaired, which
+  // annealing goes on from if it is better than the best plan.
+  std::vector<OpId> near_;
+  int64_t near_score_ = Score::kWorst;
   int round_ = 0;
   std::unique_ptr<BlockPlan> block_plan_;
-  const int64_t scale_;  // total ticks; the shares refer to it
+  bool block_moves_gain_ = true;  // their last run did, or there was none
+  const int64_t scale_;           // total ticks; the shares refer to it
 };
 
 }  // namespace reprise::planner

@@ -59,17 +59,16 @@ void Search::AddChains(int64_t) {
 }
 
 void Search::Construct(int64_t ticks) {
-  const Score score{.budget_bytes = request_.budget_bytes,
-                    .base_time_ns = problem_.base.time_ns,
-                    .base_peak_bytes = problem_.base.peak_bytes};
   for (const Retention tail : {Retention::kAgain, Retention::kSave}) {
     if (Done()) break;
+    // A cut of a long step is expensive.
     ConstructOptions options{.budget_bytes = request_.budget_bytes,
+                             .ticks = HasFewOps() ? 0 : 2 * ticks,
                              .tail = tail};
     Flags flags = FromCuts(problem_, options, certificate_, generator_,
                            archive_, effort_);
     if (!Done()) {
-      Restore(problem_, score, ticks, generator_, flags, archive_, effort_);
+      Restore(problem_, ScoreOf(), ticks, generator_, flags, archive_, effort_);
     }
     AddStart(flags);
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 #include "planner/search/local_search.h"
 #include "planner/search/search.h"
@@ -19,7 +20,11 @@ constexpr int kCold = 14;
 void Search::Anneal(int64_t ticks) {
   std::vector<OpId> execs = BaseExecs();
   int hot = kHot;
-  if (!HasFewOps() && Best() != nullptr) {
+  if (!near_.empty() && (HasNone() || near_score_ < Best()->time_ns)) {
+    execs = std::exchange(near_, {});
+    hot = kCold;
+    ticks *= 2;
+  } else if (!HasFewOps() && Best() != nullptr) {
     execs = Best()->execs;
     hot = kCold + round_ % 3;
   } else if (round_ % 4 == 3 && !starts_.empty()) {
@@ -76,11 +81,11 @@ void Search::AnnealStarts(int64_t ticks) {
 }
 
 void Search::ImproveBlocks(int64_t ticks) {
-  const Score score{.budget_bytes = request_.budget_bytes,
-                    .base_time_ns = problem_.base.time_ns,
-                    .base_peak_bytes = problem_.base.peak_bytes};
-  block_plan_->Improve(score, random_.Next(), ticks, /*patient=*/!HasFewOps(),
-                       GoodEnough(), generator_, archive_, effort_);
+  const int64_t before_ns = BestAdded();
+  const bool patient = !HasFewOps() && block_moves_gain_;
+  block_plan_->Improve(ScoreOf(), random_.Next(), ticks, patient, GoodEnough(),
+                       generator_, archive_, effort_);
+  block_moves_gain_ = BestAdded() < before_ns;
 }
 
 }  // namespace reprise::planner

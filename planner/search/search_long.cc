@@ -15,14 +15,10 @@ constexpr int kFewestSegmentOps = 8;
 constexpr int kMostWorse = 3;
 // How often the room of one count is reduced.
 constexpr int kMostRounds = 3;
+// Part of the ticks left that one repair may take.
+constexpr int64_t kRepairPart = 8;
 
 }  // namespace
-
-void Search::CoverBase(int64_t ticks) {
-  const std::vector<OpId> execs =
-      Cover(problem_, request_.budget_bytes, BaseExecs(), ticks, effort_);
-  if (!execs.empty()) AddExecs(execs, "cover");
-}
 
 void Search::ConstructSegments(int64_t ticks) {
   const OpId at = BestWindow();
@@ -79,9 +75,16 @@ Search::Repaired Search::RepairCut(const KeepSet& keep_set, int64_t end) {
       continue;
     }
     best.peak_before = std::min(best.peak_before, generated.peak_bytes);
-    const std::vector<OpId> execs = Cover(
-        problem_, request_.budget_bytes, generator_.execs(), left / 2, effort_);
-    if (execs.empty()) continue;
+    const std::vector<OpId> execs =
+        Cover(problem_, request_.budget_bytes, generator_.execs(),
+              left / kRepairPart, effort_);
+    if (execs.empty()) {
+      // Bytes above the budget at about the price that annealing pays for them.
+      const int64_t score = ScoreOf(1).Of(generated);
+      if (score < near_score_) near_ = generator_.execs();
+      near_score_ = std::min(near_score_, score);
+      continue;
+    }
     best.time_ns = std::min(best.time_ns, AddExecs(execs, "segments"));
   }
   return best;

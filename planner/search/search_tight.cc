@@ -31,7 +31,11 @@ void Search::UnwindFromMarks(int64_t ticks) {
                                   .by_distance = by_distance,
                                   .most_ticks = std::min(left, ticks / 3)};
       const std::vector<OpId> execs = Unwind(problem_, options, effort_);
-      if (!execs.empty() && AddAndHold(execs, "unwind")) found = true;
+      if (execs.empty() || AddExecs(execs, "unwind") == Score::kWorst) continue;
+      AddExecs(
+          HoldMore(problem_, request_.budget_bytes, execs, scale_ / 8, effort_),
+          "unwind");
+      found = true;
     }
     if (found) return;
   }
@@ -63,24 +67,11 @@ void Search::Squeeze(int64_t ticks) {
   }
 }
 
-bool Search::AddAndHold(const std::vector<OpId>& execs, const char* solver) {
-  if (AddExecs(execs, solver) == Score::kWorst) return false;
-  AddExecs(
-      HoldMore(problem_, request_.budget_bytes, execs, scale_ / 8, effort_),
-      solver);
-  return true;
-}
-
-StatusOr<Evaluation> Search::EvaluateExecs(
-    const std::vector<OpId>& execs) const {
-  return Evaluate(
+int64_t Search::AddExecs(const std::vector<OpId>& execs, const char* solver) {
+  const auto evaluation = Evaluate(
       *problem_.graph,
       WithFrees(*problem_.graph, execs, problem_.capabilities.free_policy),
       problem_.capabilities);
-}
-
-int64_t Search::AddExecs(const std::vector<OpId>& execs, const char* solver) {
-  const StatusOr<Evaluation> evaluation = EvaluateExecs(execs);
   if (!evaluation.ok()) return Score::kWorst;
   archive_.Add(evaluation->peak_bytes, evaluation->time_ns, execs, solver);
   return evaluation->time_ns;

@@ -45,8 +45,6 @@ const Search::Pass Search::kFirst[] = {
     // For graphs with versions, the main search finds tighter schedules, and
     // sooner, than for others.
     {"any", 4, &Search::HasNoneWithVersions, &Search::FindAny, Part::kImprove},
-    {"cover", 32, &Search::HasNoneAndIsLarge, &Search::CoverBase,
-     Part::kImprove},
     {"unwind", 48, &Search::HasNone, &Search::UnwindFromMarks, Part::kImprove},
     {"any", 4, &Search::HasNonePlain, &Search::FindAny, Part::kImprove},
     {"first-annealing", 2, &Search::IsSmall, &Search::AnnealFirst},
@@ -65,8 +63,6 @@ const Search::Pass Search::kFirst[] = {
 
 // Run in each round, with the ticks of that round.
 const Search::Pass Search::kRound[] = {
-    {"cover", 192, &Search::HasNoneAndIsLarge, &Search::CoverBase,
-     Part::kImprove},
     {"squeeze", 96, &Search::IsLateAndNone, &Search::Squeeze},
     {"segments", 256, &Search::IsLargeAndNew, &Search::ConstructSegments,
      Part::kImprove},
@@ -108,8 +104,7 @@ std::vector<PassRule> Search::Rules() {
        "no plan yet, or unwinding found the first; at most 256 ops"},
       {&Search::IsLateAndNone, "no plan after two rounds, at most 1500 ops"},
       {&Search::IsSmall, "at most 1500 ops"},
-      {&Search::HasNoneAndIsLarge, "no plan yet, more than 1500 ops, once"},
-      {&Search::IsLargeAndNew, "a plan, more than 1500 ops, once"},
+      {&Search::IsLargeAndNew, "more than 1500 ops, once"},
       {&Search::IsSmallWithPlan, "a plan, at most 1500 ops"},
       {&Search::HasNearStarts, "refute found a near optimum of windows"},
       {&Search::HasStarts, "windows gave a first plan, at most 1500 ops"},
@@ -153,12 +148,8 @@ bool Search::IsLateAndNone() const {
 
 bool Search::IsSmall() const { return IsOpen() && HasFewOps(); }
 
-bool Search::HasNoneAndIsLarge() const {
-  return HasNone() && !HasFewOps() && log_.Runs("cover") == 0;
-}
-
 bool Search::IsLargeAndNew() const {
-  return IsOpen() && !HasNone() && !HasFewOps() && log_.Runs("segments") == 0;
+  return IsOpen() && !HasFewOps() && log_.Runs("segments") == 0;
 }
 
 bool Search::HasNearStarts() const {
