@@ -163,6 +163,7 @@ class Daemon::Impl {
   std::unique_ptr<GrpcServer> grpc_;
   std::unique_ptr<Routes> routes_;
   std::unique_ptr<ImportUploads> imports_;
+  std::unique_ptr<GraphPosts> graph_posts_;
   std::unique_ptr<HttpServer> http_;
   std::unique_ptr<TlsFront> tls_;
   std::string tls_name_;
@@ -366,8 +367,10 @@ Status Daemon::Impl::StartServices() {
                            .secret = *secret_});
   imports_ = std::make_unique<ImportUploads>(
       options_.data_dir, grpc_->InProcessChannel(), *audit_);
-  http_ = std::make_unique<HttpServer>(MakeHandler(*routes_),
-                                       MakeUploadOpener(*routes_, *imports_));
+  graph_posts_ = std::make_unique<GraphPosts>(*services_);
+  http_ = std::make_unique<HttpServer>(
+      MakeHandler(*routes_),
+      MakeUploadOpener(*routes_, *imports_, graph_posts_.get()));
   return OkStatus();
 }
 

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/str_cat.h"
+#include "server/net/one_piece.h"
 
 namespace reprise::server {
 
@@ -18,15 +19,8 @@ constexpr unsigned char kCompressed = 1;
 constexpr unsigned char kEndOfStream = 2;
 
 StatusOr<std::string> Encode(const Message& message, bool json) {
-  std::string text;
-  if (!json) {
-    message.SerializeToString(&text);
-    return text;
-  }
-  const auto status =
-      google::protobuf::util::MessageToJsonString(message, &text);
-  if (!status.ok()) return Internal("the answer cannot be written as JSON");
-  return text;
+  if (!json) return message.SerializeAsString();
+  return JsonOf(message);
 }
 
 Status Decode(std::string_view bytes, bool json, Message& message) {
@@ -81,14 +75,6 @@ StatusOr<std::string_view> OpenEnvelope(std::string_view body) {
   return body.substr(kEnvelopeBytes);
 }
 
-void RespondError(HttpReply& reply, const Status& status) {
-  reply.Respond({.status = HttpStatusOf(status.code()),
-                 .headers = {{"Content-Type", "application/json"},
-                             {"Cache-Control", "no-store"}},
-                 .body = ErrorJson(status),
-                 .view = {}});
-}
-
 // ---- UnaryConnectCall ----
 
 class UnaryConnectCall final : public Call {
@@ -103,7 +89,7 @@ class UnaryConnectCall final : public Call {
   void Finish(const Status& status) override {
     const Status& outcome = status.ok() ? answer_.status() : status;
     if (!outcome.ok()) {
-      RespondError(*reply_, outcome);
+      reply_->Respond(Refusal(outcome));
       return;
     }
     reply_->Respond({.status = 200,
@@ -219,6 +205,35 @@ std::string ErrorJson(const Status& status) {
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
+HttpResponse Refusal(int http_status, const Status& status) {
+  return {.status = http_status,
+          .headers = {{"Content-Type", "application/json"},
+                      {"Cache-Control", "no-store"},
+                      {"X-Content-Type-Options", "nosniff"}},
+          .body = ErrorJson(status),
+          .view = {}};
+}
+
+HttpResponse Refusal(const Status& status) {
+  return Refusal(HttpStatusOf(status.code()), status);
+}
+
+HttpResponse JsonResponse(std::string body) {
+  return {.status = 200,
+          .headers = {{"Content-Type", "application/json"},
+                      {"Cache-Control", "no-store"}},
+          .body = std::move(body),
+          .view = {}};
+}
+
+StatusOr<std::string> JsonOf(const Message& message) {
+  std::string text;
+  const auto status =
+      google::protobuf::util::MessageToJsonString(message, &text);
+  if (!status.ok()) return Internal("the answer cannot be written as JSON");
+  return text;
+}
+
 void ServeConnect(const MethodTable& table, HttpRequest request,
                   std::shared_ptr<HttpReply> reply) {
   const Method* method = table.Find(request.path);
@@ -241,32 +256,38 @@ void ServeConnect(const MethodTable& table, HttpRequest request,
     return;
   }
   const Encoding encoding = EncodingOf(request.Header("content-type"));
-  if (!encoding.known || encoding.stream != method->streams) {
-    reply->Respond(
-        {.status = 415,
-         .headers =
-             {{"Accept-Post",
-               method->streams
-                   ? "application/connect+json, application/connect+proto"
-                   : "application/json, application/proto"},
-              {"Content-Type", "application/json"}},
-         .body = ErrorJson(InvalidArgument(StrCat(
-             request.path, " takes Content-Type ",
-             method->streams ? "application/connect+json or +proto"
-                             : "application/json or application/proto"))),
-         .view = {}});
+  const bool one_piece = method->streams && encoding.known && encoding.json &&
+                         !encoding.stream && HasOnePiece(request.path);
+  if (!encoding.known || (encoding.stream != method->streams && !one_piece)) {
+    HttpResponse refusal = Refusal(
+        415, InvalidArgument(StrCat(
+                 request.path, " takes Content-Type ",
+                 !method->streams ? "application/json or application/proto"
+                 : HasOnePiece(request.path)
+                     ? "application/json, application/connect+json or +proto"
+                     : "application/connect+json or +proto")));
+    refusal.headers.emplace_back(
+        "Accept-Post",
+        !method->streams ? "application/json, application/proto"
+        : HasOnePiece(request.path)
+            ? "application/json, application/connect+json, "
+              "application/connect+proto"
+            : "application/connect+json, application/connect+proto");
+    reply->Respond(std::move(refusal));
     return;
   }
   std::unique_ptr<Message> message = method->new_request();
   if (!encoding.stream) {
     const Status parsed = Decode(request.body, encoding.json, *message);
     if (!parsed.ok()) {
-      RespondError(*reply, parsed);
+      reply->Respond(Refusal(parsed));
       return;
     }
-    table.Start(
-        *method, std::move(message),
-        std::make_shared<UnaryConnectCall>(reply, encoding.json, request.peer));
+    std::shared_ptr<Call> call = one_piece
+                                     ? MakeOnePieceCall(reply, request.peer)
+                                     : std::make_shared<UnaryConnectCall>(
+                                           reply, encoding.json, request.peer);
+    table.Start(*method, std::move(message), std::move(call));
     return;
   }
   auto call =

@@ -11,10 +11,16 @@
 //           flags(1) length(4, big-endian) payload; the last one has flag 2
 //           and says {} or {"error":{"code","message"}}
 //
+//   stream, asked for with application/json
+//           one JSON answer when the stream is over (one_piece.h)
+//
 // Compression is not supported. Protocol: connectrpc.com/docs/protocol.
 #pragma once
 
+#include <google/protobuf/message.h>
+
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include "base/status.h"
@@ -35,5 +41,16 @@ int HttpStatusOf(Code code);
 
 // Returns {"code":"not_found","message":"..."}.
 std::string ErrorJson(const Status& status);
+
+// Returns the response to a request that is not served: ErrorJson, with the HTTP
+// status of the code or another one.
+HttpResponse Refusal(const Status& status);
+HttpResponse Refusal(int http_status, const Status& status);
+
+// Returns a response with a JSON body.
+HttpResponse JsonResponse(std::string body);
+
+// Returns the proto3 JSON of a message.
+StatusOr<std::string> JsonOf(const google::protobuf::Message& message);
 
 }  // namespace reprise::server

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -18,6 +17,7 @@
 #include "formats/import/import_file.h"
 #include "server/log.h"
 #include "server/net/connect.h"
+#include "server/net/query_string.h"
 
 namespace reprise::server {
 
@@ -29,45 +29,10 @@ constexpr size_t kMostNameBytes = 200;
 constexpr auto kProgressPause = std::chrono::milliseconds(100);
 constexpr size_t kMostUnsent = 4;
 
-HttpResponse Refusal(int http_status, const Status& status) {
-  return {.status = http_status,
-          .headers = {{"Content-Type", "application/json"},
-                      {"Cache-Control", "no-store"},
-                      {"X-Content-Type-Options", "nosniff"}},
-          .body = ErrorJson(status),
-          .view = {}};
-}
-
-HttpResponse Refusal(const Status& status) {
-  return Refusal(HttpStatusOf(status.code()), status);
-}
-
-// Decodes a URL component: "%41+b" -> "A b".
-std::string Decoded(std::string_view text) {
-  std::string out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    unsigned value = 0;
-    if (text[i] == '%' && i + 2 < text.size() &&
-        std::from_chars(&text[i + 1], &text[i + 3], value, 16).ptr ==
-            &text[i + 3]) {
-      out += static_cast<char>(value);
-      i += 2;
-    } else {
-      out += text[i] == '+' ? ' ' : text[i];
-    }
-  }
-  return out;
-}
-
 // Returns the value of `name` in a query: the file's name on the page. It is
 // only shown, never opened.
 std::string FileName(std::string_view query) {
-  std::string name;
-  while (!query.empty()) {
-    const std::string_view pair = query.substr(0, query.find('&'));
-    query.remove_prefix(std::min(query.size(), pair.size() + 1));
-    if (pair.starts_with("name=")) name = Decoded(pair.substr(5));
-  }
+  std::string name = QueryValue(query, "name");
   name.erase(0, name.find_last_of("/\\") + 1);
   std::erase_if(name, [](char c) {
     return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;

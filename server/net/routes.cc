@@ -182,18 +182,21 @@ HttpHandler MakeHandler(const Routes& routes) {
   };
 }
 
-HttpUploadOpener MakeUploadOpener(const Routes& routes,
-                                  ImportUploads& imports) {
-  return [&routes, &imports](const HttpRequest& head) -> HttpUploadStart {
-    if (head.path != "/import" || IsRead(head)) return {};
-    if (const char* why = WhyForeign(head); why != nullptr) {
-      return {.refused = TextResponse(403, why)};
-    }
-    if (!KnowsToken(routes.secret, head)) {
-      return {.refused = AskForToken(head)};
-    }
-    return imports.Begin(head);
-  };
+HttpUploadOpener MakeUploadOpener(const Routes& routes, ImportUploads& imports,
+                                  GraphPosts* graphs) {
+  return
+      [&routes, &imports, graphs](const HttpRequest& head) -> HttpUploadStart {
+        const bool is_import = head.path == "/import" && !IsRead(head);
+        const bool is_graph = graphs != nullptr && head.path == kPutGraphPath;
+        if (!is_import && !is_graph) return {};
+        if (const char* why = WhyForeign(head); why != nullptr) {
+          return {.refused = TextResponse(403, why)};
+        }
+        if (!KnowsToken(routes.secret, head)) {
+          return {.refused = AskForToken(head)};
+        }
+        return is_graph ? graphs->Begin(head) : imports.Begin(head);
+      };
 }
 
 }  // namespace reprise::server

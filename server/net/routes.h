@@ -9,6 +9,7 @@
 //   GET /...       the dashboard; a path without a file extension is one of its
 //                  pages, and gets index.html
 //   POST /reprise.v1.*/*   Connect
+//   POST /reprise.v1.Planner/PutGraph   a step graph (graph_upload.h)
 //   POST /import           turns a file into a run (import_upload.h)
 //
 // Every request must name a loopback host, and a request from a page must come
@@ -21,6 +22,7 @@
 #include <span>
 #include <string>
 
+#include "server/net/graph_upload.h"
 #include "server/net/http.h"
 #include "server/net/import_upload.h"
 #include "server/net/secret.h"
@@ -41,8 +43,9 @@ struct Routes {
 // Returns the handler of all routes. `routes` must outlive it.
 HttpHandler MakeHandler(const Routes& routes);
 
-// Returns the opener for bodies that are files. `routes` and `imports` must
-// outlive it.
-HttpUploadOpener MakeUploadOpener(const Routes& routes, ImportUploads& imports);
+// Returns the opener for bodies that are files; without `graphs` step graphs are
+// no such. All must outlive it.
+HttpUploadOpener MakeUploadOpener(const Routes& routes, ImportUploads& imports,
+                                  GraphPosts* graphs);
 
 }  // namespace reprise::server

@@ -68,10 +68,13 @@ struct Services {
 
 // ---- Planner ----
 
-// `serialized` is the concatenated parts of a StepGraph.
-StatusOr<v1::GraphRef> PutGraph(Services& services, const std::string& run_id,
-                                const std::string& graph_id,
-                                const std::string& serialized);
+// Stores a graph that was received whole and adds an entry to the audit. `read`
+// returns the serialized StepGraph, or what is wrong with what was sent. Both
+// ids may be empty.
+StatusOr<v1::GraphRef> ReceiveGraph(
+    Services& services, const Caller& caller, const std::string& run_id,
+    const std::string& graph_id,
+    const std::function<StatusOr<std::string>()>& read);
 void StartGetGraph(Services& services,
                    std::shared_ptr<const v1::GraphRef> request,
                    std::shared_ptr<Call> call);

@@ -11,6 +11,8 @@
 
 namespace reprise::server {
 
+namespace {
+
 StatusOr<v1::GraphRef> PutGraph(Services& services, const std::string& run_id,
                                 const std::string& graph_id,
                                 const std::string& serialized) {
@@ -45,6 +47,34 @@ StatusOr<v1::GraphRef> PutGraph(Services& services, const std::string& run_id,
            {"graph_id", ref.graph_id()},
            {"ops", int64_t{graph.ops_size()}}});
   if (!run_id.empty()) services.hub.Notify(run_id);
+  return ref;
+}
+
+v1::AuditEntry EntryOf(const Caller& caller, const std::string& run_id,
+                       const std::string& graph_id, const Status& status) {
+  v1::AuditEntry entry;
+  entry.set_who(caller.who);
+  entry.set_peer(caller.peer);
+  entry.set_action("graph");
+  entry.set_run_id(run_id);
+  entry.set_subject(graph_id.empty() ? "a graph" : StrCat("graph ", graph_id));
+  entry.set_outcome(std::string(OutcomeOf(status)));
+  if (!status.ok()) entry.set_detail(status.message());
+  return entry;
+}
+
+}  // namespace
+
+StatusOr<v1::GraphRef> ReceiveGraph(
+    Services& services, const Caller& caller, const std::string& run_id,
+    const std::string& graph_id,
+    const std::function<StatusOr<std::string>()>& read) {
+  const StatusOr<std::string> serialized = read();
+  StatusOr<v1::GraphRef> ref =
+      serialized.ok() ? PutGraph(services, run_id, graph_id, *serialized)
+                      : StatusOr<v1::GraphRef>(serialized.status());
+  services.audit.Add(EntryOf(
+      caller, run_id, ref.ok() ? ref->graph_id() : graph_id, ref.status()));
   return ref;
 }
 

@@ -24,19 +24,6 @@ grpc::Status ToGrpc(const Status& status) {
   return {static_cast<grpc::StatusCode>(status.code()), status.message()};
 }
 
-v1::AuditEntry EntryOf(const Caller& caller, const std::string& run_id,
-                       const std::string& graph_id, const Status& status) {
-  v1::AuditEntry entry;
-  entry.set_who(caller.who);
-  entry.set_peer(caller.peer);
-  entry.set_action("graph");
-  entry.set_run_id(run_id);
-  entry.set_subject(graph_id.empty() ? "a graph" : StrCat("graph ", graph_id));
-  entry.set_outcome(std::string(OutcomeOf(status)));
-  if (!status.ok()) entry.set_detail(status.message());
-  return entry;
-}
-
 }  // namespace
 
 // ---- PutGraphCall ----
@@ -105,18 +92,18 @@ class PutGraphCall final : public grpc::ServerReadReactor<v1::GraphPart> {
       return;
     }
     storing_ = true;
-    Audit& audit = uploads_.services_.audit;
-    auto work = [this, &audit, caller = audit.Identify(PeerOfCall(*context_))] {
-      std::string serialized;
-      serialized.reserve(bytes_);
-      for (std::string& part : parts_) {
-        serialized += part;
-        part = {};
-      }
+    const Audit& audit = uploads_.services_.audit;
+    auto work = [this, caller = audit.Identify(PeerOfCall(*context_))] {
       StatusOr<v1::GraphRef> ref =
-          PutGraph(uploads_.services_, run_id_, graph_id_, serialized);
-      audit.Add(EntryOf(caller, run_id_, ref.ok() ? ref->graph_id() : graph_id_,
-                        ref.status()));
+          ReceiveGraph(uploads_.services_, caller, run_id_, graph_id_, [this] {
+            std::string serialized;
+            serialized.reserve(bytes_);
+            for (std::string& part : parts_) {
+              serialized += part;
+              part = {};
+            }
+            return serialized;
+          });
       if (ref.ok()) *response_ = std::move(*ref);
       Finish(ToGrpc(ref.status()));
     };

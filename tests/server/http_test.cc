@@ -235,7 +235,7 @@ TEST(ConnectTest, TranslatesErrors) {
   EXPECT_EQ(code_of(unknown), "unimplemented");
   EXPECT_THAT(server.Post("/reprise.v1.Query/GetRun", "text/plain", "{}"),
               StartsWith("HTTP/1.1 415"));
-  EXPECT_THAT(server.Post("/reprise.v1.Planner/Plan", kJson, "{}"),
+  EXPECT_THAT(server.Post("/reprise.v1.Planner/Plan", "application/proto", ""),
               StartsWith("HTTP/1.1 415"));
   EXPECT_THAT(Get(server, "/reprise.v1.Query/GetRun"),
               StartsWith("HTTP/1.1 405"));

@@ -302,7 +302,7 @@ TEST(ImportUploadTest, ABodyOfUnknownLengthIsCutAtTheLimit) {
   const Secret secret(server.token());
   const Routes routes{methods, {}, {}, {}, secret};
   HttpServer http([](const HttpRequest&, std::shared_ptr<HttpReply>) {},
-                  MakeUploadOpener(routes, imports));
+                  MakeUploadOpener(routes, imports, nullptr));
   int fds[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
   http.Adopt(fds[0]);

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Step graphs sent over HTTP, and streams answered as one JSON document.
+#include "server/net/one_piece.h"
+
+#include <gmock/gmock.h>
+#include <google/protobuf/util/json_util.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/str_cat.h"
+#include "formats/convert/graph_json.h"
+#include "reprise/v1/admin.grpc.pb.h"
+#include "server/net/graph_upload.h"
+#include "tests/server/server_harness.h"
+
+namespace reprise::server {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr char kJson[] = "application/json";
+constexpr char kPutGraph[] = "/reprise.v1.Planner/PutGraph";
+
+std::string BodyOf(const std::string& response) {
+  return response.substr(response.find("\r\n\r\n") + 4);
+}
+
+// Calls a method with application/json and returns the body of a 200.
+json Ask(const TestServer& server, const std::string& method,
+         const std::string& body) {
+  const std::string response =
+      server.Post(StrCat("/reprise.v1.", method), kJson, body);
+  EXPECT_THAT(response, StartsWith("HTTP/1.1 200"));
+  EXPECT_THAT(response, HasSubstr("Content-Type: application/json"));
+  return json::parse(BodyOf(response));
+}
+
+v1::AuditEntry NewestEntry(TestServer& server) {
+  const auto admin = v1::Admin::NewStub(server.channel());
+  grpc::ClientContext context;
+  v1::ReadAuditRequest request;
+  v1::ReadAuditResponse response;
+  EXPECT_TRUE(admin->ReadAudit(&context, request, &response).ok());
+  EXPECT_GT(response.entries_size(), 0);
+  return response.entries_size() > 0 ? response.entries(0) : v1::AuditEntry();
+}
+
+// ---- PutGraph ----
+
+TEST(PutGraphOverHttpTest, TakesAFileAndBothFormsOfTheMessage) {
+  TestServer server;
+  const v1::StepGraph graph = SmallGraph();
+  const std::string sent_over_grpc = server.PutGraph(graph, "");
+  std::string proto_json;
+  ASSERT_TRUE(
+      google::protobuf::util::MessageToJsonString(graph, &proto_json).ok());
+
+  for (const auto& [type, body] :
+       {std::pair{"application/json", formats::WriteGraphText(graph)},
+        {"application/json; charset=utf-8", proto_json},
+        {"application/proto", graph.SerializeAsString()}}) {
+    const std::string response = server.Post(kPutGraph, type, body);
+    EXPECT_THAT(response, StartsWith("HTTP/1.1 200")) << type;
+    EXPECT_EQ(json::parse(BodyOf(response))["graphId"], sent_over_grpc);
+  }
+}
+
+TEST(PutGraphOverHttpTest, BelongsToTheRunOfTheQueryAndIsAudited) {
+  TestServer server;
+
+  const std::string response =
+      server.Post(StrCat(kPutGraph, "?runId=run-7&graphId=00000000000000ab"),
+                  kJson, formats::WriteGraphText(SmallGraph()));
+
+  EXPECT_EQ(json::parse(BodyOf(response))["graphId"], "00000000000000ab");
+  EXPECT_EQ(server.GetRun("run-7").graph_id(), "00000000000000ab");
+  const v1::AuditEntry entry = NewestEntry(server);
+  EXPECT_EQ(entry.action(), "graph");
+  EXPECT_EQ(entry.run_id(), "run-7");
+  EXPECT_EQ(entry.subject(), "graph 00000000000000ab");
+  EXPECT_EQ(entry.outcome(), "ok");
+}
+
+TEST(PutGraphOverHttpTest, SaysWhereTheTextIsWrongAndKeepsThatInTheAudit) {
+  TestServer server;
+  const std::string torn = formats::WriteGraphText(SmallGraph()).substr(0, 100);
+
+  const std::string response = server.Post(kPutGraph, kJson, torn);
+
+  EXPECT_THAT(response, StartsWith("HTTP/1.1 400"));
+  const json error = json::parse(BodyOf(response));
+  EXPECT_EQ(error["code"], "invalid_argument");
+  EXPECT_THAT(error["message"].get<std::string>(), HasSubstr("byte 100"));
+  EXPECT_EQ(NewestEntry(server).outcome(), "invalid_argument");
+  EXPECT_EQ(NewestEntry(server).detail(), error["message"]);
+}
+
+TEST(PutGraphOverHttpTest, RefusesWhatItWouldNotKeepBeforeItIsSent) {
+  TestServer server;
+  const auto head = [&](const std::string& method, const std::string& type,
+                        uint64_t bytes) {
+    return server.Http(StrCat(method, " ", kPutGraph,
+                              " HTTP/1.1\r\nHost: localhost\r\nConnection: "
+                              "close\r\nContent-Type: ",
+                              type, "\r\nContent-Length: ", bytes, "\r\n\r\n"));
+  };
+
+  EXPECT_THAT(head("POST", kJson, kMaxGraphUploadBytes + 1),
+              StartsWith("HTTP/1.1 413"));
+  EXPECT_THAT(head("POST", "text/plain", 0), StartsWith("HTTP/1.1 415"));
+  EXPECT_THAT(head("GET", kJson, 0), StartsWith("HTTP/1.1 405"));
+  EXPECT_THAT(server.HttpWithoutToken(
+                  StrCat("POST ", kPutGraph,
+                         " HTTP/1.1\r\nHost: localhost\r\nConnection: "
+                         "close\r\nContent-Type: application/json\r\n"
+                         "Content-Length: 2\r\n\r\n{}")),
+              StartsWith("HTTP/1.1 401"));
+}
+
+TEST(PutGraphOverHttpTest, GraphsThatAreBeingSentHaveALimitTogether) {
+  TestServer server;
+  const std::string request =
+      StrCat("POST ", kPutGraph, " HTTP/1.1\r\nHost: localhost\r\n",
+             server.authorization(),
+             "Content-Type: application/json\r\nContent-Length: ",
+             kMaxGraphUploadBytes, "\r\n\r\n",
+             std::string(kMaxGraphUploadBytes - 1, ' '));
+  const std::string small = formats::WriteGraphText(SmallGraph());
+  std::vector<int> sending;
+  for (uint64_t i = 0; i < kMaxSentBytes / kMaxGraphUploadBytes; ++i) {
+    sending.push_back(ConnectTo(server.daemon().http_address()));
+    size_t at = 0;
+    while (at < request.size()) {
+      const ssize_t n =
+          ::send(sending.back(), &request[at], request.size() - at, 0);
+      ASSERT_GT(n, 0);
+      at += static_cast<size_t>(n);
+    }
+  }
+
+  EXPECT_TRUE(Eventually([&] {
+    return server.Post(kPutGraph, kJson, small).starts_with("HTTP/1.1 429");
+  }));
+
+  for (const int fd : sending) ::close(fd);
+  EXPECT_TRUE(Eventually([&] {
+    return server.Post(kPutGraph, kJson, small).starts_with("HTTP/1.1 200");
+  }));
+}
+
+// ---- Streams in one piece ----
+
+TEST(OnePieceTest, APlanIsAnsweredWithoutItsProgress) {
+  TestServer server;
+  const std::string graph_id = server.PutGraph(SmallGraph(), "");
+
+  const json plan =
+      Ask(server, "Planner/Plan",
+          StrCat(R"({"budget":"0.9x","graphId":")", graph_id, "\"}"));
+
+  EXPECT_EQ(plan["graphId"], graph_id);
+  EXPECT_EQ(plan["feasible"], true);
+  EXPECT_EQ(NewestEntry(server).action(), "plan");
+  EXPECT_EQ(NewestEntry(server).outcome(), "ok");
+}
+
+TEST(OnePieceTest, ACurveHasEachBudgetOnceLargestFirst) {
+  TestServer server;
+  const std::string graph_id = server.PutGraph(SmallGraph(), "");
+
+  const json curve = Ask(server, "Planner/Sweep",
+                         StrCat(R"({"points":5,"graphId":")", graph_id, "\"}"));
+
+  ASSERT_GE(curve["points"].size(), 2u);
+  for (size_t i = 1; i < curve["points"].size(); ++i) {
+    const auto bytes = [&](size_t at) {
+      return std::stoll(curve["points"][at]["budgetBytes"].get<std::string>());
+    };
+    EXPECT_GT(bytes(i - 1), bytes(i));
+  }
+}
+
+TEST(OnePieceTest, AStepGraphIsAFileThatCanBeSentBack) {
+  TestServer server;
+  const std::string graph_id = server.PutGraph(SmallGraph(), "");
+
+  const json file = Ask(server, "Planner/GetGraph",
+                        StrCat("{\"graphId\":\"", graph_id, "\"}"));
+
+  EXPECT_EQ(file["format"], "reprise.graph/1");
+  const std::string again = server.Post(kPutGraph, kJson, file.dump());
+  EXPECT_EQ(json::parse(BodyOf(again))["graphId"], graph_id);
+}
+
+TEST(OnePieceTest, ARunThatGoesOnIsAnsweredAsItIsNow) {
+  TestServer server;
+  Sender sender(server.ingest(), "s1", "run-1");
+  ASSERT_TRUE(sender.Greet());
+
+  // It would wait forever for a run that does not end.
+  const json event =
+      Ask(server, "Query/WatchRun", R"({"runId":"run-1","buckets":10})");
+
+  EXPECT_EQ(event["run"]["runId"], "run-1");
+  EXPECT_EQ(event["run"]["state"], "RUN_STATE_RUNNING");
+}
+
+TEST(OnePieceTest, ErrorsAreThoseOfTheStreamAsHttp) {
+  TestServer server;
+  const auto ask = [&](const char* method, const char* body) {
+    return server.Post(StrCat("/reprise.v1.", method), kJson, body);
+  };
+
+  EXPECT_THAT(
+      ask("Planner/Plan", R"({"graphId":"00000000000000ff","budget":"1.0x"})"),
+      StartsWith("HTTP/1.1 404"));
+  EXPECT_THAT(ask("Query/ReadStep", R"({"runId":"nothing"})"),
+              StartsWith("HTTP/1.1 404"));
+  EXPECT_THAT(ask("Control/ApplyBudget", R"({"runId":"nothing"})"),
+              StartsWith("HTTP/1.1 404"));
+  EXPECT_THAT(ask("Admin/Backup", "{}"), StartsWith("HTTP/1.1 415"));
+}
+
+// ---- The bound ----
+
+class KeptReply final : public HttpReply {
+ public:
+  void Respond(HttpResponse response) override { answer = std::move(response); }
+  void BeginStream(int, HttpHeaders) override {}
+  void Write(std::string) override {}
+  void End() override {}
+  size_t unsent() const override { return 0; }
+  bool cancelled() const override { return false; }
+
+  HttpResponse answer;
+};
+
+TEST(OnePieceTest, AnAnswerThatIsTooLargeEndsTheCall) {
+  const auto reply = std::make_shared<KeptReply>();
+  const auto call = MakeOnePieceCall(reply, "ipv4:127.0.0.1:1");
+  v1::StepPart part;
+  part.add_names()->set_text(std::string(kMaxOnePieceBytes / 2, 'x'));
+
+  call->Send(part);
+  EXPECT_FALSE(call->cancelled());
+  call->Send(part);
+  EXPECT_TRUE(call->cancelled());
+  call->Finish(Cancelled("the client left"));
+
+  EXPECT_EQ(reply->answer.status, 429);
+  EXPECT_THAT(reply->answer.body, HasSubstr("larger than 32 MiB"));
+}
+
+}  // namespace
+}  // namespace reprise::server
