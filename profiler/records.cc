@@ -125,6 +125,8 @@ REPRISE_EXPORT void reprise_alloc(uint64_t ptr, int64_t bytes, int32_t device,
   reprise_slot record =
       NewRecord(REPRISE_RECORD_ALLOC, ts_or_0 != 0 ? ts_or_0 : NowNs());
   record.body.alloc = {ptr, bytes, stream, CurrentOp(), device, what};
+  record.flags = static_cast<uint8_t>(
+      __atomic_load_n(&ring->header->place.phase, __ATOMIC_RELAXED) & 3);
   PushRecord(agent, ring, record);
 }
 

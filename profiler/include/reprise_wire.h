@@ -104,9 +104,9 @@ enum {
  * a lower bound. */
 enum { REPRISE_LOSS_RING_FULL = 1, REPRISE_LOSS_DEVICE = 2 };
 
-/* `flags` of a KERNEL, COPY or SET. UNTIMED: `dur` is 0 and `ts` is when the
+/* `flags` of KERNEL, COPY, SET and ALLOC. UNTIMED: `dur` is 0 and `ts` is when the
  * record was read. IN_GRAPH: launched by a CUDA graph; `correlation` is that of
- * the graph's launch. COPY: the kind of copy in the high byte. */
+ * the graph's launch. COPY: its kind in the high byte. ALLOC: the phase. */
 enum {
   REPRISE_KERNEL_UNTIMED = 1,
   REPRISE_KERNEL_IN_GRAPH = 2,

@@ -71,6 +71,7 @@ bool FillRow(const reprise_slot& slot, Row& row) {
       row.stream = body.alloc.stream;
       row.op = body.alloc.op;
       row.extra = body.alloc.what;
+      row.corr = slot.flags & 3U;
       return body.alloc.bytes < static_cast<int64_t>(kLargestValue) &&
              body.alloc.bytes > -static_cast<int64_t>(kLargestValue) &&
              Fits({body.alloc.op}) && FillDevice(body.alloc.device, row);

@@ -240,8 +240,8 @@ class Recorded {
       const Allocation& one = all_[life.index];
       const std::string& stack = step_.Text(one.stack);
       const std::string& name = step_.Text(one.name);
-      box.set_category(
-          CategoryOf(EvidenceIn(stack, name), one.died != Allocation::kNever));
+      box.set_category(CategoryOf(EvidenceIn(stack, name, one.phase),
+                                  one.died != Allocation::kNever));
       box.set_owner(name.empty() ? stack.substr(0, stack.find('\n')) : name);
     }
     return answer;

@@ -59,17 +59,19 @@ formats::PeakSide SideOfStep(const RecordedStep& step) {
   side.facts.set_peak_of("measured");
   side.facts.set_peak_bytes(peak_bytes);
   side.facts.set_step_ns(step.step_ns);
-  std::map<std::tuple<uint32_t, uint32_t, bool>, formats::PeakPart> parts;
+  std::map<std::tuple<uint32_t, uint32_t, v1::Phase, bool>, formats::PeakPart>
+      parts;
   int64_t rest = peak_bytes;
   step.lifetimes.VisitAlive(static_cast<uint32_t>(peak), [&](size_t index) {
     const Allocation& one = step.lifetimes.all()[index];
     const bool freed = one.died != Allocation::kNever;
-    const auto [found, fresh] = parts.try_emplace({one.name, one.stack, freed});
+    const auto [found, fresh] =
+        parts.try_emplace({one.name, one.stack, one.phase, freed});
     formats::PeakPart& part = found->second;
     if (fresh) {
       const std::string& stack = step.Text(one.stack);
       const std::string& name = step.Text(one.name);
-      part.category = CategoryOf(EvidenceIn(stack, name), freed);
+      part.category = CategoryOf(EvidenceIn(stack, name, one.phase), freed);
       part.source = name.empty() ? stack.substr(0, stack.find('\n')) : name;
     }
     part.bytes += step.BytesOf(index);

@@ -35,21 +35,32 @@ constexpr std::array kPassRules = {
     Rule{" forward", Evidence::kForward},
 };
 
-bool EndsWithBackward(std::string_view op) {
-  return op.find("backward") != std::string_view::npos ||
-         op.find("Backward") != std::string_view::npos;
+// Of an allocation without a stack.
+Evidence EvidenceOfOp(std::string_view op, v1::Phase phase) {
+  if (op.find("c10d") != std::string_view::npos) {
+    return Evidence::kCommunication;
+  }
+  if (op.find("backward") != std::string_view::npos ||
+      op.find("Backward") != std::string_view::npos) {
+    return Evidence::kBackward;
+  }
+  switch (phase) {
+    case v1::PHASE_FORWARD:
+      return Evidence::kForwardPhase;
+    case v1::PHASE_BACKWARD:
+      return Evidence::kBackwardPhase;
+    case v1::PHASE_OPTIMIZER:
+      return Evidence::kOptimizerPhase;
+    default:
+      return op.empty() ? Evidence::kNothing : Evidence::kNoRule;
+  }
 }
 
 }  // namespace
 
-Evidence EvidenceIn(std::string_view stack, std::string_view op) {
-  if (stack.empty()) {
-    if (op.empty()) return Evidence::kNothing;
-    if (op.find("c10d") != std::string_view::npos) {
-      return Evidence::kCommunication;
-    }
-    return EndsWithBackward(op) ? Evidence::kBackward : Evidence::kNoRule;
-  }
+Evidence EvidenceIn(std::string_view stack, std::string_view op,
+                    v1::Phase phase) {
+  if (stack.empty()) return EvidenceOfOp(op, phase);
   for (const Rule& rule : kStackRules) {
     if (stack.find(rule.text) != std::string_view::npos) return rule.evidence;
   }
@@ -67,6 +78,7 @@ Evidence EvidenceIn(std::string_view stack, std::string_view op) {
 v1::Category CategoryOf(Evidence evidence, bool freed) {
   switch (evidence) {
     case Evidence::kOptimizer:
+    case Evidence::kOptimizerPhase:
       return freed ? v1::CATEGORY_TEMPORARY : v1::CATEGORY_OPTIMIZER_STATE;
     case Evidence::kCommunication:
       return v1::CATEGORY_COMMUNICATION;
@@ -75,8 +87,10 @@ v1::Category CategoryOf(Evidence evidence, bool freed) {
     case Evidence::kParameter:
       return v1::CATEGORY_PARAMETER;
     case Evidence::kBackward:
+    case Evidence::kBackwardPhase:
       return v1::CATEGORY_GRADIENT;
     case Evidence::kForward:
+    case Evidence::kForwardPhase:
       return v1::CATEGORY_ACTIVATION;
     case Evidence::kNothing:
     case Evidence::kNoRule:
@@ -101,6 +115,17 @@ std::string_view ReasonOf(Evidence evidence, bool freed) {
              "an activation, or workspace";
     case Evidence::kForward:
       return "allocated in the forward of a module";
+    case Evidence::kForwardPhase:
+      return "allocated during the forward pass (no stack was recorded): an "
+             "activation, or workspace";
+    case Evidence::kBackwardPhase:
+      return "allocated after the forward pass and before the optimizer's step "
+             "(no stack was recorded): a gradient, the loss, or workspace";
+    case Evidence::kOptimizerPhase:
+      return freed ? "allocated during the optimizer's step (no stack was "
+                     "recorded), and freed"
+                   : "allocated during the optimizer's step (no stack was "
+                     "recorded), and not freed";
     case Evidence::kNothing:
       return "neither a stack nor an op was recorded";
     case Evidence::kNoRule:

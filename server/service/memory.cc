@@ -84,7 +84,7 @@ class Instant {
   }
 
  private:
-  // What is known of allocations with the same stack and name.
+  // What is known of allocations with the same stack, name and phase.
   struct Owner {
     Evidence evidence = Evidence::kNothing;
     bool matches = false;
@@ -114,13 +114,19 @@ class Instant {
     return one.died != Allocation::kNever;
   }
 
+  // Stack (29 bits), phase (2) and name (32).
+  static uint64_t KeyOf(const Allocation& one) {
+    return (uint64_t{one.stack} << 34) |
+           (static_cast<uint64_t>(one.phase) << 32) | one.name;
+  }
+
   Owner& OwnerOf(const Allocation& one) {
-    const uint64_t key = (uint64_t{one.stack} << 32) | one.name;
+    const uint64_t key = KeyOf(one);
     const auto [found, fresh] = owners_.try_emplace(key);
     if (fresh) {
       const std::string& stack = step_.Text(one.stack);
       const std::string& name = step_.Text(one.name);
-      found->second.evidence = EvidenceIn(stack, name);
+      found->second.evidence = EvidenceIn(stack, name, one.phase);
       found->second.matches = search_.empty() || Contains(stack, search_) ||
                               Contains(name, search_);
     }
@@ -235,7 +241,7 @@ class Instant {
       if (owner.sum.count == 0) continue;
       const std::string text =
           OwnerText({.name = static_cast<uint32_t>(key),
-                     .stack = static_cast<uint32_t>(key >> 32)});
+                     .stack = static_cast<uint32_t>(key >> 34)});
       if (text.empty()) {
         nobody.bytes += owner.sum.bytes;
         nobody.count += owner.sum.count;

@@ -19,13 +19,16 @@ namespace {
 constexpr int64_t kMostChunks = 8192;
 constexpr size_t kMostEvents = 12'000'000;
 constexpr size_t kMostKernels = 2'000'000;
+// Texts that a stack may be; fewer are stored of a session.
+constexpr uint32_t kMostStack = (1U << 29) - 1;
 
 struct Event {
   int64_t time_ns = 0;
   int64_t bytes = 0;  // the change; of a baseline, all that is alive
   uint64_t address = 0;
   uint32_t name = 0;
-  uint32_t stack : 31 = 0;
+  uint32_t stack : 29 = 0;
+  uint32_t phase : 2 = 0;
   uint32_t baseline : 1 = 0;
 };
 
@@ -181,7 +184,8 @@ class StepBuilder {
                                .bytes = columns.bytes(i),
                                .address = At(columns.ptr(), i),
                                .name = NameOf(columns, i),
-                               .stack = At(columns.stack(), i) & 0x7fffffff,
+                               .stack = At(columns.stack(), i) & kMostStack,
+                               .phase = At(columns.corr(), i) & 3U,
                                .baseline = extra == REPRISE_BASELINE}));
           break;
         default:
@@ -294,7 +298,8 @@ class StepBuilder {
                         .born = at,
                         .name = event.name,
                         .stack = event.stack,
-                        .use = place.uses++});
+                        .use = place.uses++,
+                        .phase = static_cast<v1::Phase>(event.phase)});
         place.index = born.size() - 1;
         place.alive = true;
       } else if (event.bytes < 0 && event.address != 0) {

@@ -38,6 +38,8 @@ struct Allocation {
   uint32_t name = 0;  // in RecordedStep.texts
   uint32_t stack = 0;
   uint32_t use = 0;  // earlier allocations at the address
+  // Of the step while it was made; unspecified: not known.
+  v1::Phase phase = v1::PHASE_UNSPECIFIED;
 };
 
 // Allocations in order of birth, with a tree of the latest death in each

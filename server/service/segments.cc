@@ -62,7 +62,8 @@ class PieceWriter {
     if (largest_ > 0) {
       const std::string& stack = step_.Text(stack_);
       open_.set_owner(stack.substr(0, stack.find('\n')));
-      open_.set_category(CategoryOf(EvidenceIn(stack, ""), /*freed=*/false));
+      open_.set_category(CategoryOf(
+          EvidenceIn(stack, "", v1::PHASE_UNSPECIFIED), /*freed=*/false));
     }
     if (open_.blocks() > 1) folded_ += open_.blocks();
     *to_.add_pieces() = std::move(open_);

@@ -65,6 +65,7 @@ TEST_F(RingTest, EveryKindArrivesWithItsFields) {
 
   reprise_step(41);
   reprise_op_begin(7, relu, shapes, 3, -1, 99);
+  reprise_phase(2);
   reprise_alloc(0x1000, 512, 1, 5, REPRISE_ALLOC, 1234);
   reprise_op_end(7);
   reprise_oom(1, 10, 20, 30);
@@ -105,6 +106,7 @@ TEST_F(RingTest, EveryKindArrivesWithItsFields) {
   EXPECT_EQ(alloc.stream, 5u);
   EXPECT_EQ(alloc.op, 7u);
   EXPECT_EQ(alloc.what, REPRISE_ALLOC);
+  EXPECT_EQ(by_kind[REPRISE_RECORD_ALLOC].flags, 2u);  // the backward pass
   const reprise_body_oom& oom = by_kind[REPRISE_RECORD_OOM].body.oom;
   EXPECT_EQ(oom.asked, 10u);
   EXPECT_EQ(oom.total, 20u);

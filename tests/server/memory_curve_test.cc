@@ -127,6 +127,8 @@ TEST(EvidenceTest, TheInnermostPassDecides) {
   EXPECT_EQ(category("/me/train.py:4 main"), v1::CATEGORY_UNKNOWN);
   EXPECT_EQ(EvidenceIn("", ""), Evidence::kNothing);
   EXPECT_EQ(EvidenceIn("", "aten::mm_backward"), Evidence::kBackward);
+  EXPECT_EQ(EvidenceIn("", "aten::mm", v1::PHASE_FORWARD),
+            Evidence::kForwardPhase);
 }
 
 }  // namespace

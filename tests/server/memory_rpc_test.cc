@@ -160,6 +160,32 @@ TEST_F(RecordedRun, ShowsWhoIsAliveAtThePeak) {
               ElementsAre("/me/model.py:3 forward", "/me/train.py:9 main"));
 }
 
+TEST_F(RecordedRun, WithoutAStackThePhaseOfTheStepSaysWhatAnAllocationIsFor) {
+  const auto add = [&](uint64_t address, v1::Phase phase) {
+    Add(v1::RECORD_KIND_ALLOC, 150, 10'000 + static_cast<int64_t>(address),
+        address, REPRISE_ALLOC);
+    while (columns_.corr_size() < columns_.kind_size()) columns_.add_corr(0);
+    columns_.set_corr(columns_.corr_size() - 1, phase);
+  };
+  add(1, v1::PHASE_UNSPECIFIED);
+  add(2, v1::PHASE_OPTIMIZER);
+  add(3, v1::PHASE_BACKWARD);
+  add(4, v1::PHASE_FORWARD);
+  Send();
+
+  const v1::LiveMemory memory = Ask([](v1::GetMemoryRequest&) {});
+
+  ASSERT_GE(memory.allocations_size(), 4);
+  const auto says = [&](int i, v1::Category category, const char* evidence) {
+    EXPECT_EQ(memory.allocations(i).category(), category) << i;
+    EXPECT_THAT(memory.allocations(i).evidence(), HasSubstr(evidence));
+  };
+  says(0, v1::CATEGORY_ACTIVATION, "during the forward pass (no stack");
+  says(1, v1::CATEGORY_GRADIENT, "after the forward pass and before the");
+  says(2, v1::CATEGORY_OPTIMIZER_STATE, "optimizer's step (no stack");
+  says(3, v1::CATEGORY_UNKNOWN, "neither a stack nor an op");
+}
+
 TEST_F(RecordedRun, CountsTheUsesOfAnAddress) {
   Send();
 
