@@ -11,6 +11,7 @@
 #include "clients/cli/command.h"
 #include "clients/cli/exit_code.h"
 #include "clients/cli/files.h"
+#include "clients/cli/grpc_status.h"
 #include "clients/cli/server_client.h"
 #include "formats/convert/graph_json.h"
 #include "formats/import/import_file.h"
@@ -180,6 +181,11 @@ int ImportCommand::Upload(const formats::ImportedFile& import,
   console.Progress("sending to " + client.endpoint().target);
   const Status sent = import.Send(client.channel(), identity);
   console.ClearProgress();
+  if (sent.code() == Code::kUnauthenticated) {
+    // In the words of every other verb.
+    return console.Error(
+        FromGrpc({grpc::StatusCode::UNAUTHENTICATED, ""}, client.endpoint()));
+  }
   if (!sent.ok()) return console.Error(sent);
   const std::string url =
       client.endpoint().Page("/runs/" + run_id, console.results_on_terminal());

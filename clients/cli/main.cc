@@ -110,6 +110,7 @@ Main::Main(Arguments arguments) : arguments_(std::move(arguments)) {
   commands_.push_back(MakeDiffCommand());
   commands_.push_back(MakeImportCommand());
   commands_.push_back(MakeExportCommand());
+  commands_.push_back(MakeApplyCommand());
   commands_.push_back(MakeWindowCommand());
   commands_.push_back(MakeDoctorCommand());
   commands_.push_back(MakeServeCommand());

@@ -87,6 +87,28 @@ std::string NewRequestId() {
   return StrCat("cli-", device(), "-", device());
 }
 
+// Reads a stream of progress that ends with a plan.
+StatusOr<v1::Plan> ReadPlan(grpc::ClientReader<v1::PlanEvent>& stream,
+                            const Endpoint& endpoint, Console& console) {
+  v1::Plan plan;
+  bool got_plan = false;
+  for (v1::PlanEvent event; stream.Read(&event);) {
+    if (event.has_progress()) {
+      const v1::PlanProgress& progress = event.progress();
+      console.Progress(
+          ProgressText(static_cast<int64_t>(progress.elapsed_ms() * 1e6),
+                       progress.overhead(), progress.bound()));
+    }
+    if (event.has_plan()) {
+      plan = event.plan();
+      got_plan = true;
+    }
+  }
+  RETURN_IF_ERROR(FromGrpc(stream.Finish(), endpoint));
+  if (!got_plan) return Internal("the server ended without a plan");
+  return plan;
+}
+
 }  // namespace
 
 StatusOr<ServerClient> ServerClient::ConnectOrStart(const Globals& globals,
@@ -230,27 +252,23 @@ StatusOr<v1::Plan> ServerClient::Plan(const v1::PlanRequest& request,
   named.set_request_id(NewRequestId());
   const FinishOnInterrupt finish(*planner_, named.request_id(), context);
   const auto stream = planner_->Plan(&context, named);
-  v1::Plan plan;
-  bool got_plan = false;
-  for (v1::PlanEvent event; stream->Read(&event);) {
-    if (event.has_progress()) {
-      const v1::PlanProgress& progress = event.progress();
-      console.Progress(
-          ProgressText(static_cast<int64_t>(progress.elapsed_ms() * 1e6),
-                       progress.overhead(), progress.bound()));
-    }
-    if (event.has_plan()) {
-      plan = event.plan();
-      got_plan = true;
-    }
-  }
-  const grpc::Status status = stream->Finish();
-  if (CatchInterrupt::Asked() && !got_plan) {
+  StatusOr<v1::Plan> plan = ReadPlan(*stream, endpoint_, console);
+  if (CatchInterrupt::Asked() && !plan.ok()) {
     return Cancelled("interrupted before a plan was found");
   }
-  RETURN_IF_ERROR(FromGrpc(status, endpoint_));
-  if (!got_plan) return Internal("the server ended without a plan");
   return plan;
+}
+
+StatusOr<v1::Plan> ServerClient::ApplyBudget(const std::string& run_id,
+                                             const std::string& budget,
+                                             Console& console) const {
+  grpc::ClientContext context;
+  v1::ApplyBudgetRequest request;
+  request.set_run_id(run_id);
+  request.set_budget(budget);
+  const auto control = v1::Control::NewStub(channel_);
+  const auto stream = control->ApplyBudget(&context, request);
+  return ReadPlan(*stream, endpoint_, console);
 }
 
 Status ServerClient::Sweep(

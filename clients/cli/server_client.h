@@ -88,6 +88,11 @@ class ServerClient {
   // best plan so far.
   StatusOr<v1::Plan> Plan(const v1::PlanRequest& request,
                           Console& console) const;
+  // Plans the step of a running job within another budget and sends the plan to
+  // it; progress on the console. A plan that is not feasible was not sent.
+  StatusOr<v1::Plan> ApplyBudget(const std::string& run_id,
+                                 const std::string& budget,
+                                 Console& console) const;
   // Calls `on_point` for every point, largest budget first. Ctrl-C ends the
   // stream after the points so far.
   Status Sweep(

@@ -133,20 +133,19 @@ Status ImportedFile::Send(const std::shared_ptr<grpc::Channel>& channel,
     RETURN_IF_ERROR(writer.WriteWithoutMemory());
   } else {
     RETURN_IF_ERROR(writer.Begin());
-    const auto take = [&](const MemoryEvent& event) {
-      return writer.Add(event);
+    // An error of the upload is not one of the file: a reader would say at which
+    // byte of it.
+    Status sent = OkStatus();
+    const auto take = [&](const auto& one) { return sent = writer.Add(one); };
+    const auto segment = [&](const RecordedSegment& one) { return take(one); };
+    const auto replay = [&]() -> Status {
+      RETURN_IF_ERROR(snapshot_ ? snapshot_->Replay(names, take, segment)
+                                : trace_->Replay(names, take, take));
+      return trace_ ? trace_->ReplayKernels(names, take) : OkStatus();
     };
-    const auto mark = [&](const OpMark& op) { return writer.Add(op); };
-    const auto segment = [&](const RecordedSegment& one) {
-      return writer.Add(one);
-    };
-    RETURN_IF_ERROR(snapshot_ ? snapshot_->Replay(names, take, segment)
-                              : trace_->Replay(names, take, mark));
-    if (trace_) {
-      RETURN_IF_ERROR(trace_->ReplayKernels(
-          names,
-          [&](const RecordedKernel& kernel) { return writer.Add(kernel); }));
-    }
+    const Status read = replay();
+    RETURN_IF_ERROR(sent);
+    RETURN_IF_ERROR(read);
     RETURN_IF_ERROR(writer.End(summary().duration_ns));
   }
   RETURN_IF_ERROR(upload.Close());

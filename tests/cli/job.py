@@ -6,6 +6,7 @@ job.py print            prints what `reprise run` put into its environment
 job.py plain STEPS      attaches and reports steps
 job.py planned          submits the small graph, runs three steps under its plan
 job.py leaves           the same, and leaves the plan in a fourth step, and says how
+job.py takes            the same, with a plan, as a job that takes another one while it runs
 job.py sleep            attaches, prints "ready", waits for a signal and exits with 7
 job.py steps            attaches, prints "ready", takes steps until SIGTERM; records memory in
                         the steps that somebody asked for
@@ -105,7 +106,7 @@ def main(argv: list[str]) -> int:
         names = ("REPRISE_RUN_ID", "REPRISE_BUDGET", "REPRISE_NAME", "REPRISE_SOCKET")
         print(json.dumps({name: os.environ.get(name) for name in names}))
         return 0
-    agent = Agent.start()
+    agent = Agent.start(labels={"apply": "yes"} if what == "takes" else {})
     assert agent.status in ("ok", "degraded"), agent.why
     if what == "plain":
         for step in range(int(argv[2])):
@@ -113,6 +114,14 @@ def main(argv: list[str]) -> int:
             agent.step_done(step, step_ns=1_000_000, peak_bytes=1 << 20)
     elif what in ("planned", "leaves"):
         planned(agent, what == "leaves")
+    elif what == "takes":
+        graph_id = agent.submit_graph(proto3_json(), "1x", "tape", static_bytes=1000)
+        assert graph_id is not None
+        reply = agent.wait_plan(graph_id, timeout_s=30)
+        assert reply.plan is not None, reply.why
+        agent.plan_state(int(reply.plan.plan_id, 16), abi.PLAN_APPLIED)
+        agent.flush()
+        steps(agent)
     elif what == "steps":
         steps(agent)
     elif what == "sleep":

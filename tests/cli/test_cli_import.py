@@ -277,3 +277,21 @@ def test_a_large_snapshot_is_imported_in_bounded_memory(
         assert most <= max(before, 256 << 10)
     finally:
         path.unlink()
+
+
+def test_a_token_that_the_server_does_not_take_is_no_error_of_the_file(
+    reprise: Reprise,
+    server: subprocess.Popen[str],
+) -> None:
+    # So large that the upload fails while the file is still being read.
+    with (reprise.folder / "large.pickle").open("wb") as file:
+        write_large(file, 4 << 20)
+    wrong = reprise.folder / "token"
+    wrong.write_text("wrong\n")
+
+    result = reprise("--token-file", str(wrong), "import", "large.pickle")
+
+    assert result.code == 1, result
+    assert "byte" not in result.err
+    assert "does not take this token" in result.err
+    assert "--token-file" in result.err
