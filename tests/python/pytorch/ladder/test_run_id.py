@@ -14,7 +14,7 @@ from torch import distributed
 from reprise.agent import Agent
 from reprise.errors import RepriseError
 from reprise.torch.ladder import ranks
-from reprise.torch.ladder.ranks import run_of_job
+from reprise.torch.ladder.ranks import Ranks, run_of_job
 from reprise.torch.session import start
 
 
@@ -33,6 +33,7 @@ class CannotCompare:
 
 def of_rank(rank: int, store: Any, own: str, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(ranks.torch, "distributed", process(rank, store))
+    monkeypatch.setattr(ranks, "_began", "")  # each is a process of its own
     return run_of_job(own)
 
 
@@ -43,7 +44,33 @@ def test_the_id_of_the_first_rank_that_asks_is_that_of_all(
 
     assert of_rank(1, store, "of-rank-1", monkeypatch) == "of-rank-1"
     assert of_rank(0, store, "of-rank-0", monkeypatch) == "of-rank-1"
-    assert of_rank(1, store, "another", monkeypatch) == "of-rank-1"
+
+
+def test_ranks_that_are_started_again_on_the_same_store_are_another_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = distributed.HashStore()
+    for rank in (0, 1):
+        assert of_rank(rank, store, f"first-{rank}", monkeypatch) == "first-0"
+
+    for rank in (1, 0):
+        assert of_rank(rank, store, f"again-{rank}", monkeypatch) == "again-1"
+
+
+def test_ranks_that_are_started_again_on_the_same_store_meet_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = distributed.HashStore()
+    monkeypatch.setattr(ranks, "_groups", 0)
+    monkeypatch.setattr(ranks, "_began", "")
+    store.add("reprise/1/1", 1)  # the other rank came to this meeting of the first attempt
+    assert Ranks(process(0, store)).rank == 0
+
+    # The process is another one, and the other rank has come again, too.
+    monkeypatch.setattr(ranks, "_groups", 0)
+    monkeypatch.setattr(ranks, "_began", "")
+    store.add("reprise/attempt/1/1/1", 1)
+    assert Ranks(process(0, store)).rank == 0
 
 
 def test_where_the_store_cannot_compare_it_is_that_of_rank_0(
@@ -53,9 +80,11 @@ def test_where_the_store_cannot_compare_it_is_that_of_rank_0(
     monkeypatch.setattr(ranks, "PLAN_PATIENCE", timedelta(milliseconds=20))
     with pytest.raises(RepriseError, match="the store of the ranks cannot be read"):
         of_rank(1, store, "of-rank-1", monkeypatch)
-
     assert of_rank(0, store, "of-rank-0", monkeypatch) == "of-rank-0"
-    assert of_rank(1, store, "of-rank-1", monkeypatch) == "of-rank-0"
+
+    # The same process once more.
+    monkeypatch.setattr(ranks.torch, "distributed", process(1, store))
+    assert run_of_job("of-rank-1") == "of-rank-0"
 
 
 def test_what_is_no_id_is_not_taken_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +139,8 @@ def test_a_rank_that_cannot_read_the_id_says_so_and_goes_on(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    broken = SimpleNamespace(compare_set=broken_pipe)
+    monkeypatch.setattr(ranks, "_began", "")
+    broken = SimpleNamespace(add=broken_pipe, compare_set=broken_pipe)
     monkeypatch.setattr(ranks.torch, "distributed", process(1, broken))
 
     start._connect({})

@@ -40,11 +40,11 @@ PLAN_PATIENCE = datetime.timedelta(seconds=5)
 STEP, PLAN = "the same step", "the plan of a step"
 _PIPELINES = "torch.distributed.pipelining"
 _NAMED = 4  # ranks that a sentence names
-_RUN = "reprise/run"
 _RUN_ID = re.compile(r"[A-Za-z0-9._:-]{1,71}")
 
 _groups = 0  # that this process wanted
 _open: list[Ranks] = []  # and has
+_began = ""  # what the keys of this process begin with
 
 
 class Missing(RepriseError):
@@ -64,8 +64,15 @@ class Ranks:
         self.count = len(self.members)
         # Groups are numbered as they are made: one that only some ranks made would be in the way
         # of the job's own. So all say before that they come.
-        name = f"reprise/{_groups}" if members is None else f"reprise/{members}"
-        self._presence = _Presence(_store_of(distributed), name, self.members, self.rank)
+        store = _store_of(distributed)
+        try:
+            begin = _attempt(store, self.rank)
+        except RuntimeError as error:
+            raise RepriseError(
+                f"the store of the ranks cannot be reached ({_fact(error)})"
+            ) from error
+        name = f"{begin}/{_groups if members is None else members}"
+        self._presence = _Presence(store, name, self.members, self.rank)
         self._presence.come("a forward of this model", PATIENCE)
         some = {} if members is None else {"ranks": members, "use_local_synchronization": True}
         try:
@@ -192,14 +199,16 @@ def run_of_job(own: str) -> str:
     store = _store_of(distributed) if distributed.get_world_size() > 1 else None
     if store is None:
         return own
+    rank = distributed.get_rank()
     try:
+        key = f"{_attempt(store, rank)}/run"
         try:
-            found = store.compare_set(_RUN, "", own)
+            found = store.compare_set(key, "", own)
         except NotImplementedError:
-            if distributed.get_rank() == 0:
-                store.set(_RUN, own)
-            store.wait([_RUN], PLAN_PATIENCE)
-            found = store.get(_RUN)
+            if rank == 0:
+                store.set(key, own)
+            store.wait([key], PLAN_PATIENCE)
+            found = store.get(key)
         text: str = found.decode()
     except (RuntimeError, UnicodeDecodeError) as error:
         raise RepriseError(f"the store of the ranks cannot be read ({_fact(error)})") from error
@@ -220,6 +229,20 @@ def _store_of(distributed: Any) -> Any:
     """Returns the store that the ranks met at; None if this torch has no such function."""
     default = getattr(distributed.distributed_c10d, "_get_default_store", None)
     return None if default is None else default()
+
+
+def _attempt(store: Any, rank: int) -> str:
+    """Returns what the keys of this attempt begin with. torchrun may start the ranks again on the
+    same store, where those of the attempt before still are: so each rank counts there how often
+    it came."""
+    global _began
+    if not _began:
+        try:
+            before = int(store.add(f"reprise/came/{rank}", 1)) - 1 if store is not None else 0
+        except NotImplementedError:
+            before = 0
+        _began = f"reprise/attempt/{before}" if before else "reprise"
+    return _began
 
 
 def _called_from(module: str) -> bool:
