@@ -3,6 +3,7 @@ nothing acknowledged lost when something is killed."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 from machines import ADDRESSES, Machine, Network, until
 
 JOB = Path(__file__).with_name("train_nodes.py")
+RUN_STATE_FINISHED, RUN_STATE_KILLED = 2, 3  # as in the store
 CHUNKS = "SELECT session_id, producer_epoch, seq, body FROM chunks"
 
 
@@ -148,8 +150,36 @@ def test_two_machines_are_one_run_with_one_verdict_whoever_is_killed(
     assert sorted(centre.rows("SELECT rank, host <> '' FROM sessions")) == [(0, 1), (1, 1)]
     run = network.asks_centre("show", "latest")
     verdict = run["run"]["verdict"] if "run" in run else run["verdict"]
-    assert verdict["validated"], verdict
-    assert verdict["planned_steps"] > 30
+    # Of both machines' steps and checks.
+    planned = "SELECT count(*) FROM steps WHERE planned = 1"
+    parts = [network[name].rows(planned)[0][0] for name in ("one", "two")]
+    assert min(parts) > 30
+    assert verdict["planned_steps"] == sum(parts)
+    assert verdict["checks"] == centre.rows("SELECT count(*) FROM checks")[0][0] > 0
+    assert verdict["gradients_equal"], json.dumps(verdict)
+    assert verdict["sentence"].startswith("It "), json.dumps(verdict)
     # Each machine has its own part of it, under the same id.
     ids = {machine.rows("SELECT run_id FROM runs")[0] for machine in network.machines.values()}
     assert len(ids) == 1
+
+
+@pytest.mark.parametrize("job", [1], indirect=True)
+def test_a_rank_that_is_killed_takes_nothing_with_it_and_training_goes_on(
+    network: Network, job: Job
+) -> None:
+    job.goes_on(30)
+    os.kill(int((job.folder / "rank-1.pid").read_text()), signal.SIGKILL)
+    # torchrun starts both ranks again.
+    job.goes_on(40)
+    job.end()
+    arrives(network)
+
+    centre = network["centre"]
+    runs = centre.rows("SELECT run_id FROM runs ORDER BY started_ns")
+    assert len(runs) == 2, "each attempt is a run"
+    # One rank was killed, the other one failed because of that; the second attempt ended well.
+    states = dict(centre.rows("SELECT run_id, state FROM runs"))
+    here = [dict(network[name].rows("SELECT run_id, state FROM runs")) for name in ("one", "two")]
+    assert states == {run: max(one[run] for one in here) for run in states}
+    assert here[1][runs[0][0]] == RUN_STATE_KILLED
+    assert states[runs[1][0]] == RUN_STATE_FINISHED
