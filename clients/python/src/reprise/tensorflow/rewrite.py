@@ -3,9 +3,8 @@
 
 An op that runs again is copied. Ops that come after the copy in the schedule read the copy's output
 instead; nothing else changes, and no op loses its name, device or attributes. Every op of the
-schedule waits for the one before it, because TensorFlow otherwise runs whatever is ready: by a
-control edge, unless it reads what that one makes. TensorFlow itself frees memory after the last
-reader.
+schedule waits for the one before it by a control edge, because TensorFlow otherwise runs whatever
+is ready. TensorFlow itself frees memory after the last reader.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class _Rewriter:
             else:
                 self._ran.add(entry)
                 self._redirect(op)
-            if self.last is not None and not _waits_for(op, self.last):
+            if self.last is not None and not _is_tied(op, self.last):
                 op._add_control_input(self.last)
             self.last = op
 
@@ -119,18 +118,10 @@ class _Rewriter:
         return self._views[key]
 
 
-def _waits_for(op: Any, before: Any) -> bool:
-    """Returns whether an op runs after another one as the graph is: it reads what that one makes,
-    itself or through views, or has a control edge."""
-    if before.name in {other.name for other in op.control_inputs}:
-        return True
-    for tensor in op.inputs:
-        maker = tensor.op
-        while maker.name != before.name and is_view(maker):
-            maker = maker.inputs[0].op
-        if maker.name == before.name:
-            return True
-    return False
+def _is_tied(op: Any, before: Any) -> bool:
+    """Returns whether an op has a control edge from another one as the graph is. That it reads the
+    other one's output is not enough: Grappler may make it read something else."""
+    return before.name in {other.name for other in op.control_inputs}
 
 
 def _attributes(op: Any) -> dict[str, Any]:
