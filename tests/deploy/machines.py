@@ -52,6 +52,9 @@ class Machine:
             "PYTHONPATH": str(ROOT / "clients/python/src"),
             "GLOO_SOCKET_IFNAME": "eth0",
             "OMP_NUM_THREADS": "1",
+            # torchrun starts ranks again on the same store otherwise, where Gloo may find the
+            # addresses of the attempt before, and wait for them.
+            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
         }
 
     def start(self) -> None:
