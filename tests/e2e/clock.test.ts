@@ -79,7 +79,7 @@ test('time is a second choice, kept in the address, and says what it cannot do',
 
 test('the axis of ops is zoomed, moved and read by keys alone', async () => {
   const page = await open('/runs/marked');
-  const chart = page.getByRole('img', {name: 'measured peak'});
+  const chart = page.getByRole('application', {name: 'measured peak'});
   await page.getByRole('button', {name: 'by op', pressed: true}).waitFor();
 
   await page.keyboard.press('w');
@@ -93,6 +93,9 @@ test('the axis of ops is zoomed, moved and read by keys alone', async () => {
   await page.keyboard.press('Shift+ArrowRight');
   const title = chart.locator('.tooltip strong');
   await expect.poll(() => title.textContent()).toMatch(/^op \d+: aten\./);
+  // What the tooltip says is read out.
+  const panel = page.getByRole('region', {name: 'Memory over one step'});
+  expect(await panel.locator('[aria-live]').textContent()).toMatch(/^op \d+: aten\..*, .* [KM]iB/);
   await page.keyboard.press('Escape');
   await expect.poll(() => page.url()).toBe(`${daemon.url}/runs/marked`);
 });

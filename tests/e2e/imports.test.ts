@@ -78,7 +78,7 @@ test('a profiler trace opens as a run, and is planned there', async () => {
 
   await page.getByRole('heading', {name: 'trace.json'}).waitFor();
   expect(page.url()).toMatch(/\/runs\/[0-9a-f-]{36}$/);
-  await page.getByRole('img', {name: 'without a plan'}).waitFor();
+  await page.getByRole('application', {name: 'without a plan'}).waitFor();
   // The curve is there before any plan, and so is a form for the first one.
   const form = page.getByRole('region', {name: 'Plan', exact: true});
   await form.getByText('is without a plan').waitFor();
@@ -104,7 +104,7 @@ test('a memory snapshot opens as a viewer: who is alive at any instant, and wher
 
   await page.getByRole('heading', {name: 'snapshot.pickle'}).waitFor();
   const curve = page.getByRole('region', {name: 'Memory over the recording'});
-  await curve.getByRole('img', {name: 'peak 5.9 KiB after 50 us'}).waitFor();
+  await curve.getByRole('application', {name: 'peak 5.9 KiB after 50 us'}).waitFor();
   const alive = page.getByRole('region', {name: 'Alive at the instant'});
   // x of 1000 and y of 2000 bytes, and the 3000 that were there before.
   await alive.getByText('5.9 KiB in 3 allocations').waitFor();
@@ -120,14 +120,28 @@ test('a memory snapshot opens as a viewer: who is alive at any instant, and wher
   await alive.getByRole('searchbox').fill('');
 
   // After x is freed, and back to the peak with a key.
-  await curve.getByRole('img').focus();
+  await curve.getByRole('application').focus();
   await page.keyboard.press(']');
   await alive.getByRole('heading', {name: 'Alive at 300 us'}).waitFor();
   expect(new URL(page.url()).searchParams.get('at')).toBe('300us');
   await page.keyboard.press('p');
   await alive.getByRole('heading', {name: 'Alive at 50 us'}).waitFor();
 
+  // What the keys go to is read out.
+  await page.keyboard.press('ArrowRight');
+  await expect
+    .poll(() => curve.locator('[aria-live]').textContent())
+    .toMatch(/after the start, most alive [\d.]+ KiB/);
+  await page.keyboard.press('p');
+  await alive.getByRole('heading', {name: 'Alive at 50 us'}).waitFor();
+
   const segments = page.getByRole('region', {name: 'Segments'});
+  await segments.getByRole('application').focus();
+  await page.keyboard.press('ArrowRight');
+  await expect
+    .poll(() => segments.locator('[aria-live]').textContent())
+    .toMatch(/(allocated|free).*, segment 0x[0-9a-f]+/);
+  await curve.getByRole('application').focus();
   await segments.getByText(/1.0 MiB reserved in 1 segment, 8.0 KiB allocated/).waitFor();
   await segments.getByText(/The largest free block is 1004.0 KiB/).waitFor();
   expect(await page.getByRole('region', {name: 'Plan', exact: true}).count()).toBe(0);

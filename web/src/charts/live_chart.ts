@@ -16,7 +16,7 @@ import type {Window} from '../url/state';
 import {axis, onWidth, withUnit} from './axes';
 import {onTheme, readPalette} from './palette';
 import {byteLabels, byteTicks, decimalTicks, timeLabels} from './ticks';
-import {createTooltip} from './tooltip';
+import {createTooltip, spoken, type TooltipContent} from './tooltip';
 
 export interface LiveData {
   readonly columns: Columns | undefined;
@@ -32,6 +32,8 @@ export interface LiveEvents {
   readonly window: (window: Window) => void;
   readonly zoom: (factor: number, about: number) => void;
   readonly reset: () => void;
+  /** The arrow keys moved to a column: what stands there, to be read out. */
+  readonly say: (text: string) => void;
 }
 
 export interface LiveChart {
@@ -137,18 +139,17 @@ export function createLiveChart(element: HTMLElement, events: LiveEvents): LiveC
   function hover(u: uPlot): void {
     const {left, top} = u.cursor;
     const i = left === undefined || left < 0 ? -1 : columnAt(left);
+    const content = contentOf(i);
+    if (content) tooltip.show(content, left! + u.bbox.left / devicePixelRatio, top ?? 0);
+    else tooltip.hide();
+  }
+
+  function contentOf(i: number): TooltipContent | undefined {
     const {columns} = data;
-    if (i < 0 || !columns || Number.isNaN(columns.max[i]!)) {
-      tooltip.hide();
-      return;
-    }
+    if (i < 0 || !columns || Number.isNaN(columns.max[i]!)) return undefined;
     const rows: [string, string][] = [['most alive', formatBytes(columns.max[i]!)]];
     if (columns.min[i]! < columns.max[i]!) rows.push(['least', formatBytes(columns.min[i]!)]);
-    tooltip.show(
-      {title: `${formatDuration(columns.start + i * columns.column)} after the start`, rows},
-      left! + u.bbox.left / devicePixelRatio,
-      top ?? 0,
-    );
+    return {title: `${formatDuration(columns.start + i * columns.column)} after the start`, rows};
   }
 
   function select(u: uPlot): void {
@@ -191,7 +192,10 @@ export function createLiveChart(element: HTMLElement, events: LiveEvents): LiveC
     const from =
       data.at === undefined ? -1 : Math.floor((data.at - columns.start) / columns.column);
     const to = from + by * (event.shiftKey ? 20 : 1);
-    pick(Math.max(0, Math.min(columns.max.length - 1, to)));
+    const column = Math.max(0, Math.min(columns.max.length - 1, to));
+    pick(column);
+    const content = contentOf(column);
+    if (content) events.say(spoken(content));
   };
   element.addEventListener('keydown', onArrow);
   over.addEventListener('mousedown', onDown);

@@ -5,7 +5,7 @@
  * a plan faint, the budget a red hairline; the prediction's categories lie
  * under it as faint bands, stacked from the bottom in the order of the legend.
  *
- *   const chart = createMemoryChart(element, {window, pick});
+ *   const chart = createMemoryChart(element, {window, reset, say, zoom});
  *   chart.setData(data);   // whole picture, as often as wanted
  *   chart.destroy();
  *
@@ -27,13 +27,15 @@ import type {Window} from '../url/state';
 import {axis, hairline, onWidth, outlined, scaled, withUnit} from './axes';
 import {onTheme, readPalette, type Palette} from './palette';
 import {byteLabels, byteTicks, decimalTicks, timeLabels} from './ticks';
-import {createTooltip} from './tooltip';
+import {createTooltip, spoken} from './tooltip';
 
 export interface MemoryEvents {
   /** A range was dragged over. */
   readonly window: (window: Window) => void;
   /** Double click: the whole step. */
   readonly reset: () => void;
+  /** The arrow keys moved to a column: what stands there, to be read out. */
+  readonly say: (text: string) => void;
   /** Ctrl and wheel about a place of the axis. */
   readonly zoom: (factor: number, about: number) => void;
 }
@@ -152,6 +154,8 @@ export function createMemoryChart(element: HTMLElement, events: MemoryEvents): M
     const from = chart.cursor.idx ?? (by > 0 ? -1 : data.grid.count);
     const to = Math.max(0, Math.min(data.grid.count - 1, from + by * (event.shiftKey ? 20 : 1)));
     chart.setCursor({left: chart.valToPos(data.grid.start + to * data.grid.column, 'x'), top: 40});
+    const content = data.tooltipAt(to);
+    if (content) events.say(spoken(content));
   };
   element.addEventListener('keydown', onArrow);
   over.addEventListener('dblclick', onDouble);

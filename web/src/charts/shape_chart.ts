@@ -9,7 +9,7 @@
  *   chart.destroy();
  */
 import {onTheme, readPalette, type Palette} from './palette';
-import {createTooltip, type TooltipContent} from './tooltip';
+import {createTooltip, spoken, type TooltipContent} from './tooltip';
 
 /** In CSS pixels of a chart of so much width. */
 export interface Rect {
@@ -91,7 +91,7 @@ export function createShapeChart(element: HTMLElement, events: ShapeEvents): Sha
     const content = data.shapes[at]!;
     const {x, y} = events.rectOf(at, element.clientWidth);
     tooltip.show(content, x, y);
-    events.say([content.title, ...content.rows.map((row) => row.join(' '))].join(', '));
+    events.say(spoken(content));
   };
   canvas.addEventListener('mousemove', onMove);
   canvas.addEventListener('mouseleave', onLeave);

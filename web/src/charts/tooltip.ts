@@ -16,6 +16,11 @@ export interface Tooltip {
   destroy(): void;
 }
 
+/** A tooltip in one line, to be read out. */
+export function spoken(content: TooltipContent): string {
+  return [content.title, ...content.rows.map((row) => row.join(' '))].join(', ');
+}
+
 export function createTooltip(container: HTMLElement): Tooltip {
   const box = document.createElement('div');
   box.className = 'tooltip';

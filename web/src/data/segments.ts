@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /** The allocator's segments, as the memory page draws them. */
+import type {TooltipContent} from '../charts/tooltip';
 import {categoryStyle} from '../format/categories';
 import {counted, formatBytes, formatPercent} from '../format/units';
 import type {Category} from '../gen/reprise/v1/graph_pb';
@@ -35,12 +36,34 @@ export function mapRows(segments: readonly Segment[]): MapRow[] {
         bytes: num(piece.bytes),
         allocated: num(piece.allocatedBytes) / Math.max(1, num(piece.bytes)),
         awaiting: num(piece.awaitingBytes) / Math.max(1, num(piece.bytes)),
-        category: piece.category,
+        category: categoryStyle(piece.category).category,
         text: pieceText(piece),
       };
     });
     return {name: segmentName(segment), bytes: num(segment.bytes), pieces};
   });
+}
+
+/** A piece with its row and what a tooltip says of it. */
+export interface PieceShape extends TooltipContent {
+  readonly row: number;
+  readonly piece: MapPiece;
+}
+
+/** All pieces of all rows, in order of address within a row. */
+export function pieceShapes(rows: readonly MapRow[]): PieceShape[] {
+  return rows.flatMap(({name, bytes, pieces}, row) =>
+    pieces.map((piece) => ({
+      row,
+      piece,
+      title: piece.text,
+      rows: [
+        ['segment', name],
+        ['of', formatBytes(bytes)],
+        ['from its begin', formatBytes(piece.from)],
+      ] as const,
+    })),
+  );
 }
 
 function segmentName(segment: Segment): string {
