@@ -83,7 +83,6 @@ def test_grappler_does_not_undo_a_plan(run: Run) -> None:
 
 
 def test_every_op_of_a_plan_has_a_control_edge_from_the_one_before_it(graph: Any) -> None:
-    # What an op reads is no tie: Grappler may let it read something else.
     loss, variables, _ = perceptron()
     gradients(loss, variables, budget="0.5x")
 

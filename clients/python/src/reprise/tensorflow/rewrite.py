@@ -119,8 +119,7 @@ class _Rewriter:
 
 
 def _is_tied(op: Any, before: Any) -> bool:
-    """Returns whether an op has a control edge from another one as the graph is. That it reads the
-    other one's output is not enough: Grappler may make it read something else."""
+    """Returns whether an op has a control edge from another one as the graph is."""
     return before.name in {other.name for other in op.control_inputs}
 
 
