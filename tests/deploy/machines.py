@@ -185,4 +185,8 @@ class Network:
             if machine.daemon is not None and machine.daemon.poll() is None:
                 machine.daemon.kill()
                 machine.daemon.wait()
+            # The ranks of a job that did not end: torchrun gives each a session of its own.
+            there = ["ip", "netns", "pids", machine.namespace]
+            for pid in subprocess.run(there, capture_output=True, text=True).stdout.split():
+                os.kill(int(pid), signal.SIGKILL)
             subprocess.run(["ip", "netns", "del", machine.namespace], capture_output=True)
