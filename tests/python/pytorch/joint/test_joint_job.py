@@ -778,7 +778,11 @@ def test_a_compiled_model_returns_more_than_its_loss_and_its_report_says_what_wa
     assert "REPRISE" not in capsys.readouterr().err
 
 
-def test_a_model_that_cannot_be_watched_trains_on_and_its_report_says_why() -> None:
+def test_a_model_that_cannot_be_watched_trains_on_and_its_report_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The meta device stands for a GPU, which a model does not wait to leave.
+    monkeypatch.setattr("reprise.torch.session.start.on_meta", lambda _: False)
     model = nn.Linear(2, 2)
     model.weight = nn.Parameter(torch.empty(2, 2, device="meta"))
 
