@@ -128,6 +128,15 @@ test('a traced step without marks, or of another graph, says why it cannot be pl
   );
 });
 
+test('ops of the graph that are not executed need not be in the trace', () => {
+  const names = ['reprise.step_begin', 'reprise.external', 'a', 'b'];
+
+  const {curve, why} = placedStep(stepOf([[2], 10, [3], 20]), baseExecs(4), (op) => names[op]!);
+
+  expect(why).toBe('');
+  expect([...curve!.ops]).toEqual([2, 3]);
+});
+
 test('the step without a plan frees after the last reader, or where the program lets go', () => {
   // Workspace of `a` counts while it runs alone.
   expect([...baseBytes(graph, FreePolicy.EAGER)]).toEqual([110, 137, 150, 190]);

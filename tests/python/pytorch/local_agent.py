@@ -32,6 +32,8 @@ class LocalAgent:
         self.break_plan = False
         self.plan_peak = 0
         self.ops: list[int] = []
+        self.op_names: list[str] = []  # of these
+        self.texts: list[str] = []
         self.ended: list[int] = []
         self.ooms = 0
 
@@ -54,6 +56,7 @@ class LocalAgent:
 
     def op_begin(self, op: int, name: int) -> None:
         self.ops.append(op)
+        self.op_names.append(self.texts[name])
 
     def op_end(self, op: int) -> None:
         self.ended.append(op)
@@ -65,7 +68,8 @@ class LocalAgent:
         self.moments.append(json.loads(moment))
 
     def intern(self, text: str) -> int:
-        return len(text)
+        self.texts.append(text)
+        return len(self.texts) - 1
 
     def submit_graph(
         self,

@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import _disable_current_modes
 
 from reprise.torch.internals.guard import is_oom
 from reprise.torch.rerun.snapshot import Buffers, Generators
@@ -107,8 +108,10 @@ class Before:
     """What a forward may have changed when it fails, and whether it can be tried again."""
 
     def __init__(self, model: nn.Module, buffers: bool = False) -> None:
-        self._generators = Generators()
-        self._buffers = Buffers(model) if buffers else None
+        # A capture may be under way, to which our copies would be ops of the step.
+        with _disable_current_modes():
+            self._generators = Generators()
+            self._buffers = Buffers(model) if buffers else None
         # Statistics would be updated twice, and a copy of all of them in every step is dear.
         still = buffers or not any(True for _ in model.buffers())
         self.again = still and not several_ranks()

@@ -12,6 +12,7 @@ only copy or record from which something needed can be made is never freed (`use
 from __future__ import annotations
 
 import weakref
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
@@ -30,12 +31,13 @@ __all__ = ["Replayer", "use"]
 class Replayer:
     """Runs the replays of one step."""
 
-    __slots__ = ("_counts", "_nodes", "control", "recorder")
+    __slots__ = ("_counts", "_nodes", "control", "names", "recorder")
 
     def __init__(self, nodes: dict[int, weakref.ref[Node]], counts: Any) -> None:
         self._nodes = nodes
         self._counts = counts
         self.recorder: OpRecorder | None = None  # in a traced step
+        self.names: Mapping[int, str] = {}  # then of the ops that are replayed
         self.control: Control | None = None  # in a step that runs every call twice
 
     def run(self, burst: Burst) -> bool:
@@ -96,7 +98,7 @@ class Replayer:
         node.replays -= 1
         again = None if self.control is None else Twice(self.control, node, op, own)
         recorder = self.recorder
-        number = 0 if recorder is None else recorder.begin(str(node.func))
+        number = 0 if recorder is None else recorder.begin(self.names[op])
         out = call(node, args, kwargs)
         if owner is not None:
             owner.version += 1  # now, before anything else can fail

@@ -142,9 +142,11 @@ class Run:
         return audit
 
     def trace(self, recorder: OpRecorder) -> None:
-        """Records every replay of this step as an op."""
+        """Records every replay of this step as an op, with its name in the step graph."""
         self.in_python()
-        self.engine.replayer.recorder = recorder
+        replayer = self.engine.replayer
+        replayer.names = {row.op: str(row.func) for row in self.program.rows}
+        replayer.recorder = recorder
 
     def count(self, dropped: int, replayed: int, on_demand: int) -> None:
         """Adds the counts of the native engine."""
