@@ -66,9 +66,6 @@ def main() -> None:
     options = parser.parse_args()
 
     v1.disable_eager_execution()
-    # Grappler, TensorFlow's own optimizer, would give a plain graph other bits than a planned one.
-    config = v1.ConfigProto()
-    config.graph_options.rewrite_options.disable_meta_optimizer = True
     images = v1.placeholder(tf.float32, [options.batch, 32, 32, 3], "images")
     labels = v1.placeholder(tf.int32, [options.batch], "labels")
     scores = network(images, options.blocks, options.width)
@@ -88,7 +85,7 @@ def main() -> None:
     )
     print(reprise.tensorflow.applied_to(loss.graph).sentence)
 
-    with v1.Session(config=config) as session:
+    with v1.Session() as session:
         session.run(v1.global_variables_initializer())
         data = batches(options.batch)
         for step in range(options.steps):

@@ -3,24 +3,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.eager import context
 
 import reprise
 from reprise.tensorflow import applied_to, auto, gradients
 
 
 @pytest.fixture(autouse=True)
-def graph() -> Iterator[None]:
-    """These run eagerly, outside of any graph; grappler stays away from their bits."""
-    before = tf.config.optimizer.get_experimental_options()
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-    yield
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False, **before})
+def graph() -> None:
+    """These run eagerly, outside of any graph."""
 
 
 WIDTH, BATCH = 64, 512
@@ -160,3 +157,86 @@ def test_what_a_step_returns_and_assigns_is_compared_and_arrives_with_its_peak_i
     assert verdict["validated"]
     with pytest.raises(reprise.RepriseError, match=r"newest call; it took float32\(512, 64\)"):
         step.check(batch(3))
+
+
+# ---- Grappler, which is on as by default -----------------------------------------
+
+
+def as_run(call: Callable[[], Any]) -> list[set[str]]:
+    """The names of the ops of each function that the call made TensorFlow prepare, as they run.
+    An inlined op has the names of its callers before its own."""
+    running = context.context()
+    running.enable_graph_collection()
+    try:
+        call()
+        found = running.export_run_metadata().function_graphs
+    finally:
+        running.disable_graph_collection()
+    return [{node.name for node in each.post_optimization_graph.node} for each in found]
+
+
+def has(names: set[str], op: str) -> bool:
+    return any(name == op or name.endswith("/" + op) for name in names)
+
+
+def of_the_plan(made: Any) -> set[str]:
+    """The names of all ops that the plan runs, copies included."""
+    ops = made.step.ops
+    copies = [op for op in ops[0].graph.get_operations() if "/again" in op.name]
+    return {op.name for op in (*ops, *copies)}
+
+
+def test_a_planned_function_runs_with_every_op_of_its_plan_and_another_one_is_rewritten() -> None:
+    training, x = Training(momentum=False), batch()
+    planned, plain = auto(training.step, budget="0.5x"), tf.function(training.step)
+    written = {op.name for op in plain.get_concrete_function(x).graph.get_operations()}
+    options = context.context().function_call_options.config_proto_serialized
+
+    (ran,) = as_run(lambda: planned(x))
+    (rewritten,) = as_run(lambda: plain(x))
+
+    assert of_the_plan(planned.applied) <= ran
+    assert not written <= rewritten
+    assert context.context().function_call_options.config_proto_serialized == options
+
+
+@pytest.mark.parametrize("times", [1, 2], ids=["called", "in a loop"])
+def test_a_planned_function_inside_of_another_one_keeps_its_plan(times: int) -> None:
+    training, plain = Training(momentum=False), Training(momentum=False)
+    step = auto(training.step, budget="0.5x")
+
+    def several(x: Any, call: Any) -> Any:
+        total = tf.constant(0.0)
+        for _ in tf.range(times) if times > 1 else range(1):
+            total += call(x)
+        return total
+
+    graphs = as_run(lambda: tf.function(several)(batch(), step))
+    tf.function(several)(batch(), plain.step)
+
+    named = of_the_plan(step.applied)
+    assert any(all(has(names, op) for op in named) for names in graphs)
+    for one, other in zip(training.weights, plain.weights, strict=True):
+        assert np.array_equal(one.numpy(), other.numpy())
+
+
+def test_a_session_that_runs_a_planned_function_keeps_its_plan() -> None:
+    planned = auto(lambda x: tf.reduce_sum(tf.sin(tf.sin(x))), budget="1x")
+
+    with tf.Graph().as_default() as graph:
+        planned(tf.compat.v1.placeholder(tf.float32, [64, 64]))
+        with tf.compat.v1.Session(graph=graph) as session:
+            assert session._config.graph_options.rewrite_options.disable_meta_optimizer
+
+
+def test_a_precision_that_grappler_would_lower_is_not_and_that_is_said(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    before = tf.config.optimizer.get_experimental_options()
+    tf.config.optimizer.set_experimental_options({"auto_mixed_precision": True})
+    try:
+        auto(Training().step, budget="0.5x")(batch())
+    finally:
+        tf.config.optimizer.set_experimental_options({"auto_mixed_precision": False, **before})
+
+    assert "auto_mixed_precision is a rewrite by Grappler" in capfd.readouterr().err

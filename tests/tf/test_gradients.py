@@ -20,7 +20,7 @@ Run = Callable[..., Any]
 
 
 def plain(build: Callable[[], Any], run: Run) -> Any:
-    """The step as it is written: what grappler makes of a graph has other bits than the graph."""
+    """The step as it is written: what Grappler makes of a graph may have other bits."""
     with tf.Graph().as_default():
         loss, variables, feed = build()
         return run([loss, *dense(v1.gradients(loss, variables))], feed, grappler=False)
@@ -61,25 +61,15 @@ def test_a_planned_step_keeps_its_budget_its_prediction_and_every_bit(
     loss, variables, feed = build()
 
     fetches = [loss, *dense(gradients(loss, variables, budget=budget))]
-    ran, with_grappler = run(fetches, feed, grappler=False), run(fetches, feed)
+    ran = run(fetches, feed)
 
     made = applied_to(graph)
     static = made.step.graph.static_bytes
     assert same(ran, expected)
     assert made.copies > 0
-    assert max(ran.peak, with_grappler.peak) + static <= made.plan.budget_bytes
+    assert ran.peak + static <= made.plan.budget_bytes
     assert ran.peak < expected.peak
     assert ran.peak == pytest.approx(made.peak_bytes - static, rel=0.01)
-
-
-def test_grappler_does_not_undo_a_plan(run: Run) -> None:
-    loss, variables, feed = perceptron()
-    fetches = [loss, *gradients(loss, variables, budget="0.5x")]
-
-    on, off = run(fetches, feed), run(fetches, feed, grappler=False)
-
-    # It makes constants of some ops, which are no allocations of the step then.
-    assert 0.8 * off.peak < on.peak <= off.peak
 
 
 def test_every_op_of_a_plan_has_a_control_edge_from_the_one_before_it(graph: Any) -> None:

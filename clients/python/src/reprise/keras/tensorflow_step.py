@@ -13,7 +13,6 @@ import reprise.tensorflow
 from reprise.errors import RepriseError
 from reprise.keras.step_reports import StepReports
 from reprise.saying import say
-from reprise.tensorflow.function import said_of
 
 UNCHECKED = "Keras on TensorFlow compares no gradients, and TensorFlow keeps no peak of a step"
 
@@ -105,14 +104,11 @@ class TensorFlowStep:
         started = time.perf_counter_ns()
         try:
             made = self._train(iterator)
-        except Exception as error:
+        except Exception:
             refusal = self.planned.refusal
             if refusal is not None:
                 raise refusal from None
-            said = said_of(error)
-            if said is error:
-                raise
-            raise said from error
+            raise
         took = time.perf_counter_ns() - started if self.planned.is_awaited else 0
         self._tell(took)
         return made

@@ -25,7 +25,7 @@ from reprise.tensorflow.kinds import is_source
 from reprise.tensorflow.rehearsal import Rehearsal, handle_type, rehearse, resources_of
 from reprise.tensorflow.report import Validation, reported
 
-__all__ = ["PlannedFunction", "auto", "said_of"]
+__all__ = ["PlannedFunction", "auto"]
 
 
 class PlannedFunction:
@@ -62,14 +62,11 @@ class PlannedFunction:
         self.refusal = None
         try:
             return self._function(*args, **kwargs)
-        except Exception as error:
+        except Exception:
             # Tracing wraps exceptions; raise the original one.
             if self.refusal is not None:
                 raise self.refusal from None
-            said = said_of(error)
-            if said is error:
-                raise
-            raise said from error
+            raise
 
     @property
     def is_awaited(self) -> bool:
@@ -144,18 +141,6 @@ class PlannedFunction:
             if op.outputs[0].name in outside
         }
         return compare(self.applied, values, behind)
-
-
-def said_of(error: Exception) -> Exception:
-    """Returns the exception of a planned step, with the remedy if Grappler has made a cycle of
-    it."""
-    if not isinstance(error, tf.errors.InvalidArgumentError) or "in a cycle" not in str(error):
-        return error
-    return RepriseError(
-        "Grappler, TensorFlow's optimizer, has merged ops of the planned step into a cycle; call "
-        'tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True}) before '
-        "the first step"
-    )
 
 
 def _given(graph: Any, captured: Any, args: Any, kwargs: Any) -> dict[str, Any]:

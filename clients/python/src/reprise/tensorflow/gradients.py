@@ -21,6 +21,7 @@ from reprise.plan import Evaluation, Plan, base_schedule, evaluate
 from reprise.plan import plan as ask
 from reprise.plan.received import InfeasibleBudget
 from reprise.tensorflow.captured import CapturedStep, capture
+from reprise.tensorflow.grappler import keep_away
 from reprise.tensorflow.in_place import peak_in_place
 from reprise.tensorflow.modes import checkpoints_of, schedule_of
 from reprise.tensorflow.rehearsal import rehearse, unmeasured
@@ -184,6 +185,7 @@ def rewrite_step(
     peak = peak_in_place(step, schedule, predicted)
     base = evaluate(step.graph, base_schedule(step.graph), EXECUTOR)
     copies, last = apply(step, schedule)
+    keep_away(graph)
     plain = found.peak_bytes + found.static_bytes
     made = Applied(
         step,

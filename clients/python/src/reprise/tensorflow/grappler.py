@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keeps Grappler, TensorFlow's optimizer of graphs, away from graphs with a plan.
+
+Grappler rewrites a graph again when it runs first. It removes ops, merges them and moves control
+edges, so a step may no longer have the order and the peak of its plan; some rewrites end in a
+cycle, which TensorFlow refuses. Its options belong to a session, or to the call of a function:
+sessions on a planned graph are made, and planned functions are called, with Grappler off. So are
+functions that call a planned one, because TensorFlow inlines it. All others keep their options.
+"""
+
+from __future__ import annotations
+
+from functools import cache, wraps
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
+from tensorflow.python.client import session as sessions
+from tensorflow.python.eager import context
+from tensorflow.python.eager.polymorphic_function.atomic_function import AtomicFunction
+
+from reprise.saying import say
+
+__all__ = ["keep_away", "without_grappler"]
+
+# Set on graphs that Grappler must not rewrite.
+_ATTRIBUTE = "_reprise_keeps_order"
+
+
+def keep_away(graph: Any) -> None:
+    """Keeps Grappler away from a graph, and from those of the functions that it is traced in."""
+    _install()
+    session = tf.compat.v1.get_default_session()
+    if session is not None and session.graph is graph and not _is_off(session._config):
+        say(
+            "this session was made before the plan, with Grappler on, which can put the step above "
+            "its budget; make it after reprise.tensorflow.gradients was called"
+        )
+    while graph is not None:
+        setattr(graph, _ATTRIBUTE, True)
+        graph = getattr(graph, "outer_graph", None)
+
+
+def without_grappler(config: Any) -> Any:
+    """Returns a copy of a ConfigProto that turns Grappler and XLA's clustering off, and says so
+    once if one of them was to change what the step computes."""
+    changed = config_pb2.ConfigProto()
+    changed.CopyFrom(config)
+    options = changed.graph_options
+    rewrites = options.rewrite_options
+    names = [field.name for field, value in rewrites.ListFields() if _is_precision(field, value)]
+    if names and not rewrites.disable_meta_optimizer:
+        _say_once(
+            f"{names[0]} is a rewrite by Grappler, which a planned step does not go through: it "
+            "runs in the precision that it is written in"
+        )
+    rewrites.disable_meta_optimizer = True
+    options.optimizer_options.global_jit_level = config_pb2.OptimizerOptions.OFF
+    return changed
+
+
+def _is_precision(field: Any, value: Any) -> bool:
+    """Returns whether an option of Grappler is one that lowers the precision, and is on."""
+    off = rewriter_config_pb2.RewriterConfig.OFF
+    return str(field.name).startswith("auto_mixed_precision") and bool(value != off)
+
+
+def _is_off(config: Any) -> bool:
+    """Returns whether a configuration has Grappler off."""
+    return bool(config.graph_options.rewrite_options.disable_meta_optimizer)
+
+
+@cache
+def _say_once(sentence: str) -> None:
+    say(sentence)
+
+
+@cache
+def _install() -> None:
+    """Makes sessions and calls of functions look at their graph, from now on."""
+    _replace(sessions.BaseSession, "__init__", _session_made)
+    _replace(AtomicFunction, "call_flat", _function_called)
+
+
+def _replace(owner: Any, name: str, around: Any) -> None:
+    """Puts a function around a method."""
+    plain = getattr(owner, name)
+
+    @wraps(plain)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return around(plain, self, *args, **kwargs)
+
+    setattr(owner, name, method)
+
+
+def _session_made(
+    plain: Any, session: Any, target: Any = "", graph: Any = None, config: Any = None
+) -> None:
+    """Makes a session, without Grappler on a planned graph."""
+    runs = tf.compat.v1.get_default_graph() if graph is None else graph
+    if getattr(runs, _ATTRIBUTE, False):
+        before = context.context().config if config is None else config
+        # What is no configuration is refused by TensorFlow.
+        config = without_grappler(before) if isinstance(before, config_pb2.ConfigProto) else before
+    plain(session, target, graph, config)
+
+
+def _function_called(plain: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
+    """Calls a function, without Grappler if it is planned or calls one that is."""
+    if not getattr(function._cached_graph, _ATTRIBUTE, False):
+        return plain(function, *args, **kwargs)
+    running = function._bound_context
+    if not running.executing_eagerly():
+        # The caller is traced now.
+        keep_away(tf.compat.v1.get_default_graph())
+        return plain(function, *args, **kwargs)
+    before = running.function_call_options
+    running.function_call_options = _as_planned(
+        before.executor_type, before.config_proto_serialized or b""
+    )
+    try:
+        return plain(function, *args, **kwargs)
+    finally:
+        running.function_call_options = before
+
+
+@cache
+def _as_planned(executor_type: str | None, config: bytes) -> Any:
+    """Returns the options for a call of a planned function instead of those given."""
+    made = without_grappler(config_pb2.ConfigProto.FromString(config))
+    return context.FunctionCallOptions(executor_type, made)
