@@ -606,16 +606,15 @@ def test_a_graph_that_is_called_twice_runs_the_same_ops_again_in_both_calls() ->
     _, _, job = in_pieces(1, False, "0.6x", steps=2)
     assert job is not None
     graphs = job.joint.graphs
-    whole = Whole(graphs, [0, 1, 0])
+    whole = Whole(graphs, [0, 1, 0], [0, 0, 0])
     message = whole.message(1000, 0)
 
     forward = [o["id"] for o in message["ops"] if o["phase"] == "PHASE_FORWARD" and o["id"]]
     decided = whole.split((forward[0],))  # an op of the first call
-    again = whole.all_of(decided)
 
-    assert [len(ops) for ops in decided] == [1, 0]
-    assert len(again) == 2
-    assert len({message["ops"][op]["name"] for op in again}) == 1
+    assert [(graph, len(ops)) for graph, ops in decided.graphs] == [(0, 1), (1, 0)]
+    assert len(decided.again) == 2
+    assert len({message["ops"][op]["name"] for op in decided.again}) == 1
     # What the first call hands on and gets back is there once.
     writes = [s for op in message["ops"] for s in op["writes"]]
     assert sorted(writes) == list(range(len(message["storages"])))

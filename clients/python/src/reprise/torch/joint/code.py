@@ -4,7 +4,8 @@
     code = Code(site, joint)
     code.planned(x); code.plain(x)
     code.again()                 # the next call of `planned` compiles
-    code.calls                   # graphs that the last forward has called, in order
+    code.calls, code.parts       # graphs that the last forward has called, in order, and in which
+                                 # part of the model
 
 Both are compiled at their first call, by the program's own backend with the same settings. Compiled
 code outlives the model in the caches of torch.compile, so it holds nothing of the job.
@@ -31,14 +32,21 @@ class Code:
         self._site = site
         self._joint = joint
         self.calls: list[int] = []
+        self.parts: list[int] = []
         self.is_asked = False  # the backend was given something
         self.is_planned = True  # what is compiled from now on by `planned` gets a plan
         self.is_ours = True  # False: what is compiled is none of Reprise's business any more
         self.plain = self._compiled(planned=False)
         self.planned = self._compiled(planned=True)
 
-    def again(self) -> None:
-        """Compiles the code with plans again at its next call."""
+    def begin(self) -> None:
+        """Notes that a forward begins."""
+        self.calls, self.parts = [], []
+
+    def again(self, kinds: dict[int, int]) -> None:
+        """Compiles the code with plans again at its next call. `kinds`: of the parts of the
+        model."""
+        self._site.kinds = kinds
         self.planned = self._compiled(planned=True)
 
     def _compiled(self, planned: bool) -> Callable[..., Any]:
@@ -52,11 +60,11 @@ class Code:
             code.is_asked = True
             joint = code._joint
             before = len(joint.graphs)
-            with joint.told(planned and code.is_planned):
+            with joint.told(code.is_planned if planned else joint.collects):
                 found = call(gm, inputs, **more)
             return code._counted(found, before) if len(joint.graphs) == before + 1 else found
 
-        return self._site.compiled(calls.chained(self._site.backend, [flavour]))
+        return self._site.compiled(lambda backend: calls.chained(backend, [flavour]))
 
     def _counted(self, compiled: Callable[..., Any], graph: int) -> Callable[..., Any]:
         """Returns the compiled code; each call notes which graph of the step it is."""
@@ -66,6 +74,7 @@ class Code:
             code = known()
             if code is not None:
                 code.calls.append(graph)
+                code.parts.append(code._site.part)
             return call(*args)
 
         return wraps(compiled)(calls.chained(compiled, [called]))

@@ -2,7 +2,7 @@
 """A compiled model that trains under plans: its real peak against the budget, its gradients against
 those of the same model compiled without a plan.
 
-    job = CompiledJob(torch.compile(model), "0.7x", verify_every=50)
+    job = CompiledJob(torch.compile(model), "0.7x", verify_every=50)    # or its parts are compiled
     ...the training loop...
     job.remove()
 
@@ -41,6 +41,7 @@ from reprise.torch.joint.code import Code
 from reprise.torch.joint.executor import JointPlan
 from reprise.torch.joint.joint_pass import JointPass
 from reprise.torch.joint.over_budget import Next, OverBudget
+from reprise.torch.joint.pieces import pieces_of
 from reprise.torch.joint.reference import ReferenceRoom
 from reprise.torch.joint.reporting import Reporting
 from reprise.torch.joint.site import site_of
@@ -52,7 +53,7 @@ from reprise.torch.policy.events import (
     PlannedStepEnded,
     State,
 )
-from reprise.torch.policy.policy import Action, decide
+from reprise.torch.policy.policy import UNSEEN, Action, decide
 from reprise.torch.policy.stage import Stage
 from reprise.torch.training.loop import TrainingLoop
 from reprise.units import check_budget
@@ -74,7 +75,7 @@ class CompiledJob(TrainingLoop):
     ) -> None:
         """Plans `model` from its next call on. `agent`: takes what is reported; None: nobody does.
         `verify`: with GRADIENTS later checks may take more than the budget."""
-        site = site_of(model)
+        site = site_of(model) or pieces_of(model)
         if site is None:
             raise RepriseError("the model is not compiled by torch.compile")
         within = check_budget(budget)
@@ -83,7 +84,7 @@ class CompiledJob(TrainingLoop):
         self.told = Reporting(self.agent, self.measured, self.record)
         device = model_device(model)
         self.memory = StepMemory(device)
-        self.joint = JointPass(within, only_when_told=True)
+        self.joint = JointPass(within, only_when_told=True, in_pieces=site.is_in_pieces)
         self.over = OverBudget(self.joint)
         self.every = verify_every
         meter = self.memory.meter
@@ -92,8 +93,9 @@ class CompiledJob(TrainingLoop):
         self._cycle = Cycle()
         self._check: Check | None = None
         self._under_way = False
-        self._graphs = self._steps = 0
-        self._measures = False  # what the job needs without a plan
+        self._graphs = self._steps = self._elsewhere = 0
+        # What the job needs without a plan.
+        self._measures = site.is_in_pieces
         self._judged = False
         self._unchecked = True  # the plan there is
         self.checks = 0
@@ -101,6 +103,11 @@ class CompiledJob(TrainingLoop):
         self._observe()
         self.joint.install()
         site.arm(self._around)  # from here on it is called
+        if site.is_in_pieces and meter is None:
+            self._stop(
+                "training without a plan: parts of this model are compiled one by one, and the "
+                "memory of its steps, which such a plan needs, is not measured here"
+            )
 
     def remove(self) -> None:
         """Takes every hook out; the model is as it was. Calling it again does nothing."""
@@ -196,6 +203,7 @@ class CompiledJob(TrainingLoop):
             return call(*args, **kwargs)
         plainly = bool(self.why) or self.joint.executor.is_removed
         if plainly or self.busy or self._site.root is None or not torch.is_grad_enabled():
+            plainly = plainly or self._measures
             return call.instead(self.code.plain if plainly else self.code.planned)(*args, **kwargs)
         call.instead(self.code.plain if self._measures else self.code.planned)
         return self._forward(call, args, kwargs)
@@ -206,7 +214,7 @@ class CompiledJob(TrainingLoop):
             self._begin(root)
         if self._check is not None:
             self._check.enter(args, kwargs)
-        self.code.calls = []
+        self.code.begin()
         out = call(*args, **kwargs)
         if self._check is not None:
             self._check.leave(out)
@@ -274,7 +282,10 @@ class CompiledJob(TrainingLoop):
         say(f"gradients of a compiled step are not compared: {why}")
 
     def _after_optimizer(self, optimizer: Optimizer) -> None:
-        if not self._under_way or not self._owns(optimizer) or not self._cycle.ends(optimizer):
+        if not self._owns(optimizer) or not self._cycle.ends(optimizer):
+            return
+        if not self._under_way:
+            self._note_elsewhere()
             return
         self._under_way = False
         peak, has_meter = self.memory.peak(), self.memory.meter is not None
@@ -294,7 +305,9 @@ class CompiledJob(TrainingLoop):
             has_meter=has_meter,
             is_quiet=self._judged,
             is_measured_plain=self._measures,
-            needs_whole=has_meter and not self.why and self.over.needs_whole(self.code.calls),
+            needs_whole=has_meter
+            and not self.why
+            and self.over.needs_whole(self.code.calls, self.code.parts),
             has_plan=bool(self.joint.plans),
         )
         for action in decide(self.state, event):
@@ -307,6 +320,15 @@ class CompiledJob(TrainingLoop):
                 self._measures = True
             elif action is Action.JUDGE_PEAK:
                 self._judge_peak(peak)
+
+    def _note_elsewhere(self) -> None:
+        """Notes a step in which the forward of the model was not called."""
+        self._elsewhere += 1
+        if self._elsewhere == UNSEEN and not self._steps:
+            self._stop(
+                "training without a plan: the forward of the model that was armed is never called; "
+                "arm the module that the training loop calls"
+            )
 
     def _unseen(self) -> str:
         """Returns why there is no joint graph."""
@@ -359,7 +381,7 @@ class CompiledJob(TrainingLoop):
         if step.unchecked:
             self._unchecked = True
         if step.compile_again:
-            self.code.again()
+            self.code.again(step.kinds)
 
     def _stop(self, why: str) -> None:
         """Trains without a plan from here on, and says why."""

@@ -79,16 +79,23 @@ class JointPass:
     """Plans the joint graphs that its hooks show it."""
 
     def __init__(
-        self, budget: str, planner: Ask | None = None, *, only_when_told: bool = False
+        self,
+        budget: str,
+        planner: Ask | None = None,
+        *,
+        only_when_told: bool = False,
+        in_pieces: bool = False,
     ) -> None:
         self.budget = budget
+        # Graphs are read and not planned, until all of them are planned as one.
+        self.collects = self.in_pieces = in_pieces
         self.executor = JointExecutor()
         self.why: list[str] = []
         self.seen = 0  # graphs, planned or not
         self.graphs: list[dict[str, Any]] = []  # those with a backward, in order
-        # By graph, where that was decided for all of them at once: its plan, and which of its ops
-        # run again; None if it has no plan.
-        self._decided: list[tuple[JointPlan, set[int]] | None] = []
+        # By compiled graph, where that was decided for all of them at once: its plan, which graph
+        # it is, and which of its ops run again; None if it has no plan.
+        self._decided: list[tuple[JointPlan, int, set[int]] | None] = []
         self._as_one = False  # all graphs have one plan
         self._next = 0
         self.inputs_bytes = 0  # of the graphs that are planned
@@ -148,31 +155,37 @@ class JointPass:
         return other, ""
 
     def decide_whole(
-        self, plan: Plan, message: dict[str, Any], decided: list[set[int]], budget_bytes: int
+        self,
+        plan: Plan,
+        message: dict[str, Any],
+        decided: list[tuple[int, set[int]]],
+        budget_bytes: int,
     ) -> str:
-        """Takes one plan for all graphs, which are about to be compiled again, in the same order;
-        returns "", or why it is not used. `decided`: by graph, its ops that run again."""
+        """Takes one plan for all graphs, which are about to be compiled again; returns "", or why
+        it is not used. `decided`: in the order in which they are compiled, which graph each is,
+        and its ops that run again."""
         before, self.executor.handles = self.executor.handles, []
         handle = installed(self.executor, JointGraph(message, []), plan)
         if isinstance(handle, str):
             self.executor.handles = before
             return handle
-        self._decided, self._as_one = [(handle, again) for again in decided], True
+        self._decided, self._as_one = [(handle, *one) for one in decided], True
         self._next, self._budget_bytes = 0, budget_bytes
+        self.collects = False
         return ""
 
     def decide_each(self, plans: list[Plan]) -> str:
         """Takes other plans for the graphs that have one, in the same order; all are about to be
         compiled again. Returns "", or why they are not used."""
         before, self.executor.handles = self.executor.handles, []
-        decided: list[tuple[JointPlan, set[int]] | None] = [None] * len(self.graphs)
+        decided: list[tuple[JointPlan, int, set[int]] | None] = [None] * len(self.graphs)
         for old, plan in zip(before, plans, strict=True):
             handle = installed(self.executor, JointGraph(old.message, []), plan)
             if isinstance(handle, str):
                 self.executor.handles = before
                 return handle
             handle.number = old.number
-            decided[old.number] = handle, set(plan.recomputed_ops)
+            decided[old.number] = handle, old.number, set(plan.recomputed_ops)
         self._decided, self._next = decided, 0
         return ""
 
@@ -205,6 +218,9 @@ class JointPass:
                 alive = alive_bytes(device)
                 # Once: what is free is less when the next graph is compiled.
                 self.budget = in_bytes(self.budget, device, alive)
+            if self.collects:
+                return
+            if self.absolute:
                 message["static_bytes"] += max(0, alive - inputs)
             again = self._budget_bytes and not self.absolute
             plan, why = self.ask(message, str(self._budget_bytes) if again else self.budget)
@@ -231,15 +247,15 @@ class JointPass:
         if not has_backward(message):
             return
         number, self._next = self._next, self._next + 1
-        if number >= len(self._decided) or not alike(message, self.graphs[number]):
+        decided = self._decided[number] if number < len(self._decided) else None
+        if number < len(self._decided) and decided is None:
+            return  # it had no plan before
+        if decided is None or not alike(message, self.graphs[decided[1]]):
             why = "it is not among the graphs that were planned together"
             self.why.append(why)
             say(f"a graph is compiled without a plan: {why}")
             return
-        decided = self._decided[number]
-        if decided is None:
-            return
-        handle, again = decided
+        handle, _, again = decided
         dropped = {i for op in again for i in message["ops"][op]["writes"]}
         kept = {s["id"] for s in message["storages"]} - dropped
         handle.recomputed += tag(made, message, again, kept)

@@ -14,7 +14,8 @@ place. Where it makes none, training continues without a plan: how often is its 
 
 A share such as 0.5x is of one graph's memory. Where graph breaks make several graphs, that is of no
 use: the step after the first runs without a plan, and is measured; then all graphs get one plan
-within that share of it (whole.py), and are compiled again.
+within that share of it (whole.py), and are compiled again. So it is with any budget of a model
+whose parts are compiled one by one, which begins with a step that is measured.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ class Next(NamedTuple):
     unchecked: bool = False
     # Why training continues without a plan; empty if it does not.
     stop: str = ""
+    # By part of a model that is compiled in pieces: parts of one kind share their compiled code.
+    kinds: dict[int, int] = {}  # noqa: RUF012
 
 
 class OverBudget:
@@ -64,20 +67,22 @@ class OverBudget:
     def own(self, peak: int, began_live: int) -> int:
         """Returns the part of a peak that the budget is about. `began_live`: the bytes that were
         alive when the step began."""
+        if self._joint.absolute:
+            return peak
         if self._whole is not None:
             return peak - max(0, began_live - self._static_bytes)
-        if not self._joint.absolute:
-            # A share of one graph's memory: what else is alive when a step begins is beside it.
-            return peak - max(0, began_live - self._joint.inputs_bytes)
-        return peak
+        # A share of one graph's memory: what else is alive when a step begins is beside it.
+        return peak - max(0, began_live - self._joint.inputs_bytes)
 
-    def needs_whole(self, calls: list[int]) -> bool:
-        """Returns whether the graphs have to be planned as one: the budget is a share of the whole
-        job's memory, and the forward has called several graphs. Then the next step runs without a
-        plan, and its peak is given to `plan_whole`. `calls`: the graphs called, in order."""
-        if self._joint.absolute or self._whole is not None or len(calls) < 2:
+    def needs_whole(self, calls: list[int], parts: list[int]) -> bool:
+        """Returns whether the graphs have to be planned as one: the parts of the model are compiled
+        one by one, or the budget is a share of the whole job's memory and the forward has called
+        several graphs. Then the next step runs without a plan, and its peak is given to
+        `plan_whole`. `calls`: the graphs called, in order; `parts`: which part each is in."""
+        several = calls if self._joint.in_pieces else len(calls) > 1 and not self._joint.absolute
+        if self._whole is not None or not several:
             return False
-        self._whole = Whole(self._joint.graphs, calls)
+        self._whole = Whole(self._joint.graphs, calls, parts)
         return True
 
     def plan_whole(self, peak: int, began_live: int) -> Next:
@@ -119,8 +124,8 @@ class OverBudget:
         return Next(compile_again=True, unchecked=True)
 
     def _apply_whole(self, plan: Plan, budget_bytes: int) -> Next:
-        """Has all graphs compiled under one plan. What one call of a graph recomputes, all calls of
-        it do, and that was not planned: a plan that needs more than the budget for it, or for what
+        """Has all graphs compiled under one plan. Calls that share compiled code run the same ops
+        again, and that was not planned: a plan that needs more than the budget for it, or for what
         was measured beside it, is replaced."""
         whole, joint, message = self._whole, self._joint, self._message
         assert whole is not None
@@ -129,17 +134,16 @@ class OverBudget:
         found: Plan | None = plan
         while found is not None:
             decided = whole.split(found.recomputed_ops)
-            all_calls = whole.all_of(decided)
-            predicted = peak_under(message, all_calls) + held
+            predicted = peak_under(message, decided.again) + held
             if predicted > budget_bytes:
                 more = int((predicted - found.peak_bytes) * MARGIN)
                 found, why = joint.replacement(message, found, more)
                 continue
-            if why := joint.decide_whole(found, message, decided, budget_bytes):
+            if why := joint.decide_whole(found, message, decided.graphs, budget_bytes):
                 break
-            self.predicted_peak_bytes, self._recomputed = predicted, all_calls
+            self.predicted_peak_bytes, self._recomputed = predicted, decided.again
             say(found.sentence)
-            return Next(compile_again=True, unchecked=True)
+            return Next(compile_again=True, unchecked=True, kinds=decided.kinds)
         return Next(stop=_without(why))
 
     def _still_above(self, peak: int, why: str) -> str:

@@ -2,7 +2,7 @@
 """Where the calls of a compiled model go, and how it was compiled.
 
     site = site_of(model)            # None: nothing has compiled it as a whole
-    again = site.compiled(backend)   # the model compiled once more, with the same options
+    again = site.compiled(wrap)      # compiled once more, with the same options, by wrap(backend)
     site.arm(around)                 # its calls now run inside around(call, args, kwargs)
     site.remove()
 
@@ -10,6 +10,8 @@
 |---|---|
 | `torch.compile(model)` | of the wrapper's forward |
 | `model.compile()` | of what PyTorch keeps in the module itself |
+
+A model whose blocks are compiled one by one: pieces.py.
 """
 
 from __future__ import annotations
@@ -26,13 +28,15 @@ from reprise.torch.internals.calls import Call, chained, method_of
 from reprise.torch.internals.dynamo import is_compiled
 from reprise.torch.internals.forward import ArmedForward
 
-__all__ = ["Site", "site_of"]
+__all__ = ["Around", "CompiledModule", "Site", "Wrap", "site_of"]
 
 _IN_PLACE = "_compiled_call_impl"
 Around = Callable[[Call, tuple[Any, ...], dict[str, Any]], Any]
+# Given a backend of torch.compile, returns the one to use in its place.
+Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def site_of(model: nn.Module) -> Site | None:
+def site_of(model: nn.Module) -> CompiledModule | None:
     """Returns where the calls of a compiled model go; None if nothing has compiled it. Raises
     RepriseError if this torch does not tell how it was compiled."""
     if "dynamo_ctx" in model.__dict__ and isinstance(getattr(model, "_orig_mod", None), nn.Module):
@@ -43,10 +47,41 @@ def site_of(model: nn.Module) -> Site | None:
 
 
 class Site:
-    """Where the calls of a compiled model can be redirected."""
+    """Where the calls of a model can be redirected, and what compiles it again."""
+
+    is_in_pieces = False  # its modules are compiled one by one, and it runs eagerly between them
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = weakref.ref(model)
+        self.part = 0  # that runs, or ran last
+        # By part; what is compiled from now on is shared by equal parts of one kind. One that is
+        # not named is of kind 0.
+        self.kinds: dict[int, int] = {}
+
+    @property
+    def root(self) -> nn.Module | None:
+        """The model itself; None if it no longer exists."""
+        return self._model()
+
+    def compiled(self, wrap: Wrap) -> Callable[..., Any]:
+        """Returns the model compiled by `wrap(backend)`, where `backend` is the program's own; it
+        compiles at its first call."""
+        raise NotImplementedError
+
+    def arm(self, around: Around) -> None:
+        """Redirects the calls of the model to `around`; where that fails they are as they were."""
+        raise NotImplementedError
+
+    def remove(self) -> None:
+        """Leaves the calls of the model as they were. Calling it again does nothing."""
+        raise NotImplementedError
+
+
+class CompiledModule(Site):
+    """A module that torch.compile has compiled as a whole."""
 
     def __init__(self, model: nn.Module, context: Any) -> None:
-        self._model = weakref.ref(model)
+        super().__init__(model)
         backend: Any = getattr(context, "callback", None)
         while hasattr(backend, "_torchdynamo_orig_backend"):
             backend = backend._torchdynamo_orig_backend
@@ -55,29 +90,19 @@ class Site:
                 "this version of torch does not tell which backend compiled the model"
             )
         self.backend: Callable[..., Any] = backend  # with its mode and options
-        self._options = {"dynamic": context._dynamic, "fullgraph": bool(context.fullgraph)}
+        self.options = {"dynamic": context._dynamic, "fullgraph": bool(context.fullgraph)}
 
-    @property
-    def root(self) -> nn.Module | None:
-        """The model itself; None if it no longer exists."""
-        return self._model()
-
-    def compiled(self, backend: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns the model compiled by `backend`; it compiles at its first call."""
-        made: Callable[..., Any] = torch.compile(self._callable(), backend=backend, **self._options)
+    def compiled(self, wrap: Wrap) -> Callable[..., Any]:
+        made: Callable[..., Any] = torch.compile(
+            self._callable(), backend=wrap(self.backend), **self.options
+        )
         return made
 
     def _callable(self) -> Any:
         raise NotImplementedError
 
-    def arm(self, around: Around) -> None:
-        """Redirects the calls of the model to `around`; where that fails they are as they were."""
 
-    def remove(self) -> None:
-        """Leaves the calls of the model as they were. Calling it again does nothing."""
-
-
-class _Wrapper(Site):
+class _Wrapper(CompiledModule):
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model, model.__dict__["dynamo_ctx"])
         self._forward: ArmedForward | None = None
@@ -100,7 +125,7 @@ class _Wrapper(Site):
             self._forward.remove()
 
 
-class _InPlace(Site):
+class _InPlace(CompiledModule):
     """Copies and pickles of such a module are not compiled, as PyTorch has it.
 
     The module holds what is put into it, and nothing here holds the module: what compiles it is
@@ -110,8 +135,8 @@ class _InPlace(Site):
         super().__init__(model, _context(model.__dict__[_IN_PLACE]))
         self._armed: weakref.ref[Any] | None = None
 
-    def compiled(self, backend: Callable[..., Any]) -> Callable[..., Any]:
-        return method_of(self._model, super().compiled(backend))
+    def compiled(self, wrap: Wrap) -> Callable[..., Any]:
+        return method_of(self._model, super().compiled(wrap))
 
     def _callable(self) -> Any:
         model = self._model()

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several graphs of one compiled step as one: what graph breaks leave of a model.
+"""Several graphs of one compiled step as one: those of a model with graph breaks, or of a model
+whose parts are compiled one by one.
 
-    whole = Whole(graphs, calls)        # joint graphs, and which of them a forward calls, in order
-    message = whole.message(static_bytes, peak_bytes)
-    decided = whole.split(again)        # by graph: its ops among those that run again
+    whole = Whole(graphs, calls, parts)  # joint graphs; which of them a forward calls, in order;
+    message = whole.message(static_bytes, peak_bytes)                  # and the part each is in
+    decided = whole.split(again)         # by compiled graph: its ops among those that run again
 
 The forwards run one after the other, then the backwards in the other order. What one of them hands
 to the next, and the next one's backward back, is one storage: told by its bytes, which is all that
@@ -11,20 +12,25 @@ a graph says about it. Parameters and whatever else is alive when the step begin
 measured. What the program does between the graphs is in none of them. By how much the measured peak
 of a plain step is above the predicted one, the planner holds back of the budget.
 
-A graph that is called more than once is compiled once: an op of it runs again in all of its calls
-or in none. Linear in the graphs, but for what is handed back.
+Equal parts are compiled once for each kind: parts of one kind run the same ops again. A graph that
+is called more than once in a part is compiled once: an op of it runs again in all of these calls or
+in none. Linear in the graphs, but for what is handed back.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from reprise.torch.joint.joint_graph import LOSS
 
-__all__ = ["Whole"]
+__all__ = ["Decided", "Whole"]
 
+# Kinds of equal parts. Each is compiled code of its own, and torch.compile keeps so much of one
+# function and no more.
+MOST_KINDS = 8
 _BETWEEN = "reprise.between"
+_Kind = dict[int, set[int]]  # by graph of a part, in the order of its calls: ops that run again
 
 
 @dataclass(slots=True)
@@ -32,16 +38,25 @@ class _Call:
     """One call of a graph: its numbers in the whole."""
 
     graph: int
+    part: int
     storages: list[int] = field(default_factory=list)
     ops: dict[int, int] = field(default_factory=dict)
+
+
+class Decided(NamedTuple):
+    """What runs again, by what is compiled."""
+
+    kinds: dict[int, int]  # by part
+    graphs: list[tuple[int, set[int]]]  # as they are compiled: which graph, and its ops
+    again: set[int]  # ops of the whole
 
 
 class Whole:
     """The graphs of one forward and its backward."""
 
-    def __init__(self, graphs: list[dict[str, Any]], calls: list[int]) -> None:
+    def __init__(self, graphs: list[dict[str, Any]], calls: list[int], parts: list[int]) -> None:
         self._graphs = graphs
-        self._calls = [_Call(graph) for graph in calls]
+        self._calls = [_Call(*one) for one in zip(calls, parts, strict=True)]
         self._storages: list[dict[str, Any]] = []
         self._required: list[int] = []
         self._ops: list[dict[str, Any]] = [{**graphs[calls[0]]["ops"][0], "id": 0}]
@@ -75,23 +90,25 @@ class Whole:
             "ops": self._ops,
         }
 
-    def split(self, again: tuple[int, ...]) -> list[set[int]]:
-        """Returns, by graph, its ops that run again in one of its calls at least. `again`: ops of
-        the whole."""
+    def split(self, again: tuple[int, ...]) -> Decided:
+        """Returns what each compiled graph runs again, so that the ops `again` of the whole do."""
         wanted = set(again)
-        decided: list[set[int]] = [set() for _ in self._graphs]
+        by_part: dict[int, _Kind] = {}
         for call in self._calls:
-            decided[call.graph] |= {own for own, number in call.ops.items() if number in wanted}
-        return decided
-
-    def all_of(self, decided: list[set[int]]) -> set[int]:
-        """Returns the ops of the whole that run again if `decided`, by graph, do."""
-        return {
-            number
-            for call in self._calls
-            for own, number in call.ops.items()
-            if own in decided[call.graph]
-        }
+            own = {number for number, op in call.ops.items() if op in wanted}
+            by_part.setdefault(call.part, {}).setdefault(call.graph, set()).update(own)
+        found = _few(by_part)
+        kinds = {part: found.index(kind) for part, kind in by_part.items()}
+        return Decided(
+            kinds,
+            [item for kind in found for item in kind.items()],
+            {
+                op
+                for call in self._calls
+                for number, op in call.ops.items()
+                if number in by_part[call.part][call.graph]
+            },
+        )
 
     # ---- Putting together -----------------------------------------------------------
 
@@ -161,3 +178,25 @@ class Whole:
             if storage["id"] not in made:
                 self._ops[0]["writes"] = [*self._ops[0]["writes"], storage["id"]]
                 storage["bytes"] = 0
+
+
+def _few(by_part: dict[int, _Kind]) -> list[_Kind]:
+    """Returns the kinds of parts, in the order of their first calls. Where too many are of the same
+    graphs, neighbours by what they run again become one, which runs again what either does."""
+    of_graphs: dict[tuple[int, ...], list[_Kind]] = {}
+    for kind in by_part.values():
+        same = of_graphs.setdefault(tuple(kind), [])
+        if kind not in same:
+            same.append(kind)
+    for graphs, same in of_graphs.items():
+        same.sort(key=lambda kind: sum(map(len, kind.values())))
+        each = -(-len(same) // MOST_KINDS)
+        parts = {p: same.index(kind) // each for p, kind in by_part.items() if kind in same}
+        for part, group in parts.items():
+            joined = same[group * each : (group + 1) * each]
+            by_part[part] = {g: set().union(*(kind[g] for kind in joined)) for g in graphs}
+    found: list[_Kind] = []
+    for kind in by_part.values():
+        if kind not in found:
+            found.append(kind)
+    return found

@@ -27,7 +27,7 @@ from reprise.torch.policy.events import (
 )
 from reprise.torch.policy.stage import Stage
 
-__all__ = ["Action", "decide"]
+__all__ = ["UNSEEN", "Action", "decide"]
 
 # Planned steps after the first check, after which prediction and measurement are said in a line.
 SAID_AFTER = 3

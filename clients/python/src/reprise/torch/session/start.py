@@ -27,6 +27,7 @@ from reprise.torch.internals.guard import described
 from reprise.torch.internals.versions import CAREFUL_EVERY, careful
 from reprise.torch.joint.job import CompiledJob
 from reprise.torch.joint.joint_pass import supported
+from reprise.torch.joint.pieces import pieces_of
 from reprise.torch.joint.site import site_of
 from reprise.torch.ladder.ranks import rank_here, run_of_job
 from reprise.torch.meter.meter import open_meter
@@ -163,9 +164,10 @@ def _hand_over(
 def _start_compiled(
     model: nn.Module, budget: str, every: int, name: str, verify: str
 ) -> CompiledJob | None:
-    """Starts a job that plans graph by graph, when the model is compiled, and returns it; None if
-    nothing has compiled the model, or this torch has no place for that."""
-    if site_of(model) is None or supported():
+    """Starts a job that plans the graphs of torch.compile, and returns it; None if nothing has
+    compiled the model or its parts in a way that can be planned, or this torch has no place for
+    that."""
+    if supported() or (site_of(model) is None and pieces_of(model) is None):
         return None
     labels = {**_labels(model, name, budget), "adapter": "torch.compile", "executor": "joint"}
     _, agent = _connect(labels)

@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model whose blocks are compiled one by one gets one plan for all of them, or none and why."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import inspect
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from jobs import start_meter
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, gelu
+from torch.utils.checkpoint import checkpoint
+
+import reprise
+from reprise import armed
+from reprise.torch.check.result import GRADIENTS
+from reprise.torch.joint.job import CompiledJob
+from reprise.torch.joint.pieces import pieces_of
+from reprise.torch.joint.whole import MOST_KINDS, Whole
+from reprise.torch.training.loop import open_loops
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.usefixtures("compiles_afresh"),
+    pytest.mark.skipif(
+        "isolate_recompiles" not in inspect.signature(torch.compile).parameters,
+        reason="this torch cannot keep two compilations of a block apart",
+    ),
+]
+
+WIDTH, WORDS = 32, 48
+Compile = Callable[["Net"], None]
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        self.drop = nn.Dropout(0.1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.drop(self.down(gelu(self.up(self.norm(x)))))
+        return x + y
+
+
+class Net(nn.Module):
+    """Embedding, loss and what is between the blocks stay eager."""
+
+    def __init__(self, blocks: int = 3, times: int = 1, checkpointed: bool = False) -> None:
+        super().__init__()
+        self.words = nn.Embedding(WORDS, WIDTH)
+        self.blocks = nn.ModuleList(Block() for _ in range(blocks))
+        self.head = nn.Linear(WIDTH, WORDS)
+        self.times, self.checkpointed = times, checkpointed
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.words(x)
+        for block in [*self.blocks] * self.times:
+            y = checkpoint(block, y, use_reentrant=False) if self.checkpointed else block(y)
+        return self.head(y)  # type: ignore[no-any-return]
+
+
+def in_place(net: Net, backend: str = "aot_eager") -> None:
+    for block in net.blocks:
+        block.compile(backend=backend, fullgraph=True)
+
+
+def wrapped(net: Net) -> None:
+    for at, block in enumerate(net.blocks):
+        net.blocks[at] = torch.compile(block, backend="aot_eager")
+
+
+def trained(
+    net: Net, budget: str | None = None, *, every: int = 0, steps: int = 6
+) -> tuple[list[str], list[tuple[int, int]], CompiledJob | None]:
+    """Returns losses, and for each step what is alive at its beginning and its peak."""
+    optimizer = torch.optim.AdamW(net.parameters(), foreach=False)
+    job = None if budget is None else CompiledJob(net, budget, every, verify=GRADIENTS)
+    meter = start_meter()
+    torch.manual_seed(3)
+    losses, peaks = [], []
+    for _ in range(steps):
+        x = torch.randint(0, WORDS, (16, 32))
+        optimizer.zero_grad()
+        begin = meter.live()
+        meter.reset_peak()
+        loss = cross_entropy(net(x).flatten(0, 1), x.flatten())
+        loss.backward()
+        peaks.append((begin, meter.peak()))
+        optimizer.step()
+        losses.append(loss.item().hex())
+        del loss
+    meter.stop()
+    if job is not None:
+        job.remove()
+    return losses, peaks, job
+
+
+def made(compile: Compile = in_place, **options: Any) -> Net:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    net = Net(**options).train()
+    compile(net)
+    return net
+
+
+def without_meter(job: CompiledJob) -> bool:
+    return job.memory.meter is None
+
+
+@pytest.mark.parametrize(("compile", "share"), [(in_place, 0.6), (wrapped, 0.8)])
+def test_blocks_keep_a_budget_under_one_plan_with_the_bits_of_the_plain_job(
+    compile: Compile, share: float
+) -> None:
+    expected, plain, _ = trained(made(compile))
+
+    net = made(compile)
+    before = [dict(vars(module)) for module in net.modules()]
+    found, peaks, job = trained(net, f"{share}x", every=50)
+
+    assert job is not None
+    # When it is over, the blocks are as the program compiled them.
+    for module, own in zip(net.modules(), before, strict=True):
+        assert vars(module).keys() == own.keys()
+        for name in ("forward", "_compiled_call_impl"):
+            assert vars(module).get(name) is own.get(name)
+    if without_meter(job):
+        pytest.skip("needs the exact meter")
+    assert found == expected
+    assert job.checks == 1
+    assert len(job.joint.plans) == 1, job.why
+    begin, base = plain[-1]
+    assert max(peak - start for start, peak in peaks[4:]) <= share * (base - begin)
+    # What the program holds between its parts is counted wherever the plan peaks.
+    below = job.predicted_peak_bytes - job.measured_peak_bytes
+    assert 0 <= below <= 0.05 * job.predicted_peak_bytes
+
+
+def test_a_plan_that_treats_equal_blocks_in_two_ways_has_two_kinds_of_them() -> None:
+    blocks = 10  # more than torch.compile would keep of one function in the program's own cache
+
+    expected, _, _ = trained(made(blocks=blocks), steps=5)
+    found, _, job = trained(made(blocks=blocks), "0.75x", steps=5)
+
+    assert job is not None
+    if without_meter(job):
+        pytest.skip("needs the exact meter")
+    assert found == expected
+    assert not job.why
+    assert len(job.joint.graphs) == 1
+    kinds = job.code._site.kinds
+    assert sorted(kinds) == list(range(blocks))
+    assert len(set(kinds.values())) > 1
+    # Nothing runs again that the planner did not ask for.
+    assert job.over._recomputed == set(job.joint.plans[0].recomputed_ops)
+
+
+def test_more_kinds_than_torch_compile_keeps_become_fewer_and_run_again_what_either_does() -> None:
+    blocks = 3 * MOST_KINDS
+    _, _, job = trained(made(blocks=1), "0.9x", steps=2)
+    assert job is not None
+    graph = job.joint.graphs[0]
+    whole = Whole([graph], [0] * blocks, list(range(blocks)))
+    ops = whole.message(1000, 0)["ops"]
+    of_call = [call.ops for call in whole._calls]
+    forward = [n for n, o in enumerate(graph["ops"]) if n and o["phase"] == "PHASE_FORWARD"]
+
+    # Every block another one of 2^k sets.
+    wanted = {
+        calls[own]
+        for block, calls in enumerate(of_call)
+        for bit, own in enumerate(forward[:5])
+        if block >> bit & 1
+    }
+    decided = whole.split(tuple(wanted))
+
+    assert 1 < len(decided.graphs) <= MOST_KINDS
+    assert set(decided.kinds.values()) == set(range(len(decided.graphs)))
+    assert wanted <= decided.again
+    assert {ops[op]["phase"] for op in decided.again} == {"PHASE_FORWARD"}
+
+
+@pytest.mark.parametrize("options", [{"times": 2}, {"checkpointed": True}])
+def test_blocks_that_are_called_again_have_the_bits_of_the_plain_job(
+    options: dict[str, Any],
+) -> None:
+    expected, _, _ = trained(made(**options))
+
+    found, _, job = trained(made(**options), "0.8x", every=50)
+
+    assert job is not None
+    assert found == expected
+    assert without_meter(job) or job.checks or job.why
+
+
+def test_bytes_are_for_the_whole_process_and_are_kept() -> None:
+    _, plain, _ = trained(made())
+    budget = int(plain[-1][1] * 0.75)
+
+    _, peaks, job = trained(made(), str(budget))
+
+    assert job is not None
+    if without_meter(job):
+        pytest.skip("needs the exact meter")
+    assert not job.why
+    assert max(peak for _, peak in peaks[4:]) <= budget
+
+
+def test_a_budget_that_nothing_meets_is_refused_and_the_blocks_train_on(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    expected, _, _ = trained(made())
+
+    found, _, job = trained(made(), "0.05x")
+
+    assert job is not None
+    assert found == expected
+    if not without_meter(job):
+        assert "; training continues without a plan" in job.why
+        assert capsys.readouterr().err.count("training continues without a plan") == 1
+
+
+def test_a_copy_of_a_model_with_planned_blocks_is_a_plain_one() -> None:
+    net = made()
+    reprise.auto(net, budget="0.8x")
+    assert isinstance(armed.current(net), CompiledJob)
+
+    twin = copy.deepcopy(net)
+
+    assert "forward" not in vars(twin)
+    assert armed.current(twin) is None
+    reprise.remove(net)
+
+
+def test_a_model_with_compiled_blocks_that_is_deleted_leaves_no_parameter_behind() -> None:
+    net = made()
+    left = [weakref.ref(parameter) for parameter in net.parameters()]
+    _, _, job = trained(net, "0.8x", steps=4)
+
+    del net, job
+    gc.collect()
+
+    assert [parameter() for parameter in left] == [None] * len(left)
+    assert not open_loops
+
+
+def test_a_model_whose_forward_is_never_called_is_told_so(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    net = made()
+    job = CompiledJob(net, "0.8x", 0)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    for _ in range(6):
+        optimizer.zero_grad()
+        net.blocks[0](torch.randn(4, WIDTH)).square().mean().backward()
+        optimizer.step()
+    job.remove()
+
+    assert "the forward of the model that was armed is never called" in job.why
+    assert capsys.readouterr().err.count("is never called") == 1
+
+
+def test_one_of_several_ranks_and_a_compiled_forward_are_not_planned_in_pieces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    net = made()
+    assert pieces_of(net) is not None
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert pieces_of(net) is None
+
+    monkeypatch.delenv("WORLD_SIZE")
+    net.blocks[0] = Block()
+    net.blocks[0].forward = torch.compile(net.blocks[0].forward)  # type: ignore[method-assign]
+    assert pieces_of(net) is None
