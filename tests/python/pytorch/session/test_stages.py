@@ -135,3 +135,51 @@ def test_the_stages_of_a_running_schedule_are_found() -> None:
 
     assert running.step(stages_around) == stages
     assert stages_around() == []
+
+
+@pytest.fixture
+def one_rank(tmp_path: Any) -> Iterator[None]:
+    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def scheduled(kind: str, stages: list[nn.Module], steps: int) -> list[str]:
+    """Trains both stages under a schedule of PyTorch; returns the losses to the last bit."""
+    pipelining = pytest.importorskip("torch.distributed.pipelining")
+    device = torch.device("cpu")
+    parts = [
+        pipelining.PipelineStage(stage, number, 2, device) for number, stage in enumerate(stages)
+    ]
+    schedule = getattr(pipelining.schedules, kind)(
+        parts, 4, loss_fn=lambda y, target: (y - target).square().mean()
+    )
+    optimizer = torch.optim.SGD([p for s in stages for p in s.parameters()], lr=0.05)
+    found: list[str] = []
+    torch.manual_seed(5)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        losses: list[Any] = []
+        schedule.step(torch.randn(32, WIDTH), target=torch.randn(32, WIDTH), losses=losses)
+        optimizer.step()
+        found += [loss.item().hex() for loss in losses]
+    return found
+
+
+@pytest.mark.usefixtures("one_rank")
+@pytest.mark.parametrize("kind", ["ScheduleInterleaved1F1B", "ScheduleInterleavedZeroBubble"])
+def test_a_schedule_that_splits_backwards_is_refused_and_others_are_planned(
+    kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = scheduled(kind, made(), 6)
+    stages = made()
+    session = arm_both(stages, LocalAgent())
+
+    found = scheduled(kind, stages, 6)
+
+    assert found == expected
+    refused = "ZeroBubble" in kind
+    assert session.stage is (Stage.PLAIN if refused else Stage.PLANNED)
+    assert ("in two halves (zero bubble)" in session.why) is refused
+    assert capsys.readouterr().err.count("zero bubble") == refused

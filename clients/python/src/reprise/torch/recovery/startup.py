@@ -34,6 +34,7 @@ from torch import Tensor
 from reprise.errors import RepriseError
 from reprise.torch.internals.host import HostSaves
 from reprise.torch.internals.open_hooks import Hooks
+from reprise.torch.internals.pipelines import halves_backwards
 from reprise.torch.ladder.coordination import RankCoordinator
 from reprise.torch.ladder.ranks import Missing, Ranks
 from reprise.torch.meter.room import Room, room_on
@@ -57,6 +58,13 @@ FINER = 0.9  # of the budget, for a plan that has not seen the job
 
 class DoesNotFit(torch.OutOfMemoryError):
     """The plain first step comes near the limit: given up before the system ends the process."""
+
+
+ZERO_BUBBLE = (
+    "training without a plan: this pipeline's schedule runs each backward in two halves (zero "
+    "bubble), and autograd keeps what lies between them, which a plan cannot look into; GPipe, "
+    "1F1B and interleaved 1F1B are planned"
+)
 
 
 class Startup:
@@ -99,6 +107,10 @@ class Startup:
             return
         self._begun = True
         session, way, why = self._session, self._asked, "as requested"
+        if session.budget is not None and halves_backwards():
+            self.skip()
+            session.stop_planning(ZERO_BUBBLE)
+            return
         if way == "auto" and self.notes.died:
             way, why = (
                 self._elsewhere(),
