@@ -71,14 +71,17 @@ export function addressPicture(from: Addresses): AddressPicture {
         top: low + num(box.bytes) * perByte,
         category: style.category,
         title: box.owner === '' ? 'owner not known' : box.owner,
-        rows: [
-          ['size', formatBytes(num(box.bytes))],
-          ['address', addressText(from, box.address)],
-          ['from', box.before ? 'before what is shown' : formatDuration(began)],
-          ['until', box.after ? 'after what is shown' : formatDuration(ended)],
-          ['category', style.name],
-          ...(box.atPeak ? ([['peak', 'alive when most is']] as const) : []),
-        ],
+        // Made when they are read: of thousands of shapes a tooltip shows one.
+        get rows(): AddressShape['rows'] {
+          return [
+            ['size', formatBytes(num(box.bytes))],
+            ['address', addressText(from, box.address)],
+            ['from', box.before ? 'before what is shown' : formatDuration(began)],
+            ['until', box.after ? 'after what is shown' : formatDuration(ended)],
+            ['category', style.name],
+            ...(box.atPeak ? ([['peak', 'alive when most is']] as const) : []),
+          ];
+        },
       },
     ];
   });

@@ -11,6 +11,9 @@ from arming import arm, remove_all
 from local_agent import LocalAgent
 from torch import nn
 
+from reprise.torch.capture.captured import CapturedStep
+from reprise.torch.session import planning, tracing
+
 
 @pytest.fixture(autouse=True)
 def _removed() -> Iterator[None]:
@@ -18,10 +21,10 @@ def _removed() -> Iterator[None]:
     remove_all()
 
 
-def _trained(steps: int, share: float = 1.0) -> LocalAgent:
+def _trained(steps: int) -> LocalAgent:
     """Trains a network with buffers and in-place activations; returns its agent."""
     torch.manual_seed(0)
-    agent = LocalAgent(share=share)
+    agent = LocalAgent()
     blocks = [
         layer
         for _ in range(3)
@@ -59,3 +62,26 @@ def test_replays_of_a_traced_step_have_the_names_of_the_step_graph() -> None:
     assert replayed
     assert replayed <= known
     assert not any("built-in" in name for name in agent.op_names)
+
+
+def test_what_is_measured_after_a_captured_step_is_not_among_its_allocations(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    order: list[str] = []
+    end, captured = tracing.Tracing.end, planning.Planning.captured
+
+    def ended(self: tracing.Tracing) -> None:
+        order.append("recorded")
+        end(self)
+
+    def planned(self: planning.Planning, step: CapturedStep) -> None:
+        order.append("planned")
+        captured(self, step)
+
+    monkeypatch.setattr(tracing.Tracing, "end", ended)
+    monkeypatch.setattr(planning.Planning, "captured", planned)
+
+    _trained(3)
+
+    # Two plain steps, then the captured one, which is recorded before it is planned.
+    assert order[:4] == ["recorded", "recorded", "recorded", "planned"]

@@ -353,6 +353,7 @@ class Step:
         self._session.record.step(
             self.number, step_ns=step.step_ns, peak_bytes=step.peak_bytes, flags=abi.STEP_WINDOW
         )
+        self.tracing.end()  # before executors are measured, whose memory is not the step's
         self._session.unplanned.ended(step.peak_bytes)
         self._session.first_calls.captured(op.name for op in step.ops)
         if self._keeps_capture and self._one_thread:
@@ -360,7 +361,6 @@ class Step:
                 self._session.watched.captured(step)
             else:
                 self._session.planning.captured(step)
-        self.tracing.end()
 
     def abandon(self) -> None:
         """Forgets the step: it may be tried again, or given up. A capture of half a step is worth
