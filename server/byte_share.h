@@ -18,6 +18,8 @@ class ByteShare {
  public:
   explicit ByteShare(uint64_t most_bytes) : most_bytes_(most_bytes) {}
 
+  uint64_t most_bytes() const { return most_bytes_; }
+
   // Takes `bytes` of the share. Returns false, and takes nothing, if they do
   // not fit.
   bool Take(uint64_t bytes) {

@@ -153,7 +153,7 @@ class Daemon::Impl {
   std::unique_ptr<RunWatcher> watcher_;
   std::unique_ptr<WorkerPool> short_work_;
   std::unique_ptr<WorkerPool> planners_;
-  ByteShare sent_graphs_{kMaxSentBytes};
+  ByteShare sent_graphs_{options_.max_sent_graph_bytes};
   std::unique_ptr<Audit> audit_;
   std::unique_ptr<Services> services_;
   MethodTable methods_{metrics_};
@@ -371,6 +371,8 @@ Status Daemon::Impl::StartServices() {
   http_ = std::make_unique<HttpServer>(
       MakeHandler(*routes_),
       MakeUploadOpener(*routes_, *imports_, graph_posts_.get()));
+  // The first list of runs reads all of them: not while somebody waits for it.
+  (void)short_work_->Post([this] { (void)ListRuns(*services_, {}); });
   return OkStatus();
 }
 

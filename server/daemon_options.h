@@ -45,6 +45,8 @@ struct DaemonOptions {
   int64_t keep_bytes = 0;
   // Quota: what is stored of one run at most, in bytes; 0: no limit.
   int64_t max_run_bytes = 0;
+  // Step graphs that are being sent to it, all together. No flag sets it.
+  uint64_t max_sent_graph_bytes = uint64_t{256} << 20;
 };
 
 struct ParsedOptions {

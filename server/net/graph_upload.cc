@@ -43,10 +43,11 @@ class GraphPosts::Upload final : public HttpUpload {
 
   void Take(std::string part, Next next) override {
     if (!services_.sent_graphs.Take(part.size())) {
-      next(Refusal(ResourceExhausted(
-          StrCat("step graphs of ", kMaxSentBytes,
-                 " bytes are being sent already; try again when they are "
-                 "through"))));
+      next(Refusal(ResourceExhausted(StrCat(
+          "step graphs that are being sent may have ",
+          FormatBytes(static_cast<int64_t>(services_.sent_graphs.most_bytes())),
+          " together, and this one does not fit now; try again when others "
+          "are through"))));
       return;
     }
     sent_->bytes += part;

@@ -11,8 +11,8 @@
 // {"graphId":"..."}; errors are those of the RPC, as Connect spells them.
 //
 // A graph may have kMaxGraphUploadBytes. Graphs that are being sent over gRPC
-// and over HTTP share kMaxSentBytes; each that was received whole has an entry
-// in the audit and counts in the run's quota.
+// and over HTTP share Services::sent_graphs; each that was received whole has
+// an entry in the audit and counts in the run's quota.
 #pragma once
 
 #include <cstdint>

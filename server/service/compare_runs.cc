@@ -95,9 +95,11 @@ StatusOr<formats::PeakSide> SideOfRun(Services& services,
     if (!run.plan_id().empty() || !run.graph_id().empty()) return OkStatus();
     auto read = services.steps.Get(db, run_id, /*planned=*/false);
     if (read.status().code() == Code::kNotFound) {
-      return NotFound(StrCat("run ", run_id,
-                             ": nothing is known of its peak; it has no plan, "
-                             "no captured step and no traced one"));
+      return NotFound(StrCat(
+          "what was alive at the peak of run ",
+          run.name().empty() ? run_id : run.name(),
+          " is not known: it has no plan, and none of its steps was captured "
+          "or traced"));
     }
     ASSIGN_OR_RETURN(step, std::move(read));
     return OkStatus();

@@ -42,9 +42,6 @@ using PlanPusher =
     std::function<int(const std::string& run_id, const v1::Plan& plan,
                       const std::string& replaces)>;
 
-// Limit for the total size of step graphs that are being received.
-inline constexpr uint64_t kMaxSentBytes = 256 << 20;
-
 // Shared by all handlers; must outlive all calls.
 struct Services {
   Store& store;
@@ -54,7 +51,7 @@ struct Services {
   RunWatcher& watcher;
   WorkerPool& short_work;
   WorkerPool& planners;
-  ByteShare& sent_graphs;  // of PutGraph calls in progress
+  ByteShare& sent_graphs;  // of PutGraph calls in progress, over gRPC and HTTP
   StatusFiller fill_status;
   WindowOpener open_window;
   PlanPusher push_plan;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/str_cat.h"
+#include "base/units.h"
 #include "server/service/grpc_peer.h"
 
 namespace reprise::server {
@@ -71,10 +72,12 @@ class PutGraphCall final : public grpc::ServerReadReactor<v1::GraphPart> {
                                       " bytes; capture a shorter step"));
     }
     if (!uploads_.TakeRoom(bytes)) {
-      return ResourceExhausted(
-          StrCat("step graphs of ", kMaxSentBytes,
-                 " bytes are being sent already; try again when they are "
-                 "through"));
+      return ResourceExhausted(StrCat(
+          "step graphs that are being sent may have ",
+          FormatBytes(static_cast<int64_t>(
+              uploads_.services_.sent_graphs.most_bytes())),
+          " together, and this one does not fit now; try again when others "
+          "are through"));
     }
     bytes_ += bytes;
     if (parts_.empty()) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Receives step graphs over gRPC, in parts of at most 1 MiB. Together they hold
-// at most kMaxSentBytes. If a part does not fit, its call ends with
+// at most Services::sent_graphs has. If a part does not fit, its call ends with
 // RESOURCE_EXHAUSTED, and calls that have sent nothing for half a minute are
 // ended to make room for later ones. Each graph that was received whole has an
 // entry in the audit.

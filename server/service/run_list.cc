@@ -90,7 +90,7 @@ StatusOr<std::shared_ptr<const RunList::List>> RunList::Refresh(
                      LoadRuns(db, std::numeric_limits<int64_t>::max()));
     list->reserve(runs.size());
     for (v1::Run& run : runs) {
-      const std::string& id = run.run_id();
+      const std::string id = run.run_id();
       const uint64_t version = hub.VersionOf(id);
       const auto known = by_id_.find(id);
       std::shared_ptr<const Entry> entry;
@@ -99,7 +99,8 @@ StatusOr<std::shared_ptr<const RunList::List>> RunList::Refresh(
       } else {
         auto fresh = std::make_shared<Entry>();
         std::string made_of;
-        ASSIGN_OR_RETURN(fresh->run, LoadRunWithVerdict(db, id, &made_of));
+        fresh->run = std::move(run);
+        RETURN_IF_ERROR(AddVerdict(db, fresh->run, &made_of));
         fresh->version = version;
         fresh->title = Lower(TitleOf(fresh->run));
         fresh->text = Lower(StrCat(fresh->title, "\n", id, "\n",

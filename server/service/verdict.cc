@@ -263,9 +263,8 @@ StatusOr<v1::Verdict> RunReports::Verdict(Database& db, const v1::Run& run) {
   return verdict;
 }
 
-StatusOr<v1::Run> LoadRunWithVerdict(Database& db, const std::string& run_id,
-                                     std::string* made_of) {
-  ASSIGN_OR_RETURN(v1::Run run, LoadRun(db, run_id));
+Status AddVerdict(Database& db, v1::Run& run, std::string* made_of) {
+  const std::string& run_id = run.run_id();
   std::optional<v1::Verdict> stored;
   std::string source;
   if (run.state() != v1::RUN_STATE_RUNNING) {
@@ -281,6 +280,12 @@ StatusOr<v1::Run> LoadRunWithVerdict(Database& db, const std::string& run_id,
     if (made_of != nullptr) *made_of = source;
   }
   Describe(run);
+  return OkStatus();
+}
+
+StatusOr<v1::Run> LoadRunWithVerdict(Database& db, const std::string& run_id) {
+  ASSIGN_OR_RETURN(v1::Run run, LoadRun(db, run_id));
+  RETURN_IF_ERROR(AddVerdict(db, run));
   return run;
 }
 

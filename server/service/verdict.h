@@ -118,10 +118,12 @@ class RunReports {
   v1::StepGraph graph_;
 };
 
-// Returns a run with its verdict, standing and ending; of a run that is over
-// the stored verdict, else one of all its reports, which sets `made_of` to its
-// VerdictSource. NOT_FOUND.
-StatusOr<v1::Run> LoadRunWithVerdict(Database& db, const std::string& run_id,
-                                     std::string* made_of = nullptr);
+// Adds verdict, standing and ending to a run as it is stored: of a run that is
+// over the stored verdict, else one of all its reports, which sets `made_of` to
+// its VerdictSource.
+Status AddVerdict(Database& db, v1::Run& run, std::string* made_of = nullptr);
+
+// Returns a run with all of that. NOT_FOUND.
+StatusOr<v1::Run> LoadRunWithVerdict(Database& db, const std::string& run_id);
 
 }  // namespace reprise::server

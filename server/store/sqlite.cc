@@ -3,6 +3,8 @@
 // Databases in a SQLite file.
 #include <sqlite3.h>
 
+#include <map>
+
 #include "base/str_cat.h"
 #include "server/store/database.h"
 
@@ -47,11 +49,55 @@ Status ToStatus(sqlite3* database, int result, std::string_view doing) {
   }
 }
 
+// ---- PreparedStatements ----
+
+struct Finalize {
+  void operator()(sqlite3_stmt* s) const { sqlite3_finalize(s); }
+};
+using OwnedStatement = std::unique_ptr<sqlite3_stmt, Finalize>;
+
+// Statements of one connection that nobody uses now, by their text: preparing
+// one takes longer than most of them run. A list of runs runs three per run.
+class PreparedStatements {
+ public:
+  // Returns null if there is none with this text.
+  OwnedStatement Take(std::string_view sql) {
+    const auto found = idle_.find(sql);
+    if (found == idle_.end()) return nullptr;
+    OwnedStatement statement = std::move(found->second);
+    idle_.erase(found);
+    return statement;
+  }
+
+  void Give(OwnedStatement statement) {
+    const char* sql = sqlite3_sql(statement.get());
+    if (closed_ || sql == nullptr || idle_.size() >= kMostIdle) return;
+    sqlite3_reset(statement.get());
+    sqlite3_clear_bindings(statement.get());
+    idle_.emplace(sql, std::move(statement));
+  }
+
+  // The connection ends.
+  void Close() {
+    closed_ = true;
+    idle_.clear();
+  }
+
+ private:
+  static constexpr size_t kMostIdle = 128;
+
+  std::multimap<std::string, OwnedStatement, std::less<>> idle_;
+  bool closed_ = false;
+};
+
 // ---- Statement ----
 
 class SqliteStatement final : public StatementDriver {
  public:
-  explicit SqliteStatement(sqlite3_stmt* statement) : statement_(statement) {}
+  SqliteStatement(OwnedStatement statement,
+                  std::shared_ptr<PreparedStatements> from)
+      : statement_(std::move(statement)), from_(std::move(from)) {}
+  ~SqliteStatement() override { from_->Give(std::move(statement_)); }
 
   Status Bind(int index, int64_t value) override {
     return Bound(sqlite3_bind_int64(get(), index, value));
@@ -113,16 +159,13 @@ class SqliteStatement final : public StatementDriver {
   }
 
  private:
-  struct Finalize {
-    void operator()(sqlite3_stmt* s) const { sqlite3_finalize(s); }
-  };
-
   sqlite3_stmt* get() const { return statement_.get(); }
   Status Bound(int result) const {
     return ToStatus(sqlite3_db_handle(get()), result, "bind");
   }
 
-  const std::unique_ptr<sqlite3_stmt, Finalize> statement_;
+  OwnedStatement statement_;
+  const std::shared_ptr<PreparedStatements> from_;
 };
 
 // ---- Database ----
@@ -130,18 +173,24 @@ class SqliteStatement final : public StatementDriver {
 class SqliteDatabase final : public DatabaseDriver {
  public:
   explicit SqliteDatabase(sqlite3* database) : database_(database) {}
+  ~SqliteDatabase() override { prepared_->Close(); }
 
   // What is fetched is one row at a time anyway.
   StatusOr<std::unique_ptr<StatementDriver>> Prepare(std::string_view sql,
                                                      Fetch) override {
-    sqlite3_stmt* statement = nullptr;
-    const int result =
-        sqlite3_prepare_v2(database_.get(), sql.data(),
-                           static_cast<int>(sql.size()), &statement, nullptr);
-    if (result != SQLITE_OK) {
-      return ToStatus(database_.get(), result, "prepare");
+    OwnedStatement statement = prepared_->Take(sql);
+    if (statement == nullptr) {
+      sqlite3_stmt* made = nullptr;
+      const int result = sqlite3_prepare_v3(
+          database_.get(), sql.data(), static_cast<int>(sql.size()),
+          SQLITE_PREPARE_PERSISTENT, &made, nullptr);
+      if (result != SQLITE_OK) {
+        return ToStatus(database_.get(), result, "prepare");
+      }
+      statement.reset(made);
     }
-    return std::unique_ptr<StatementDriver>(new SqliteStatement(statement));
+    return std::unique_ptr<StatementDriver>(
+        new SqliteStatement(std::move(statement), prepared_));
   }
 
   Status Execute(const std::string& sql) override {
@@ -178,6 +227,8 @@ class SqliteDatabase final : public DatabaseDriver {
     void operator()(sqlite3* d) const { sqlite3_close_v2(d); }
   };
   const std::unique_ptr<sqlite3, Close> database_;
+  const std::shared_ptr<PreparedStatements> prepared_ =
+      std::make_shared<PreparedStatements>();
 };
 
 // The value of PRAGMA auto_vacuum for INCREMENTAL.

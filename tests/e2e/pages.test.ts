@@ -562,6 +562,23 @@ describe('many runs', () => {
     await peak.getByRole('row', {name: /^activations/}).waitFor();
   });
 
+  test('a run of which nothing was recorded is compared by figures, and says why not by owner', async () => {
+    const job = new Job(daemon, 'bare', 'bare job');
+    await job.step({planId: '', peakBytes: 30 * MIB, stepNs: 9_000_000});
+    job.bye();
+    const page = await open('/compare?a=whole&b=bare');
+
+    await page.getByRole('region', {name: 'Figures'}).getByText('bare job').waitFor();
+    const peak = page.getByRole('region', {name: 'Alive at the peak'});
+    const said = peak.getByText(
+      'Not compared, because what was alive at the peak of run bare job is not known: ' +
+        'it has no plan, and none of its steps was captured or traced.',
+    );
+    await said.waitFor();
+    expect(await said.getAttribute('class')).toContain('soft');
+    expect(await peak.getByRole('button').count()).toBe(0);
+  });
+
   test('runs are removed after a question; one that is under way is not', async () => {
     for (const name of ['old', 'older']) {
       const job = new Job(daemon, name, `${name} job`);

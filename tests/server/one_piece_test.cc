@@ -6,6 +6,8 @@
 #include <gmock/gmock.h>
 #include <google/protobuf/util/json_util.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <nlohmann/json.hpp>
 
@@ -119,6 +121,55 @@ TEST(PutGraphOverHttpTest, RefusesWhatItWouldNotKeepBeforeItIsSent) {
                          "close\r\nContent-Type: application/json\r\n"
                          "Content-Length: 2\r\n\r\n{}")),
               StartsWith("HTTP/1.1 401"));
+}
+
+// Four uploads hold a fifth of the limit less than all of it; the fifth does not
+// fit, whether it comes over HTTP or over gRPC.
+TEST(PutGraphOverHttpTest, GraphsThatAreBeingSentHaveALimitTogether) {
+  DaemonOptions options = TestServer::DefaultOptions();
+  options.max_sent_graph_bytes = 1'000'000;
+  TestServer server(options);
+  const auto head = [&](size_t bytes) {
+    return StrCat("POST ", kPutGraph, " HTTP/1.1\r\nHost: localhost\r\n",
+                  server.authorization(),
+                  "Connection: close\r\nContent-Type: application/json\r\n"
+                  "Content-Length: ",
+                  bytes, "\r\n\r\n");
+  };
+  const std::string part(240'000, ' ');
+  std::vector<int> sending;
+  for (int i = 0; i < 4; ++i) {
+    sending.push_back(ConnectTo(server.daemon().http_address()));
+    const std::string request = head(part.size() + 1) + part;
+    ASSERT_EQ(::send(sending.back(), request.data(), request.size(), 0),
+              static_cast<ssize_t>(request.size()));
+  }
+  const std::string graph =
+      formats::WriteGraphText(SmallGraph()) + std::string(100'000, '\n');
+
+  std::string refused;
+  EXPECT_TRUE(Eventually([&] {
+    refused = server.Post(kPutGraph, kJson, graph);
+    return refused.starts_with("HTTP/1.1 429");
+  })) << refused;
+  EXPECT_THAT(refused,
+              HasSubstr("step graphs that are being sent may have 976.6 KiB "
+                        "together, and this one does not fit now"));
+  grpc::ClientContext context;
+  v1::GraphRef ref;
+  const auto writer = server.planner().PutGraph(&context, &ref);
+  v1::GraphPart over_grpc;
+  over_grpc.set_data(part);
+  writer->Write(over_grpc);
+  writer->WritesDone();
+  EXPECT_EQ(writer->Finish().error_code(),
+            grpc::StatusCode::RESOURCE_EXHAUSTED);
+
+  // What an upload held is free when it is given up.
+  for (const int fd : sending) ::close(fd);
+  EXPECT_TRUE(Eventually([&] {
+    return server.Post(kPutGraph, kJson, graph).starts_with("HTTP/1.1 200");
+  }));
 }
 
 // ---- Streams in one piece ----

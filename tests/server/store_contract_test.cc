@@ -102,6 +102,33 @@ TEST_P(BothStores, AWriteWhoseStatementFailedStoresNothing) {
   EXPECT_EQ(Count("SELECT count(*) FROM runs"), 0);
 }
 
+TEST_P(BothStores, StatementsOfOneTextDoNotDisturbEachOther) {
+  Write([](Database& db) -> Status {
+    RETURN_IF_ERROR(EnsureRun(db, "a", 1));
+    return EnsureRun(db, "b", 2);
+  });
+
+  const Status status = store_->Read([](Database& db) -> Status {
+    constexpr char kSql[] = "SELECT run_id FROM runs ORDER BY run_id";
+    ASSIGN_OR_RETURN(Statement one, db.Prepare(kSql));
+    EXPECT_TRUE(*one.Step());
+    {
+      ASSIGN_OR_RETURN(Statement other, db.Prepare(kSql));
+      EXPECT_TRUE(*other.Step());
+      EXPECT_EQ(other.Text(0), "a");
+    }
+    // The other one ended in the middle; it begins anew.
+    ASSIGN_OR_RETURN(Statement again, db.Prepare(kSql));
+    EXPECT_TRUE(*again.Step());
+    EXPECT_EQ(again.Text(0), "a");
+    EXPECT_TRUE(*one.Step());
+    EXPECT_EQ(one.Text(0), "b");
+    return OkStatus();
+  });
+
+  EXPECT_TRUE(status.ok()) << status.message();
+}
+
 TEST_P(BothStores, AReaderSeesOneMoment) {
   Write([](Database& db) { return EnsureRun(db, "a", 1); });
 
