@@ -268,6 +268,27 @@ def test_a_libcupti_that_is_newer_than_the_driver_is_a_warning(
     assert "REPRISE_CUPTI_PATH" in line["advice"]
 
 
+def test_a_libcupti_that_crashes_without_a_driver_is_no_problem_there(
+    reprise: Reprise, tmp_path: Path
+) -> None:
+    # As that of CUDA 13.2, which calls itself until its stack is full.
+    source = tmp_path / "cupti.c"
+    source.write_text("int cuptiGetVersion(unsigned *v) { *v = 0; __builtin_trap(); }\n")
+    fake = tmp_path / "libcupti.so.13"
+    compiled(source, fake)
+
+    alone = lines(reprise, REPRISE_CUPTI_PATH=str(fake))
+    driver(tmp_path, 13020)
+    path = str(tmp_path)
+    beside = lines(reprise, code=1, LD_LIBRARY_PATH=path, REPRISE_CUPTI_PATH=str(fake))
+
+    (line,) = [line for line in alone if str(fake) in line["found"]]
+    assert line["health"] == "ok"
+    assert "only where there is an NVIDIA driver, so it was not checked" in line["found"]
+    (line,) = [line for line in beside if line["found"] == f"{fake}: is no working libcupti"]
+    assert line["health"] == "problem"
+
+
 # ---- The daemon -----------------------------------------------------------------
 
 
