@@ -43,15 +43,17 @@ def measured(build: Any, how: dict[str, Any]) -> dict[str, Any]:
         except reprise.InfeasibleBudget as refusal:
             proof = refusal.plan.bound_proof.name.lower() if refusal.plan else "none"
             return {"refused": str(refusal), "proof": proof}
-        config = v1.ConfigProto()
-        config.graph_options.rewrite_options.disable_meta_optimizer = True
-        with v1.Session(graph=graph, config=config) as session:
+        fetches = [loss, *grads]
+        # As TensorFlow has it by default, with Grappler, which leaves planned graphs alone.
+        with v1.Session(graph=graph) as session:
             session.run([variable.initializer for variable in variables])
-            fetches = [loss, *grads]
             session.run(fetches, feed)
             if not how:
-                values, metadata = run_traced(session, fetches, feed)
-                return {"values": values, "peak": peak_bytes(metadata)}
+                _, metadata = run_traced(session, fetches, feed)
+                return {
+                    "values": as_written(graph, variables, fetches, feed),
+                    "peak": peak_bytes(metadata),
+                }
             values, found = planned.validate(session, fetches, feed)
             applied = planned.applied_to(graph)
             assert applied is not None
@@ -68,6 +70,17 @@ def measured(build: Any, how: dict[str, Any]) -> dict[str, Any]:
                 "overhead": applied.predicted.time_ns / applied.base.time_ns - 1,
                 "within": found.within,
             }
+
+
+def as_written(graph: Any, variables: Any, fetches: Any, feed: Any) -> Any:
+    """What a plain graph gives if Grappler does not rewrite it."""
+    import tensorflow as tf
+
+    config = tf.compat.v1.ConfigProto()
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    with tf.compat.v1.Session(graph=graph, config=config) as session:
+        session.run([variable.initializer for variable in variables])
+        return session.run(fetches, feed)
 
 
 def at_its_peak(applied: Any) -> dict[str, Any]:
@@ -144,13 +157,14 @@ def line(row: dict[str, Any]) -> str:
 
 HEAD = """# TensorFlow under budgets
 
-Measured by `python -m bench.tensorflow.run` with TensorFlow {version} on a CPU, oneDNN and grappler
-off (grappler rewrites a plain graph in other ways than a planned one, and with other bits). MiB
-above variables and inputs, from TensorFlow's allocation records of one step. *plain*:
-`tf.gradients` as it is; a share as `0.5x` is of the step in a fixed order, whose peak is lower
-already. *again*: ops that run a second time. *overhead*: predicted from the times of one traced
-step. *differ*: losses and gradients that are not equal bit for bit. A refusal is `checked` where
-the planner's verifier accepted its proof. *collection* keeps the output of every block.
+Measured by `python -m bench.tensorflow.run` on {day} with TensorFlow {version}, a CPU, oneDNN off,
+Grappler on as by default (it rewrites the plain graph and leaves planned ones alone). MiB above
+variables and inputs, from TensorFlow's allocation records of one step. *plain*: `tf.gradients` as
+it is; a share as `0.5x` is of the step in a fixed order, whose peak is lower already. *again*: ops
+that run a second time. *overhead*: predicted from the times of one traced step. *differ*: losses
+and gradients that are not equal bit for bit to those of the graph as written (without Grappler). A
+refusal is `checked` where the planner's verifier accepted its proof. *collection* keeps the output
+of every block.
 
 | net | | plain | budget | predicted | measured | again | overhead | differ |
 |---|---|---|---|---|---|---|---|---|
@@ -202,7 +216,9 @@ def main() -> None:
 def table(rows: list[dict[str, Any]], chains: list[dict[str, Any]]) -> str:
     import tensorflow as tf
 
-    text = HEAD.format(version=tf.__version__) + "".join(line(row) + "\n" for row in rows)
+    text = HEAD.format(
+        version=tf.__version__, day=time.strftime("%Y-%m-%d", time.gmtime())
+    ) + "".join(line(row) + "\n" for row in rows)
     text += AT_ITS_PEAK + "".join(
         f"| {row['net']} | {row['how']} | {row['copies']} | {row['overhead']:+.1%} | "
         f"{row['plan_copies']} | {row['plan_overhead']:+.1%} |\n"

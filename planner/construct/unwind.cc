@@ -38,6 +38,7 @@ class Walk {
         value_(problem.bytes.size(), kNoValue),
         is_held_(problem.bytes.size(), 0),
         place_(problem.bytes.size(), 0),
+        stays_(problem.bytes.size(), 0),
         reruns_(problem.op_count, 0),
         live_(problem.static_bytes) {
     int64_t sum = 0;
@@ -46,8 +47,15 @@ class Walk {
       const Op& op = problem.graph->ops[o];
       if (op.kind == OpKind::kSeeded) state_[o] = op.state_bytes;
       for (const ValueId v : problem.versions.Make(o)) {
-        // A pinned life must continue where its storage is written again.
-        if (problem.graph->storages[StorageOf(v)].pinned) may_rerun_[o] = 0;
+        const StorageId s = StorageOf(v);
+        if (!problem.graph->storages[s].pinned) continue;
+        // A pinned life continues where its storage is written again. Of one
+        // that is changed in place, the version may then be another.
+        if (problem.versions.IsFirst(v) && v == problem.versions.Last(s)) {
+          stays_[s] = 1;
+        } else {
+          may_rerun_[o] = 0;
+        }
       }
     }
     // Cheap ops are not free: every exec costs memory traffic and adds to the
@@ -157,6 +165,10 @@ class Walk {
     }
   }
 
+  // Returns whether a value is present before the run of its maker, too.
+  bool Stays(ValueId v, OpId maker) const {
+    return stays_[StorageOf(v)] != 0 && maker != at_;
+  }
   OpId MakerOf(ValueId v) const { return problem_.versions.maker[v]; }
   // Returns whether a value's maker may run again before the first run of at_.
   bool MayRerun(ValueId v) const {
@@ -173,6 +185,10 @@ class Walk {
     if (o != at_ && reruns_[o] == 0) bytes += state_[o];
     for (const StorageId s : problem_.Writes(o)) {
       if (level_[s] == 0) bytes += problem_.bytes[s];
+      if (stays_[s] != 0 && o != at_ &&
+          problem_.capabilities.duplicate_outputs) {
+        bytes += problem_.bytes[s];
+      }
     }
     const auto needs = problem_.versions.Need(o);
     for (const ValueId v : needs) {
@@ -187,10 +203,15 @@ class Walk {
     execs_.push_back(o);
     if (reruns_[o]++ == 0) live_ += state_[o];
   }
-  // Replaces an op's outputs in the set by its inputs.
+  // Replaces an op's outputs in the set by its inputs. What is pinned stays
+  // from the op's first run on.
   void Replace(OpId o, uint8_t level, std::vector<ValueId>* entered) {
     for (const ValueId v : problem_.versions.Make(o)) {
-      if (Has(v)) Drop(StorageOf(v));
+      if (Stays(v, o)) {
+        if (!Has(v)) Set(v, kInSet);
+      } else if (Has(v)) {
+        Drop(StorageOf(v));
+      }
     }
     for (const ValueId v : problem_.versions.Need(o)) {
       if (level_[StorageOf(v)] != 0) continue;
@@ -242,7 +263,7 @@ class Walk {
     for (const ValueId v : problem_.versions.Make(o)) {
       if (!IsClearFor(v)) return false;
       // A value that may not be recomputed would have to be.
-      if (Has(v) && o != at_ && !MayRerun(v)) return false;
+      if (Has(v) && o != at_ && !Stays(v, o) && !MayRerun(v)) return false;
     }
     for (const ValueId v : problem_.versions.Need(o)) {
       if (!IsClearFor(v) && !MadeBy(o, value_[StorageOf(v)])) return false;
@@ -512,6 +533,7 @@ class Walk {
   std::vector<uint8_t> is_held_;    // by storage: its first life is held
   std::vector<StorageId> set_;
   std::vector<int32_t> place_;   // by storage: in set_
+  std::vector<uint8_t> stays_;   // by storage: pinned, and in one version
   std::vector<int32_t> reruns_;  // by op
   std::vector<OpId> execs_;      // from the end
   std::vector<Change> changes_;  // since the last first run

@@ -75,6 +75,53 @@ TEST(UnwindTest, FindsNothingWhereAnOpThatRunsOnceHasToWait) {
   EXPECT_TRUE(execs.empty());
 }
 
+TEST(UnwindTest, RunsAnOpAgainOfWhichAnotherOutputIsPinned) {
+  // a also makes p 1, which stays: 4 + 8 + 1 + 1 = 14 without a second run, and
+  // 13 with one, at b.
+  StepGraph graph = Four();
+  graph.storages.push_back({.bytes = 1, .pinned = true});
+  graph.ops[0].writes.push_back(4);
+  graph.required.push_back(4);
+  for (const bool twice : {false, true}) {
+    const Problem problem = MakeProblem(graph, {.duplicate_outputs = twice});
+    Effort effort(1'000'000, kNever);
+
+    const auto execs =
+        Unwind(problem, {.budget_bytes = 13, .mark_percent = 100}, effort);
+
+    EXPECT_EQ(execs, (std::vector<OpId>{0, 1, 2, 0, 3}));
+    const auto evaluation = Replay(problem, execs);
+    ASSERT_TRUE(evaluation.ok()) << evaluation.status().message();
+    EXPECT_EQ(evaluation->peak_bytes, 13);
+  }
+}
+
+TEST(UnwindTest, KeepsWhatIsPinned) {
+  Random random(9);
+  int found = 0;
+  for (int i = 0; i < 60; ++i) {
+    StepGraph graph = PureTangle(random, 50);
+    for (Storage& storage : graph.storages) {
+      storage.pinned = random.Percent(20);
+    }
+    const Problem problem =
+        MakeProblem(graph, {.duplicate_outputs = random.Percent(50)});
+    const int64_t budget =
+        problem.base.peak_bytes * (75 + random.Below(25)) / 100;
+    Effort effort(kMany, kNever);
+    const auto execs = Unwind(
+        problem, {.budget_bytes = budget, .most_ticks = 2'000'000}, effort);
+    if (execs.empty()) continue;
+
+    const auto evaluation = Replay(problem, execs);
+
+    ASSERT_TRUE(evaluation.ok())
+        << "graph " << i << ": " << evaluation.status().message();
+    found += evaluation->peak_bytes <= budget;
+  }
+  EXPECT_GE(found, 20);
+}
+
 TEST(UnwindTest, KeepsBudgetsCloseToTheLargestWorkingSet) {
   Random random(7);
   int found = 0;

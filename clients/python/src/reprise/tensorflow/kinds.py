@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import tensorflow as tf
+
 __all__ = ["forwards", "forwards_second", "is_source", "is_view", "kind_of", "reads_sizes_only"]
 
 # What a step reads but does not compute: parameters, inputs, constants. They are static memory.
@@ -60,9 +62,12 @@ _FORWARDING = frozenset({
 })
 # fmt: on
 
-# Ops that write their second output over their first input if no other op needs it.
+# Ops that write their second output over their first input if no other op needs it. TensorFlow 2.16
+# makes a new tensor for the dense one.
 _FORWARDING_SECOND = frozenset(
-    {"SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"}
+    {"SparseSoftmaxCrossEntropyWithLogits"}
+    if tf.__version__.startswith("2.16.")
+    else {"SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"}
 )
 
 # Ops that read the shape of a tensor but not its elements.
