@@ -90,6 +90,8 @@ describe('a PyTorch job that ran out of memory', () => {
     await page.getByText('Nobody said how much was free').waitFor();
     const fitted = page.getByRole('region', {name: 'What would have fitted'});
     await fitted.getByText('The smallest budget with a known plan is').waitFor();
+    // Its batch was eight times that of the captured step.
+    await fitted.getByText('is not known to be the same').waitFor();
     await fitted.getByRole('link', {name: 'See this plan'}).click();
     await page.getByRole('heading', {name: 'Use this plan'}).waitFor();
     expect(page.url()).toContain('/runs/real/plan?budget=');

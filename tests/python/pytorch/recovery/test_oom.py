@@ -132,6 +132,24 @@ def test_every_live_byte_is_reported_and_most_of_them_with_their_maker(
         assert moment["plan_id"] == f"{1:016x}"
 
 
+def test_a_step_with_a_larger_input_is_not_called_the_one_that_was_planned(scarce: None) -> None:
+    agent, model = LocalAgent(), Hungry()
+    session = arm(model, agent, verify_every=0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(7):
+        step(model, optimizer)
+    assert session.plan is not None
+
+    model.fail = True
+    # The first is captured; from then on they run under the plan of the smaller step.
+    for _ in range(3):
+        with pytest.raises(torch.OutOfMemoryError):
+            model(torch.randn(64, 32))
+
+    assert len(agent.moments) >= 3
+    assert not any("plan_id" in moment or "graph_id" in moment for moment in agent.moments)
+
+
 def test_finding_what_filled_the_memory_unpacks_nothing() -> None:
     def refuse(_: Any) -> Tensor:
         raise AssertionError("unpacked")

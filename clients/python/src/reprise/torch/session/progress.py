@@ -37,8 +37,14 @@ class Progress:
     def begin(self, run: Run | None) -> None:
         """Tells the agent that a step has begun."""
         plan = self._session.plan
-        if run is not None and plan is not None:
+        if plan is not None and self._is_captured(run):
             self._session.agent.step_under(int(plan.graph_id or "0", 16), plan.plan_number)
+
+    def _is_captured(self, run: Run | None) -> bool:
+        """Returns whether the step under way is the one that its plan was made of. A plan runs
+        steps with inputs of other sizes, too, to which none of its bytes belong."""
+        rung = self._session.planning.rung
+        return run is not None and rung is not None and rung.key == self._session.step.key
 
     def enter(self, phase: int) -> None:
         """Notes the phase of the step, numbered as reprise.v1.Phase; 0: between two steps."""
@@ -77,7 +83,7 @@ class Progress:
         facts |= {"free_bytes": free, "total_bytes": total}
         facts["module"] = moment.module_of(session.model, error)
         run, plan = session.step.run, session.plan
-        if run is not None and plan is not None:
+        if run is not None and plan is not None and self._is_captured(run):
             facts |= {"graph_id": plan.graph_id, "plan_id": plan.plan_id}
             if run.armed and run.op is not None:
                 facts["op"] = run.op
