@@ -28,9 +28,9 @@
 // it and something later needs another, the latter is recomputed first: undoing
 // an op that mutates leads to the version before, undoing the writer to none. A
 // storage that the program holds until some op enters the set at that op and
-// leaves it with its first writer. What is pinned stays where its op runs again for
-// another output. A generator's state is present from the last
-// run of its op, which is met first, to the first run.
+// leaves it with its first writer. What is pinned stays where its op runs again
+// for another output. A generator's state is present from the last run of its
+// op, which is met first, to the first run.
 //
 // A low mark leaves room in which values can still be reduced; a high one needs
 // fewer re-runs. The caller tries several.

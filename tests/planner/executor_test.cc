@@ -128,6 +128,23 @@ TEST(ExecutorTest, AMillionTicksAreEnoughForAPlanOfAPerceptron) {
   }
 }
 
+TEST(ExecutorTest, RegionsCostAPerceptronNoMoreThanAnyScheduleAtHalfItsMemory) {
+  const StepGraph graph = Perceptron(16);
+  const int64_t budget = MakeProblem(graph, {}).base.peak_bytes / 2;
+  const Plan free = MustPlan(graph, {.budget_bytes = budget});
+  ASSERT_TRUE(free.feasible);
+  ASSERT_GT(free.overhead, 0);
+  for (const Execution execution : {Execution::kOnce, Execution::kNested}) {
+    const Request request{.budget_bytes = budget,
+                          .capabilities = {.execution = execution}};
+
+    const Plan plan = MustPlan(graph, request);
+
+    EXPECT_TRUE(plan.feasible);
+    EXPECT_EQ(plan.evaluation.time_ns, free.evaluation.time_ns);
+  }
+}
+
 TEST(ExecutorTest, ReportsNoOverheadThatItsPlansDoNotHave) {
   const StepGraph graph = Perceptron(16);
   // At this budget, regions that run once need more time than schedules.
