@@ -357,9 +357,42 @@ def test_the_example_of_another_framework_keeps_its_budget_and_every_bit(
     assert lines["gradients"] == "0 of 6 differ"
 
 
-def block(root: Path, language: str) -> str:
+def block(root: Path, language: str, number: int = 1) -> str:
     text = (root / "docs/api.md").read_text()
-    return text.split(f"```{language}\n")[1].split("```")[0]
+    return text.split(f"```{language}\n")[number].split("```")[0]
+
+
+def test_the_client_of_the_page_needs_nothing_but_the_standard_library(
+    beside: Any, root: Path, tmp_path: Path
+) -> None:
+    import subprocess
+    import sys
+
+    script = block(root, "python", 2)
+    assert len([line for line in script.splitlines() if line]) <= 30
+    assert "import reprise" not in script
+    (tmp_path / "token").write_text(f"{beside.token}\n")
+    script = script.replace("http://127.0.0.1:7070", beside.url)
+    script = script.replace("~/.local/state/reprise/token", str(tmp_path / "token"))
+
+    def run(graph: str) -> subprocess.CompletedProcess[str]:
+        (tmp_path / "step.json").write_text(graph)
+        command = [sys.executable, "-I", "-c", script]
+        return subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        )
+
+    done = run(layers().to_json())
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("It fits in"), done
+    budgets = [int(line.split()[0]) for line in done.stdout.splitlines()[1:] if line[0].isdigit()]
+    assert len(budgets) >= 2
+    assert budgets[:2] == sorted(budgets[:2], reverse=True)
+
+    refused = run("{}")
+    assert refused.returncode == 1
+    assert "ops" in refused.stderr
+    assert "Traceback" not in refused.stderr
 
 
 def test_the_lines_of_the_page_run_in_python_and_with_curl(
