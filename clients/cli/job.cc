@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
@@ -28,7 +29,33 @@ void Forward(int number, siginfo_t* info, void*) {
   if (g_job > 0 && info->si_code != SI_KERNEL) kill(g_job, number);
 }
 
+Status CannotStart(const std::string& program, int error) {
+  const std::string message =
+      StrCat(program, ": cannot be started: ", std::strerror(error));
+  return error == ENOENT ? NotFound(message) : PermissionDenied(message);
+}
+
 }  // namespace
+
+Status CheckProgram(const std::string& program) {
+  if (program.find('/') != std::string::npos) {
+    return access(program.c_str(), X_OK) == 0 ? OkStatus()
+                                              : CannotStart(program, errno);
+  }
+  const char* const set = getenv("PATH");
+  const std::string path = set == nullptr ? "/bin:/usr/bin" : set;
+  int error = ENOENT;
+  for (size_t at = 0; at <= path.size();) {
+    const size_t end = std::min(path.find(':', at), path.size());
+    // An empty entry is the working folder.
+    const std::string file =
+        StrCat(end == at ? "." : path.substr(at, end - at), "/", program);
+    if (access(file.c_str(), X_OK) == 0) return OkStatus();
+    if (errno == EACCES) error = EACCES;
+    at = end + 1;
+  }
+  return CannotStart(program, error);
+}
 
 StatusOr<JobResult> RunJob(
     const std::vector<std::string>& command,
@@ -64,9 +91,7 @@ StatusOr<JobResult> RunJob(
   posix_spawnattr_destroy(&attributes);
   if (error != 0) {
     sigprocmask(SIG_SETMASK, &before, nullptr);
-    const std::string message =
-        StrCat(command[0], ": cannot be started: ", std::strerror(error));
-    return error == ENOENT ? NotFound(message) : PermissionDenied(message);
+    return CannotStart(command[0], error);
   }
   g_job = pid;
   struct sigaction action {};

@@ -19,6 +19,14 @@ struct JobResult {
   int signal = 0;
 };
 
+// NOT_FOUND, PERMISSION_DENIED: there is no such program in PATH or at this
+// path, or it may not be executed.
+Status CheckProgram(const std::string& program);
+
+// Exit codes of shells for these two.
+inline constexpr int kExitNotExecutable = 126;
+inline constexpr int kExitNoProgram = 127;
+
 // Runs `command` (found in PATH) with `environment` added, and waits for it.
 // NOT_FOUND, PERMISSION_DENIED: it cannot be started.
 StatusOr<JobResult> RunJob(

@@ -195,6 +195,12 @@ int RunCommand::Run(const Globals& globals, Console& console) {
     const auto endpoint = ParseEndpoint(globals.server);
     if (!endpoint.ok()) return console.UsageError(endpoint.status().message());
   }
+  // Before a daemon is started for it, and a page named.
+  if (const Status program = CheckProgram(job_[0]); !program.ok()) {
+    return console.Fail(
+        program.code() == Code::kNotFound ? kExitNoProgram : kExitNotExecutable,
+        program.message());
+  }
   console.LeaveStdout();
   // Before any thread is started.
   StatusOr<Environment> slot = Environment{};

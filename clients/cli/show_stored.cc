@@ -97,17 +97,22 @@ void PrintVerdict(const v1::Verdict& v, Console& console) {
   }
   const auto row = [&](const char* name, int64_t peak, int64_t step) {
     if (peak <= 0 && step <= 0) return;
-    console.Line(StrCat("  ", Left(name, 12), "peak ",
-                        Left(FormatBytes(peak), 11), "step ",
-                        FormatDuration(step)));
+    std::string line = StrCat("  ", Left(name, 12));
+    if (peak > 0) line += StrCat("peak ", Left(FormatBytes(peak), 11));
+    // Of a run that ended before a planned step was timed there is none.
+    if (step > 0) line += StrCat("step ", FormatDuration(step));
+    console.Line(line);
   };
   row("no plan", v.base_peak_bytes(), v.base_step_ns());
   row("predicted", v.predicted_peak_bytes(), v.predicted_step_ns());
   row("measured", v.measured_peak_bytes(), v.measured_step_ns());
   if (v.planned_steps() > 0) {
-    console.Line(StrCat(
-        "  ", v.planned_steps(), " steps under the plan, ", v.mismatches(),
-        " mismatches: ", v.validated() ? "validated" : "not validated"));
+    console.Line(StrCat("  ", v.planned_steps(),
+                        v.planned_steps() == 1 ? " step under the plan, "
+                                               : " steps under the plan, ",
+                        v.mismatches(),
+                        v.mismatches() == 1 ? " mismatch: " : " mismatches: ",
+                        v.validated() ? "validated" : "not validated"));
   }
 }
 
@@ -125,8 +130,12 @@ int ShowRun(v1::Run run, bool open, const ServerClient& client,
   } else {
     std::string head = StrCat("run ", run.run_id());
     if (!run.name().empty()) head += "  " + run.name();
-    console.Line(StrCat(head, "  ", StateWord(run.state()), "  ", run.steps(),
-                        " steps on ", run.host(), ", pid ", run.pid()));
+    // "out of memory", "refused, trained on": what the page says. A server of
+    // an earlier release knows the state alone.
+    const std::string ending =
+        run.ending().empty() ? StateWord(run.state()) : run.ending();
+    console.Line(StrCat(head, "  ", ending, "  ", run.steps(), " steps on ",
+                        run.host(), ", pid ", run.pid()));
     PrintVerdict(run.verdict(), console);
     if (moments.ok()) PrintMoments(*moments, console);
     if (run.dropped() > 0 || run.lost_chunks() > 0) {

@@ -374,10 +374,14 @@ def test_a_killed_job_exits_as_in_a_shell(jobs: Reprise, server: subprocess.Pope
 
 
 def test_run_says_what_cannot_be_started(jobs: Reprise, server: subprocess.Popen[str]) -> None:
-    result = jobs("run", "--", "./no-such-program")
+    here = Path(__file__)
+    for program, code in (("./no-such-program", 127), ("no-such-program", 127), (str(here), 126)):
+        result = jobs("run", "--", program)
 
-    assert result.code == 1
-    assert "./no-such-program: cannot be started" in result.err
+        # As a shell does, and without a page for a run that never was.
+        assert result.code == code
+        assert f"{program}: cannot be started: " in result.err
+        assert "/runs/" not in result.err
 
 
 def test_run_checks_the_budget_before_anything_starts(reprise: Reprise) -> None:
