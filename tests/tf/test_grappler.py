@@ -5,6 +5,7 @@ planned, and all others as before. Of functions: test_function.py."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import tensorflow as tf
 from bench.tensorflow import nets as large
 from tests.tf.nets import perceptron
 
-from reprise.tensorflow import applied_to, gradients
+from reprise.tensorflow import applied_to, gradients, validate
 
 v1 = tf.compat.v1
 Run = Callable[..., Any]
@@ -55,11 +56,32 @@ def test_only_sessions_on_a_planned_graph_are_made_without_grappler(graph: Any) 
     assert grappler_is_on(given)
 
 
-def test_a_session_that_was_made_before_the_plan_is_told(
+@pytest.mark.parametrize("entered", [True, False])
+def test_a_session_that_was_made_before_the_plan_and_has_not_run_runs_it_without_grappler(
+    entered: bool, graph: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    session = v1.Session(graph=graph, config=v1.ConfigProto(intra_op_parallelism_threads=1))
+    with session if entered else nullcontext():
+        loss, variables, feed = perceptron()
+        found = gradients(loss, variables, budget="0.5x")
+        session.run(v1.global_variables_initializer())
+        session.run([loss, *found], feed)
+        _, measured = validate(session, [loss, *found], feed)
+
+    assert measured.measured_peak_bytes == measured.predicted_peak_bytes
+    assert not grappler_is_on(session._config)
+    assert session._config.intra_op_parallelism_threads == 1
+    assert "Grappler" not in capfd.readouterr().err
+    session.close()
+
+
+def test_a_session_that_has_run_before_the_plan_is_told(
     graph: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with v1.Session(graph=graph):
+    with v1.Session(graph=graph) as session:
+        session.run(tf.constant(1))
         loss, variables, _ = perceptron()
         gradients(loss, variables, budget="0.5x")
 
-    assert "this session was made before the plan, with Grappler on" in capfd.readouterr().err
+    assert grappler_is_on(session._config)
+    assert "a session has run before its graph was planned" in capfd.readouterr().err

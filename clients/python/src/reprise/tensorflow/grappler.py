@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from functools import cache, wraps
 from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
 
 import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
@@ -26,19 +27,46 @@ __all__ = ["keep_away", "without_grappler"]
 # Set on graphs that Grappler must not rewrite.
 _ATTRIBUTE = "_reprise_keeps_order"
 
+# Sessions by their graph, and those that have run nothing.
+_SESSIONS: WeakKeyDictionary[Any, WeakSet[Any]] = WeakKeyDictionary()
+_UNUSED: WeakSet[Any] = WeakSet()
+# What runs a session, or makes what runs it.
+_RUNNING = (
+    "run",
+    "partial_run",
+    "partial_run_setup",
+    "make_callable",
+    "_make_callable_from_options",
+)
+
 
 def keep_away(graph: Any) -> None:
-    """Keeps Grappler away from a graph, and from those of the functions that it is traced in."""
-    _install()
-    session = tf.compat.v1.get_default_session()
-    if session is not None and session.graph is graph and not _is_off(session._config):
-        say(
-            "this session was made before the plan, with Grappler on, which can put the step above "
-            "its budget; make it after reprise.tensorflow.gradients was called"
-        )
+    """Keeps Grappler away from a graph, and from those of the functions that it is traced in. Says
+    so if a session on it has run already with Grappler on."""
+    default = tf.compat.v1.get_default_session()
+    made = {*_SESSIONS.get(graph, ()), *([default] if default is not None else [])}
+    for session in made:
+        if session.graph is not graph or session._closed or _is_off(session._config):
+            continue
+        if session in _UNUSED:
+            _renew(session)
+        else:
+            _say_once(
+                "a session has run before its graph was planned, with Grappler on, which can put "
+                "the step above its budget; run it after the last call of "
+                "reprise.tensorflow.gradients"
+            )
     while graph is not None:
         setattr(graph, _ATTRIBUTE, True)
         graph = getattr(graph, "outer_graph", None)
+
+
+def _renew(session: Any) -> None:
+    """Turns Grappler off for a session that holds nothing yet: gives it another one's session."""
+    other = sessions.BaseSession(session._target, session.graph, without_grappler(session._config))
+    session._session, other._session = other._session, session._session
+    session._config = other._config
+    other.close()
 
 
 def without_grappler(config: Any) -> Any:
@@ -75,10 +103,11 @@ def _say_once(sentence: str) -> None:
     say(sentence)
 
 
-@cache
 def _install() -> None:
     """Makes sessions and calls of functions look at their graph, from now on."""
     _replace(sessions.BaseSession, "__init__", _session_made)
+    for name in _RUNNING:
+        _replace(sessions.BaseSession, name, _session_runs)
     _replace(AtomicFunction, "call_flat", _function_called)
 
 
@@ -103,6 +132,14 @@ def _session_made(
         # What is no configuration is refused by TensorFlow.
         config = without_grappler(before) if isinstance(before, config_pb2.ConfigProto) else before
     plain(session, target, graph, config)
+    _SESSIONS.setdefault(session.graph, WeakSet()).add(session)
+    _UNUSED.add(session)
+
+
+def _session_runs(plain: Any, session: Any, *args: Any, **kwargs: Any) -> Any:
+    """Runs a session, which may hold variables from now on."""
+    _UNUSED.discard(session)
+    return plain(session, *args, **kwargs)
 
 
 def _function_called(plain: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
@@ -129,3 +166,7 @@ def _as_planned(executor_type: str | None, config: bytes) -> Any:
     """Returns the options for a call of a planned function instead of those given."""
     made = without_grappler(config_pb2.ConfigProto.FromString(config))
     return context.FunctionCallOptions(executor_type, made)
+
+
+# At import, so that sessions that are made before a plan are known.
+_install()
