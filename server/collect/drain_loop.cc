@@ -183,6 +183,7 @@ void DrainLoop::Run() {
     RunPosted();
     if (listener_.valid()) Accept();
     ReadNewcomers();
+    WatchListener();
     ReadSockets();
     CheckProcesses();
     StoreAll();

@@ -98,6 +98,7 @@ class DrainLoop {
   void FlushSockets();
   void CheckProcesses();
   void Watch(const Fd& socket);
+  void WatchListener();
   void Refuse(const Fd& socket, const std::string& why);
 
   // drain_loop_store.cc: storing
@@ -122,6 +123,7 @@ class DrainLoop {
   PlanRelay* relay_ = nullptr;
 
   std::vector<Newcomer> newcomers_;
+  bool listening_ = true;  // epoll_ reports new connections
   std::map<int64_t, std::unique_ptr<AgentSession>> sessions_;
   int64_t last_key_ = 0;
   int64_t last_served_ = 0;     // whose ring was read last

@@ -41,6 +41,17 @@ void DrainLoop::Watch(const Fd& socket) {
   epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, socket.get(), &event);
 }
 
+// While all places of newcomers are taken, a waiting connection would make every
+// epoll_wait() return at once.
+void DrainLoop::WatchListener() {
+  const bool room = newcomers_.size() < kMaxNewcomers;
+  if (!listener_.valid() || room == listening_) return;
+  epoll_event event{};
+  event.events = room ? EPOLLIN : 0U;
+  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, listener_.get(), &event);
+  listening_ = room;
+}
+
 void DrainLoop::Refuse(const Fd& socket, const std::string& why) {
   if (socket.valid()) (void)Send(socket, REPRISE_MSG_REFUSED, 0, why);
 }

@@ -166,12 +166,14 @@ def test_a_server_without_descriptors_left_lives_and_answers_again(
     host, port = announced(reprise)["listen"].split(":")
     open_sockets = []
     for _ in range(200):
-        one = socket.create_connection((host, int(port)), timeout=30)
-        one.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: ")
-        open_sockets.append(one)
+        open_sockets.append(socket.create_connection((host, int(port)), timeout=30))
     until(
         "descriptors are used up", 30, lambda: "out of file" in (tmp_path / "serve.log").read_text()
     )
+    # The first request of all: there is no descriptor left for what serves it.
+    open_sockets[0].sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    answer = open_sockets[0].recv(100)
+    assert answer.startswith(b"HTTP/1.1 200"), (tmp_path / "serve.log").read_text()
     for one in open_sockets:
         one.close()
     assert reprise("status").code == 0

@@ -200,34 +200,40 @@ TEST(PlanTest, NamesWhatIsWrongWithARequest) {
             grpc::StatusCode::INVALID_ARGUMENT);
 }
 
-TEST(PlanTest, EndsSoonWhenTheClientLeaves) {
-  TestServer server;
-  const std::string graph_id = server.PutGraph(SmallGraph(), "");
-  grpc::ClientContext context;
-  const auto reader =
-      server.planner().Plan(&context, RequestFor(graph_id, "0.9x"));
-  context.TryCancel();
-  v1::PlanEvent event;
-  while (reader->Read(&event)) {
-  }
-  EXPECT_FALSE(reader->Finish().ok());
-
-  EXPECT_TRUE(Eventually([&] {
-    return server
-               .Http(
-                   "GET /metrics HTTP/1.1\r\nHost: localhost\r\n"
-                   "Connection: close\r\n\r\n")
-               .find("reprise_plan_queue_length 0") != std::string::npos;
-  }));
-  // The server still plans.
-  EXPECT_TRUE(server.Plan(RequestFor(graph_id, "1.0x")).feasible());
-}
-
 // A graph that cannot be solved within a test.
 std::string PutHardGraph(TestServer& server) {
   const auto graph =
       planner::Generate({.kind = planner::GraphKind::kLayered, .ops = 2'000});
   return server.PutGraph(formats::ToProto(*graph), "");
+}
+
+TEST(PlanTest, EndsSoonWhenTheClientLeaves) {
+  TestServer server;
+  v1::PlanRequest request = RequestFor(PutHardGraph(server), "0.7x");
+  request.set_target_gap(0);
+  request.set_time_limit_ms(kMaxTimeLimitMs);
+  grpc::ClientContext context;
+  const auto reader = server.planner().Plan(&context, request);
+  v1::PlanEvent event;
+  ASSERT_TRUE(reader->Read(&event));  // the search runs
+
+  context.TryCancel();
+  while (reader->Read(&event)) {
+  }
+
+  EXPECT_FALSE(reader->Finish().ok());
+  // The call ends on the server as well, long before its limit of time.
+  EXPECT_TRUE(Eventually([&] {
+    return server
+               .Http(
+                   "GET /metrics HTTP/1.1\r\nHost: localhost\r\n"
+                   "Connection: close\r\n\r\n")
+               .find("Planner/Plan\",code=\"canceled\"} 1") !=
+           std::string::npos;
+  }));
+  // The server still plans.
+  EXPECT_TRUE(server.Plan(RequestFor(server.PutGraph(SmallGraph(), ""), "1.0x"))
+                  .feasible());
 }
 
 TEST(PlanTest, HandsOverTheBestPlanSoFarWhenAskedToFinish) {

@@ -50,3 +50,8 @@ def test_the_representative_tests_of_the_adapter_exist() -> None:
 
 def test_no_finding_is_without_a_row() -> None:
     assert {finding for finding, _ in rows("attacks.md")} == {f"F{n}" for n in range(1, 18)}
+
+
+def test_of_every_finding_the_page_says_what_was_taken_out_to_see_its_tests_fail() -> None:
+    shown = (TESTS / "attacks.md").read_text().partition("## What was taken out")[2]
+    assert re.findall(r"^- (F\d+): ", shown, re.MULTILINE) == [f"F{n}" for n in range(1, 18)]
