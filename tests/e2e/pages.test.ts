@@ -462,7 +462,7 @@ describe('runs that did not go well', () => {
     expect(await page.getByText('✗ no plan fits').isVisible()).toBe(true);
     // What is alive without a plan is known, and what stands in the way adds up.
     const alive = page.getByRole('region', {name: 'At the peak'});
-    expect(await alive.getByRole('row').count()).toBeGreaterThan(2);
+    await expect.poll(() => alive.getByRole('row').count()).toBeGreaterThan(2);
     const why = page.getByRole('region', {name: 'Why nothing fits'});
     await why.getByText('too much by').waitFor();
     expect(await why.getByText('the proof does not name').count()).toBe(0);

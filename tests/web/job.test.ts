@@ -30,9 +30,29 @@ describe('what works in a job', () => {
     });
 
     expect(capabilityRows(run)).toEqual([
-      {name: 'torch', rank: '', value: '2.13.0', why: ''},
+      {name: 'PyTorch', rank: '', value: '2.13.0', why: ''},
       {name: 'CUPTI', rank: '', value: 'kernels and ops', why: ''},
       {name: 'CUPTI', rank: 'rank 1', value: 'no', why: 'held by nsys'},
+    ]);
+  });
+
+  test('has one order and the words of the page, whatever order it comes in', () => {
+    const run = create(RunSchema, {
+      sessions: [
+        session(0, [
+          ['ring', '262144'],
+          ['tune', 'on'],
+          ['clock', 'host'],
+          ['torch', '2.13.0'],
+        ]),
+      ],
+    });
+
+    expect(capabilityRows(run).map(({name, value}) => [name, value])).toEqual([
+      ['PyTorch', '2.13.0'],
+      ['Times of ops', "by the host's clock"],
+      ['Records between two reads', 'at most 262,144'],
+      ['tune', 'on'],
     ]);
   });
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /** What works in a job, and how the window stands that was asked for. */
-import {counted} from '../format/units';
+import {counted, formatCount} from '../format/units';
 import {RunState, WindowState, type Run, type WindowStatus} from '../gen/reprise/v1/query_pb';
 
 export interface CapabilityRow {
@@ -15,6 +15,7 @@ export interface CapabilityRow {
 /** Every capability once; ranks that differ from the first have a row of their own. */
 export function capabilityRows(run: Run): CapabilityRow[] {
   const rows: CapabilityRow[] = [];
+  const places: number[] = [];
   const said = new Map<string, string>();
   for (const session of run.sessions) {
     for (const {name, value, why} of session.capabilities) {
@@ -24,13 +25,40 @@ export function capabilityRows(run: Run): CapabilityRow[] {
       if (first === key) continue;
       if (first === undefined) said.set(name, key);
       const differs = first !== undefined && session.rank > 0;
-      rows.push({name: words(name), rank: differs ? `rank ${session.rank}` : '', value, why});
+      const rank = differs ? `rank ${session.rank}` : '';
+      rows.push({name: words(name), rank, value: valueOf(name, value), why});
+      places.push(ORDER.indexOf(name));
     }
   }
-  return rows;
+  // Those that are known in one order for every run, then the others as they came.
+  const place = (i: number): number => (places[i]! < 0 ? ORDER.length : places[i]!);
+  return [...rows.keys()].sort((a, b) => place(a) - place(b) || a - b).map((i) => rows[i]!);
 }
 
-const words = (name: string): string => name.replaceAll('_', ' ').replace('cupti', 'CUPTI');
+/** What an agent says of its job, in the words of the page. */
+const WORDS: Readonly<Record<string, string>> = {
+  torch: 'PyTorch',
+  python: 'Python',
+  device: 'Device',
+  adapter: 'Framework',
+  executor: 'Executor of plans',
+  apply: 'Takes another budget while it runs',
+  meter: 'Meter of memory',
+  op_marks: 'Ops are marked by',
+  clock: 'Times of ops',
+  cupti: 'CUPTI',
+  ring: 'Records between two reads',
+  window: 'Recording on request',
+};
+const ORDER = Object.keys(WORDS);
+
+const words = (name: string): string => WORDS[name] ?? name.replaceAll('_', ' ');
+
+function valueOf(name: string, value: string): string {
+  if (name === 'ring' && /^\d+$/.test(value)) return `at most ${formatCount(Number(value))}`;
+  if (name === 'clock' && value === 'host') return "by the host's clock";
+  return value;
+}
 
 export type WindowTone = 'wait' | 'good' | 'bad';
 
