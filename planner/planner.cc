@@ -60,10 +60,7 @@ Solution SolveReduced(const Problem& problem, const Reduction& reduction,
        {found.archive.Best(request.budget_bytes), found.archive.Smallest()}) {
     if (point == nullptr) continue;
     const std::vector<OpId> execs = reduction.Expand(point->execs);
-    const StatusOr<Evaluation> evaluation = Evaluate(
-        *problem.graph,
-        WithFrees(*problem.graph, execs, problem.capabilities.free_policy),
-        problem.capabilities);
+    const StatusOr<Evaluation> evaluation = EvaluateExecs(problem, execs);
     if (!evaluation.ok()) continue;
     archive.Add(evaluation->peak_bytes, evaluation->time_ns, execs,
                 point->solver);
@@ -174,10 +171,8 @@ StatusOr<Bound> LowerBound(const StepGraph& graph, const Request& request) {
     // budget.
     bound.infeasible = ProveMore(problem, bound.infeasible,
                                  TicksOf(problem, request) / 32, effort);
-  }
-  if (!bound.impossible && problem.base.time_ns > 0) {
-    bound.overhead = static_cast<double>(certificate.added_ns()) /
-                     static_cast<double>(problem.base.time_ns);
+  } else {
+    bound.overhead = Overhead(certificate.added_ns(), problem.base.time_ns);
   }
   return bound;
 }

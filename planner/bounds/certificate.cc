@@ -86,17 +86,21 @@ void Certificate::Prove(OpId at, int64_t least_bytes,
   infeasible_.storages = std::move(storages);
 }
 
-WindowResult Certificate::Sharpen(int64_t enough_ns, int64_t ticks) {
+std::vector<OpId> Certificate::TriedByBound() const {
   std::vector<OpId> order;
   for (const auto& [at, result] : tried_) order.push_back(at);
   std::stable_sort(order.begin(), order.end(), [&](OpId a, OpId b) {
-    return tried_[a].added_ns > tried_[b].added_ns;
+    return tried_.at(a).added_ns > tried_.at(b).added_ns;
   });
+  return order;
+}
+
+WindowResult Certificate::Sharpen(int64_t enough_ns, int64_t ticks) {
+  std::vector<OpId> order = TriedByBound();
   if (order.size() > kMostSharpened) order.resize(kMostSharpened);
   const int64_t begin = effort_.ticks();
   WindowResult best;
-  for (size_t i = 0; i < order.size(); ++i) {
-    const OpId at = order[i];
+  for (const OpId at : order) {
     const int64_t left = ticks - (effort_.ticks() - begin);
     if (added_ns_ >= enough_ns || left <= 0 || effort_.Over()) break;
     // Windows whose bound is closest to the best get the largest share.
@@ -126,9 +130,9 @@ void Certificate::TryPebbling(int64_t ticks) {
     for (const OpId op : order) {
       if (spent > ticks || effort_.Over() || impossible()) return;
       if (2 * sets[op] < budget_bytes_) break;
-      const PebbleResult result =
-          LeastPeakOf(problem_, op, budget_bytes_, states,
-                      [this] { return effort_.StopNow(); });
+      const PebbleResult result = LeastPeakOf(
+          problem_, op, budget_bytes_, states, (2 * ticks - spent) / 30,
+          [this] { return effort_.StopNow(); });
       // Sets are kept in a map, so visiting one costs as much as visiting many
       // arcs.
       spent += 30 * result.ticks;

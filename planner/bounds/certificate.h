@@ -10,6 +10,7 @@
 // contributes nothing.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <memory>
@@ -23,6 +24,7 @@
 #include "planner/bounds/window_ceiling.h"
 #include "planner/model/effort.h"
 #include "planner/model/plan.h"
+#include "planner/model/score.h"
 
 namespace reprise::planner {
 
@@ -46,13 +48,15 @@ class Certificate {
   // returns these places, highest first; nothing if it fits or cannot be made),
   // otherwise by the candidate that raises the LP most. Solutions that add
   // `incumbent_ns` (the best known plan; negative: none) or more are not of
-  // interest. A later call with more ticks continues. If `neighbours`, first
-  // solves runs of neighbouring windows, including the memory inside their
-  // segments.
+  // interest. Where that MIP is too large for the ticks, candidates are also the
+  // `touched` ops, at which the best plan uses all its memory, and once the LP
+  // hardly rises, a tree is grown (OptimumOf). A later call with more ticks
+  // continues. If `neighbours`, first solves runs of neighbouring windows,
+  // including the memory inside their segments.
   using PeaksOf = std::function<std::vector<OpId>(
       const std::vector<KeepSet>& keep_sets, int64_t& incumbent_ns)>;
   void Combine(int64_t incumbent_ns, int64_t ticks, const PeaksOf& peaks_of,
-               bool neighbours = true);
+               const std::vector<OpId>& touched, bool neighbours = true);
   // Tries to prove that the best known plan is optimal, by a tree over few
   // windows whose target is known (Refuter). Begins with the best window; if a
   // solution that adds less exceeds the budget, its peak is the next window.
@@ -87,6 +91,8 @@ class Certificate {
   }
   // The smallest budget not ruled out, and the op that rules out less.
   const Infeasible& infeasible() const { return infeasible_; }
+  // The windows tried so far, best bound first.
+  std::vector<OpId> TriedByBound() const;
   // The result of every window tried so far, by op.
   const std::map<OpId, WindowResult>& tried() const { return tried_; }
 
@@ -107,8 +113,20 @@ class Certificate {
   // proven that there is none.
   Refutation OptimumOf(const std::vector<OpId>& windows, int64_t incumbent_ns,
                        int64_t low_ns, int64_t ticks);
-  // Solves as many of Combine's windows as one MIP as the ticks allow.
-  void SolvePart(int64_t incumbent_ns, int64_t ticks, const PeaksOf& peaks_of);
+  // For Combine, if its MIP is too large: adds `touched` to its candidates, those
+  // that raised the LP most first; by how much one did when tried last; finds
+  // the optimum of the windows, and returns whether that lacks windows.
+  void Extend(const std::vector<OpId>& touched,
+              std::vector<OpId>& proposals) const;
+  int64_t LastRise(OpId at) const {
+    const auto rise = together_rise_.find(at);
+    return rise == together_rise_.end() ? Score::kWorst : rise->second;
+  }
+  bool GrowTogether(int64_t incumbent_ns, int64_t ticks,
+                    const PeaksOf& peaks_of);
+  bool IsTogether(OpId at) const {
+    return std::binary_search(together_.begin(), together_.end(), at);
+  }
   // Solves these windows together, within `ticks`, and raises the proven bound
   // by the result.
   ManyWindowsResult SolveTogether(const std::vector<OpId>& windows,
@@ -139,10 +157,12 @@ class Certificate {
   std::vector<OpId> together_;                // windows of Combine, ascending
   std::vector<OpId> together_order_;          // the same, in order of choice
   std::map<OpId, int64_t> together_scanned_;  // LP with one more window
-  size_t part_solved_ = 0;                    // how many of these as one MIP
+  std::map<OpId, int64_t> together_rise_;     // of the LP, when last scanned
   int64_t together_ns_ = 0;                   // their LP
   int64_t together_ticks_ = 0;                // ticks given to their MIP
   bool together_finished_ = false;
+  bool together_is_large_ = false;  // too large for CBC
+  int64_t guess_parts_ = 8;  // of the way to the best plan: a guess's rise
   std::vector<OpId> together_lacks_;  // where their solution is too large
   bool together_grows_ = true;
   int64_t added_ns_ = 0;

@@ -11,8 +11,6 @@ namespace reprise::planner {
 namespace {
 
 constexpr size_t kMostRefuting = 8;
-// A guess at an optimum is 1/kGuess of the way from its bound to the best plan.
-constexpr int64_t kGuess = 8;
 // The first tree gets 1/kTree of the ticks for an optimum. A refutation gets
 // 1/kTree of its ticks before the optimum is looked for.
 constexpr int64_t kTree = 3;
@@ -65,7 +63,7 @@ Refutation Certificate::OptimumOf(const std::vector<OpId>& windows,
   const int64_t begin = effort_.ticks();
   low_ns = std::max(low_ns, added_ns_);
   int64_t high_ns = incumbent_ns, tree_ticks = ticks / kTree;
-  int64_t step_ns = (high_ns - low_ns) / kGuess;
+  int64_t step_ns = (high_ns - low_ns) / guess_parts_;
   Refutation best;
   while (!effort_.Over()) {
     const int64_t left = ticks - (effort_.ticks() - begin);
@@ -79,7 +77,7 @@ Refutation Certificate::OptimumOf(const std::vector<OpId>& windows,
       best = std::move(found);
       if (proven) break;
       high_ns = best.added_ns;
-      step_ns = (high_ns - low_ns) / kGuess;
+      step_ns = (high_ns - low_ns) / guess_parts_;
       tree_ticks *= 2;
     } else if (proven) {
       low_ns = guess_ns;
@@ -97,15 +95,15 @@ Refutation Certificate::OptimumOf(const std::vector<OpId>& windows,
 
 void Certificate::Refute(int64_t incumbent_ns, int64_t ticks,
                          const PeaksOf& peaks_of) {
-  if (!MipAvailable() || tried_.empty() || incumbent_ns == refuted_ns_) return;
-  const int64_t begin = effort_.ticks();
-  if (refuting_.empty()) {
-    OpId best = tried_.begin()->first;
-    for (const auto& [at, result] : tried_) {
-      if (result.added_ns > tried_.at(best).added_ns) best = at;
-    }
-    refuting_ = {best};
+  if (!MipAvailable() || tried_.empty()) return;
+  if (together_is_large_ && together_.size() > refuting_.size()) {
+    // A tree over few windows proves less than the LP of those of Combine.
+    if (!together_grows_) GrowTogether(incumbent_ns, ticks, peaks_of);
+    return;
   }
+  if (incumbent_ns == refuted_ns_) return;
+  const int64_t begin = effort_.ticks();
+  if (refuting_.empty()) refuting_ = {TriedByBound().front()};
   // Set once these windows prove almost everything: then their optimum is
   // found.
   bool to_optimum = false;

@@ -13,6 +13,9 @@ constexpr int kSpread = 60;
 constexpr size_t kMostTogether = 16;
 constexpr size_t kMostPairs = 6;
 constexpr int kLongestRun = 16;
+// Of a program too large for CBC: a tree is grown instead of adding a window that
+// raises the LP by less than this part of the way to the best plan.
+constexpr int64_t kLeastRise = 32;
 
 }  // namespace
 
@@ -31,9 +34,9 @@ std::vector<OpId> Certificate::Candidates() const {
 ManyWindowsResult Certificate::SolveTogether(const std::vector<OpId>& windows,
                                              int64_t incumbent_ns,
                                              int64_t ticks, How how) {
-  ManyWindowsLimits limits{.incumbent_ns = incumbent_ns};
-  limits.should_stop = [this] { return effort_.StopNow(); };
   const bool relaxed = how == How::kRelaxed, inside = how == How::kInside;
+  ManyWindowsLimits limits{.relaxed = relaxed, .incumbent_ns = incumbent_ns};
+  limits.should_stop = [this] { return effort_.StopNow(); };
   ManyWindows program(problem_, windows, budget_bytes_, inside);
   // Rows inside segments need at least a second round.
   const int64_t root = program.RootTicks() * (inside ? 2 : 1);
@@ -46,8 +49,7 @@ ManyWindowsResult Certificate::SolveTogether(const std::vector<OpId>& windows,
   const int64_t per_node = 1 + program.program().row_count() * int64_t{500};
   limits.most_nodes =
       static_cast<int>(std::clamp<int64_t>(ticks / per_node, 10, 1'000'000));
-  ManyWindowsResult result =
-      relaxed ? program.Relax(limits) : program.Solve(limits);
+  ManyWindowsResult result = program.Solve(limits);
   effort_.Spend(result.ticks +
                 static_cast<int64_t>(program.program().column.size()));
   if (result.solved && result.impossible) {
@@ -64,37 +66,15 @@ ManyWindowsResult Certificate::SolveTogether(const std::vector<OpId>& windows,
   return result;
 }
 
-// All chosen windows may be too many for a MIP: solves the first of them, as
-// many as the ticks allow.
-void Certificate::SolvePart(int64_t incumbent_ns, int64_t ticks,
-                            const PeaksOf& peaks_of) {
-  if (together_finished_) return;
-  for (size_t count = together_order_.size(); count > part_solved_; --count) {
-    std::vector<OpId> windows(
-        together_order_.begin(),
-        together_order_.begin() + static_cast<int64_t>(count));
-    std::sort(windows.begin(), windows.end());
-    const ManyWindowsResult result =
-        SolveTogether(windows, incumbent_ns, ticks, How::kWhole);
-    if (!result.solved) continue;
-    part_solved_ = count;
-    if (result.has_keep_sets) peaks_of(result.keep_sets, incumbent_ns);
-    return;
-  }
-}
-
 // Just after a peak, re-runs have the least room, because what stays from one
 // window to the next op is present while they run. Tries pairs first, then
 // longer runs around the best pairs.
 void Certificate::CombineNeighbours(int64_t incumbent_ns, int64_t ticks,
                                     const PeaksOf& peaks_of) {
   const int64_t begin = effort_.ticks();
-  std::vector<OpId> order;
-  for (const auto& [at, result] : tried_) {
-    if (at + 1 < problem_.op_count && result.added_ns > 0) order.push_back(at);
-  }
-  std::stable_sort(order.begin(), order.end(), [&](OpId a, OpId b) {
-    return tried_[a].added_ns > tried_[b].added_ns;
+  std::vector<OpId> order = TriedByBound();
+  std::erase_if(order, [&](OpId at) {
+    return at + 1 >= problem_.op_count || tried_[at].added_ns <= 0;
   });
   if (order.size() > kMostPairs) order.resize(kMostPairs);
   for (int length = 2; length <= kLongestRun; length *= 2) {
@@ -123,8 +103,31 @@ void Certificate::CombineNeighbours(int64_t incumbent_ns, int64_t ticks,
   }
 }
 
+void Certificate::Extend(const std::vector<OpId>& touched,
+                         std::vector<OpId>& proposals) const {
+  proposals.insert(proposals.end(), touched.begin(), touched.end());
+  std::sort(proposals.begin(), proposals.end());
+  proposals.erase(std::unique(proposals.begin(), proposals.end()),
+                  proposals.end());
+  std::stable_sort(proposals.begin(), proposals.end(),
+                   [&](OpId a, OpId b) { return LastRise(a) > LastRise(b); });
+}
+
+bool Certificate::GrowTogether(int64_t incumbent_ns, int64_t ticks,
+                               const PeaksOf& peaks_of) {
+  const int64_t before_ns = added_ns_;
+  const Refutation found =
+      OptimumOf(together_, incumbent_ns, together_ns_, ticks);
+  if (added_ns_ == before_ns) guess_parts_ *= 2;
+  if (found.keep_sets.empty()) return false;
+  together_lacks_ = peaks_of(found.keep_sets, incumbent_ns);
+  std::erase_if(together_lacks_, [&](OpId at) { return IsTogether(at); });
+  return !together_lacks_.empty();
+}
+
 void Certificate::Combine(int64_t incumbent_ns, int64_t ticks,
-                          const PeaksOf& peaks_of, bool neighbours) {
+                          const PeaksOf& peaks_of,
+                          const std::vector<OpId>& touched, bool neighbours) {
   if (!MipAvailable() || impossible()) return;
   const int64_t begin = effort_.ticks();
   const auto left = [&] { return ticks - (effort_.ticks() - begin); };
@@ -141,6 +144,7 @@ void Certificate::Combine(int64_t incumbent_ns, int64_t ticks,
       const ManyWindowsResult result =
           SolveTogether(together_, incumbent_ns, share, How::kWhole);
       together_finished_ = result.finished;
+      together_is_large_ = !result.solved;
       if (result.has_keep_sets) {
         proposals = together_lacks_ = peaks_of(result.keep_sets, incumbent_ns);
         // No place is known where its schedule exceeds the budget. The caller
@@ -149,26 +153,30 @@ void Certificate::Combine(int64_t incumbent_ns, int64_t ticks,
       }
     }
     if (together_.size() >= kMostTogether || enough()) break;
-    const auto is_in = [&](OpId at) {
-      return std::binary_search(together_.begin(), together_.end(), at);
-    };
-    proposals.erase(std::remove_if(proposals.begin(), proposals.end(), is_in),
-                    proposals.end());
     // If the solution exceeds the budget somewhere, a window is missing there;
     // otherwise try the candidate that raises the LP most.
+    std::erase_if(proposals, [&](OpId at) { return IsTogether(at); });
     const bool lacks = !proposals.empty();
     if (!lacks) {
       if (!together_grows_) {
-        SolvePart(incumbent_ns, left(), peaks_of);
+        if (together_is_large_ && incumbent_ns >= 0 &&
+            GrowTogether(incumbent_ns, left(), peaks_of)) {
+          continue;
+        }
         break;
       }
       proposals = Candidates();
+      if (together_is_large_) Extend(touched, proposals);
     }
     OpId chosen = lacks ? proposals.front() : kNoOp;
     int64_t chosen_ns = together_ns_;
     bool all = true;
     for (const OpId at : proposals) {
-      if (is_in(at)) continue;
+      if (IsTogether(at)) continue;
+      if (!lacks && together_is_large_ && chosen != kNoOp &&
+          LastRise(at) <= chosen_ns - together_ns_) {
+        break;
+      }
       // A scan that ran out of ticks continues where it ended.
       const auto [scanned, fresh] = together_scanned_.try_emplace(at, 0);
       if (fresh) {
@@ -188,7 +196,13 @@ void Certificate::Combine(int64_t incumbent_ns, int64_t ticks,
       chosen = at;
     }
     if (!all) break;
-    if (chosen == kNoOp) {
+    for (const auto& [at, added_ns] : together_scanned_) {
+      together_rise_[at] = added_ns - together_ns_;
+    }
+    const bool small_rise =
+        !lacks && together_is_large_ && incumbent_ns >= 0 &&
+        chosen_ns - together_ns_ < (incumbent_ns - together_ns_) / kLeastRise;
+    if (chosen == kNoOp || small_rise) {
       together_grows_ = false;
       continue;
     }

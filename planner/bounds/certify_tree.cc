@@ -73,18 +73,10 @@ Refutation Refuter::Cheaper(int64_t added_ns, bool to_optimum,
   };
   for (size_t k = 0; k < windows_.size(); ++k) {
     const auto window = static_cast<int>(k);
-    KeepSet& keep = found.keep_sets.emplace_back();
-    keep.at = windows_[k];
-    for (ValueId v = 0; v < problem_.versions.value_count(); ++v) {
-      if (!is_one(program->ColumnOfS(window, v))) continue;
-      keep.saved.push_back(v);
-      keep.saved_bytes += problem_.BytesOf(v);
-    }
-    for (OpId o = 0; o < problem_.op_count; ++o) {
-      if (o == keep.at || !is_one(program->ColumnOfR(window, o))) continue;
-      keep.recomputed.push_back(o);
-      keep.cost_ns += problem_.rules.rerun_ns[o];
-    }
+    found.keep_sets.push_back(MakeKeepSet(
+        problem_, windows_[k],
+        [&](ValueId v) { return is_one(program->ColumnOfS(window, v)); },
+        [&](OpId o) { return is_one(program->ColumnOfR(window, o)); }));
   }
   return found;
 }

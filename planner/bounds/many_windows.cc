@@ -37,11 +37,10 @@ ManyWindows::ManyWindows(const Problem& problem, std::vector<OpId> windows,
     }
   }
   for (Window& window : windows_) {
-    window.forced.assign(problem.versions.value_count(), 0);
+    window.forced = ForcedAt(problem, window.at);
     window.saved.assign(problem.versions.value_count(), -1);
     window.again.assign(problem.op_count, -1);
     window.later.assign(problem.op_count, -1);
-    FindForced(window);
     window.room_bytes =
         budget_bytes - problem.static_bytes - problem.workspace[window.at];
     for (const StorageId s : problem.Writes(window.at)) {
@@ -57,37 +56,6 @@ ManyWindows::ManyWindows(const Problem& problem, std::vector<OpId> windows,
   // carries.
   for (int k = static_cast<int>(windows_.size()); k-- > 0;) AddColumns(k);
   for (int k = 0; k < static_cast<int>(windows_.size()); ++k) AddRows(k);
-}
-
-void ManyWindows::FindForced(Window& window) {
-  const Versions& versions = problem_.versions;
-  OpId trigger = window.at;
-  while (trigger < problem_.op_count && !problem_.rules.may_trigger[trigger]) {
-    ++trigger;
-  }
-  for (ValueId v = 0; v < versions.value_count(); ++v) {
-    if (versions.maker[v] >= window.at) continue;
-    for (const OpId use : problem_.Uses(v)) {
-      if (use < window.at) continue;
-      // `at` reads it, or it is used before re-runs may begin, or it may not be
-      // recomputed.
-      if (use == window.at || !problem_.rules.may_remake[v] || use < trigger) {
-        window.forced[v] = 1;
-      }
-    }
-  }
-  // First lives that the program holds while `at` runs, in the version that is
-  // current in base order.
-  for (size_t s = 0; s < problem_.bytes.size(); ++s) {
-    const OpId held = problem_.rules.held_until[s];
-    if (held == kNoOp || held < window.at) continue;
-    const ValueId first = versions.first_value[s];
-    ValueId current = kNoValue;
-    for (ValueId v = first; v < versions.first_value[s + 1]; ++v) {
-      if (versions.maker[v] < window.at) current = v;
-    }
-    if (current != kNoValue) window.forced[current] = 1;
-  }
 }
 
 // Adds columns for the values needed from this window on, for what recomputing
@@ -279,19 +247,6 @@ int64_t ManyWindows::RootTicks() const {
   return 40 * columns * std::min<int64_t>(program_.row_count(), 2 * columns);
 }
 
-ManyWindowsResult ManyWindows::Relax(const ManyWindowsLimits& limits) {
-  ManyWindowsResult result{.solved = out_of_room_, .impossible = out_of_room_};
-  if (out_of_room_ || program_.column_count() > kMostColumns) return result;
-  const MipAnswer answer = SolveLp(program_, limits.should_stop);
-  result.ticks = Ticks(answer);
-  result.solved = !answer.stopped();
-  result.impossible = answer.infeasible();
-  if (result.solved && !result.impossible) {
-    result.added_ns = AddedNs(answer.bound);
-  }
-  return result;
-}
-
 ManyWindowsResult ManyWindows::Solve(const ManyWindowsLimits& limits) {
   ManyWindowsResult result{.solved = out_of_room_, .impossible = out_of_room_};
   if (out_of_room_ || program_.column_count() > kMostColumns) return result;
@@ -304,15 +259,16 @@ ManyWindowsResult ManyWindows::Solve(const ManyWindowsLimits& limits) {
   // holds.
   MipAnswer answer;
   for (int round = 1;; ++round) {
-    answer = SolveMip(program_, options);
-    result.ticks += RootTicks() + Ticks(answer);
-    result.finished = answer.finished();
+    answer = limits.relaxed ? SolveLp(program_, limits.should_stop)
+                            : SolveMip(program_, options);
+    result.ticks += (limits.relaxed ? 0 : RootTicks()) + Ticks(answer);
+    result.finished = !limits.relaxed && answer.finished();
     if (answer.stopped()) return result;
     result.solved = true;
     result.impossible = answer.infeasible();
     if (result.impossible) return result;
     result.added_ns = std::max(result.added_ns, AddedNs(answer.bound));
-    if (!answer.has_solution) return result;
+    if (!answer.has_solution || limits.relaxed) return result;
     if (!inside_ || round >= limits.most_rounds) break;
     if (AddInsideRows(&answer.solution) == 0) break;
     result.finished = false;
@@ -322,18 +278,9 @@ ManyWindowsResult ManyWindows::Solve(const ManyWindowsLimits& limits) {
     return column >= 0 && answer.solution[column] > 0.5;
   };
   for (const Window& window : windows_) {
-    KeepSet& keep = result.keep_sets.emplace_back();
-    keep.at = window.at;
-    for (const ValueId v : window.values) {
-      if (!is_one(window.saved[v])) continue;
-      keep.saved.push_back(v);
-      keep.saved_bytes += problem_.BytesOf(v);
-    }
-    for (OpId o = 0; o < problem_.op_count; ++o) {
-      if (o == window.at || !is_one(window.again[o])) continue;
-      keep.recomputed.push_back(o);
-      keep.cost_ns += problem_.rules.rerun_ns[o];
-    }
+    result.keep_sets.push_back(MakeKeepSet(
+        problem_, window.at, [&](ValueId v) { return is_one(window.saved[v]); },
+        [&](OpId o) { return is_one(window.again[o]); }));
   }
   return result;
 }

@@ -77,6 +77,8 @@ namespace reprise::planner {
 
 // Limits of a solve. All are deterministic.
 struct ManyWindowsLimits {
+  // Solve with integers relaxed: a smaller bound, sooner; no keep-sets.
+  bool relaxed = false;
   int most_nodes = 200;
   int most_rounds = 6;  // of rows inside segments
   // Added time of the best known plan; solutions that add as much are not of
@@ -110,8 +112,6 @@ class ManyWindows {
   // Solves the program; with `inside`, adds the rows that solutions violate, in
   // rounds.
   ManyWindowsResult Solve(const ManyWindowsLimits& limits);
-  // Solves with integers relaxed: a smaller bound, sooner; no keep-sets.
-  ManyWindowsResult Relax(const ManyWindowsLimits& limits);
 
   // For tests: the program, and the columns of S, R and A. -1 means no column;
   // S is then 1 if forced, else 0 or irrelevant.
@@ -149,8 +149,6 @@ class ManyWindows {
   int64_t AddedNs(double bound) const;
   // Returns the cost of a solve in ticks.
   int64_t Ticks(const MipAnswer& answer) const;
-  // Finds the values that are present while `at` runs in every schedule.
-  void FindForced(Window& window);
   // Adds the columns of window k; those of window k + 1 must exist already.
   void AddColumns(int k);
   // Adds the rows of window k, except (inside).

@@ -16,10 +16,11 @@ constexpr int64_t kTicksPerQuestion = 100'000;
 
 class Search {
  public:
-  Search(const Problem& problem, int64_t enough_bytes,
+  Search(const Problem& problem, int64_t enough_bytes, int64_t most_ticks,
          const std::function<bool()>& should_stop)
       : problem_(problem),
         enough_bytes_(enough_bytes),
+        most_ticks_(most_ticks),
         should_stop_(should_stop),
         kept_value_(problem.versions.storage.size(), 0),
         kept_storage_(problem.bytes.size(), 0),
@@ -100,6 +101,7 @@ class Search {
   }
 
   bool MustStop() {
+    if (result_.ticks >= most_ticks_) return true;
     if (!should_stop_ || result_.ticks < next_question_) return false;
     next_question_ = result_.ticks + kTicksPerQuestion;
     return should_stop_();
@@ -132,6 +134,7 @@ class Search {
 
   const Problem& problem_;
   const int64_t enough_bytes_;
+  const int64_t most_ticks_;
   const std::function<bool()>& should_stop_;
   PebbleResult result_;
   int64_t next_question_ = 0;
@@ -151,9 +154,10 @@ class Search {
 }  // namespace
 
 PebbleResult LeastPeakOf(const Problem& problem, OpId op, int64_t enough_bytes,
-                         int most_states,
+                         int most_states, int64_t most_ticks,
                          const std::function<bool()>& should_stop) {
-  return Search(problem, enough_bytes, should_stop).Run(op, most_states);
+  return Search(problem, enough_bytes, most_ticks, should_stop)
+      .Run(op, most_states);
 }
 
 }  // namespace reprise::planner

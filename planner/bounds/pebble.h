@@ -31,10 +31,10 @@ struct PebbleResult {
 };
 
 // Returns a lower bound of the peak of every schedule that runs `op`. Stops
-// once more than `enough_bytes` is proven, after `most_states` sets, when a way
-// back to the empty set is found, or when `should_stop` returns true.
+// once more than `enough_bytes` is proven, after `most_states` sets or `most_ticks`, when
+// a way back to the empty set is found, or when `should_stop` returns true.
 PebbleResult LeastPeakOf(const Problem& problem, OpId op, int64_t enough_bytes,
-                         int most_states,
+                         int most_states, int64_t most_ticks,
                          const std::function<bool()>& should_stop = {});
 
 }  // namespace reprise::planner

@@ -30,51 +30,63 @@ int64_t Shifted(int64_t value, int shift) {
 WindowBound::WindowBound(const Problem& problem, OpId at)
     : problem_(problem),
       at_(at),
-      is_forced_(problem.versions.value_count(), 0),
+      is_forced_(ForcedAt(problem, at)),
       is_needed_(problem.versions.value_count(), 0),
       op_node_(problem.op_count, -1),
       value_node_(problem.versions.value_count(), -1),
       flow_((FindForced(), CollectNodes(), BuildNetwork())) {}
 
-void WindowBound::FindForced() {
-  const Versions& versions = problem_.versions;
+std::vector<uint8_t> ForcedAt(const Problem& problem, OpId at) {
+  const Versions& versions = problem.versions;
+  std::vector<uint8_t> forced(versions.value_count(), 0);
   // Uses before this op precede any possible re-run.
-  OpId trigger = at_;
-  while (trigger < problem_.op_count && !problem_.rules.may_trigger[trigger]) {
+  OpId trigger = at;
+  while (trigger < problem.op_count && !problem.rules.may_trigger[trigger]) {
     ++trigger;
   }
   for (ValueId v = 0; v < versions.value_count(); ++v) {
-    if (versions.maker[v] >= at_) continue;
-    const auto uses = problem_.Uses(v);
-    const auto next = std::lower_bound(uses.begin(), uses.end(), at_);
+    if (versions.maker[v] >= at) continue;
+    const auto uses = problem.Uses(v);
+    const auto next = std::lower_bound(uses.begin(), uses.end(), at);
     if (next == uses.end()) continue;
-    is_needed_[v] = 1;
-    if (*next == at_ || *next < trigger || !problem_.rules.may_remake[v]) {
-      is_forced_[v] = 1;
-    }
+    // `at` reads it, or it is used before re-runs may begin, or it may not be
+    // recomputed.
+    forced[v] = *next == at || *next < trigger || !problem.rules.may_remake[v];
   }
   // First lives that the program holds while `at` runs, in the version that is
   // current in base order.
-  for (size_t s = 0; s < problem_.bytes.size(); ++s) {
-    const OpId held = problem_.rules.held_until[s];
-    if (held == kNoOp || held < at_) continue;
+  for (size_t s = 0; s < problem.bytes.size(); ++s) {
+    const OpId held = problem.rules.held_until[s];
+    if (held == kNoOp || held < at) continue;
     ValueId current = kNoValue;
     for (ValueId v = versions.first_value[s]; v < versions.first_value[s + 1];
          ++v) {
-      if (versions.maker[v] < at_) current = v;
+      if (versions.maker[v] < at) current = v;
     }
-    if (current != kNoValue) is_forced_[current] = 1;
+    if (current != kNoValue) forced[current] = 1;
+  }
+  return forced;
+}
+
+void WindowBound::FindForced() {
+  for (ValueId v = 0; v < problem_.versions.value_count(); ++v) {
+    const auto uses = problem_.Uses(v);
+    is_needed_[v] =
+        problem_.versions.maker[v] < at_ && !uses.empty() && uses.back() >= at_;
   }
   fixed_bytes_ = problem_.static_bytes + problem_.workspace[at_];
   for (const StorageId s : problem_.Writes(at_)) {
     fixed_bytes_ += problem_.bytes[s];
   }
-  for (ValueId v = 0; v < versions.value_count(); ++v) {
+  for (ValueId v = 0; v < problem_.versions.value_count(); ++v) {
+    const auto uses = problem_.Uses(v);
+    is_needed_[v] =
+        problem_.versions.maker[v] < at_ && !uses.empty() && uses.back() >= at_;
     if (!is_forced_[v]) continue;
     forced_.push_back(v);
     fixed_bytes_ += problem_.BytesOf(v);
   }
-  build_ticks_ += versions.value_count();
+  build_ticks_ += problem_.versions.value_count();
 }
 
 // Collects the makers from which needed values derive, and the values between

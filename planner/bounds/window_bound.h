@@ -59,6 +59,28 @@ struct KeepSet {
   std::vector<OpId> recomputed = {};  // run again later
 };
 
+// Returns the keep-set of a window in which `saves(v)` and `runs_again(o)` hold.
+template <typename Saves, typename RunsAgain>
+KeepSet MakeKeepSet(const Problem& problem, OpId at, const Saves& saves,
+                    const RunsAgain& runs_again) {
+  KeepSet keep{.at = at};
+  for (ValueId v = 0; v < problem.versions.value_count(); ++v) {
+    if (!saves(v)) continue;
+    keep.saved.push_back(v);
+    keep.saved_bytes += problem.BytesOf(v);
+  }
+  for (OpId o = 0; o < problem.op_count; ++o) {
+    if (o == at || !runs_again(o)) continue;
+    keep.recomputed.push_back(o);
+    keep.cost_ns += problem.rules.rerun_ns[o];
+  }
+  return keep;
+}
+
+// Returns, for each value, whether it is present while `at` first runs in every
+// schedule.
+std::vector<uint8_t> ForcedAt(const Problem& problem, OpId at);
+
 struct WindowResult {
   bool impossible = false;
   // No smaller budget is possible, at any cost of time.

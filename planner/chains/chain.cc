@@ -66,17 +66,23 @@ Chain FindChain(const Problem& problem) {
   return chain;
 }
 
-Chain JoinStages(const Problem& problem, const Chain& chain, int most_stages) {
-  if (chain.stage_count() <= most_stages) return chain;
+std::vector<int64_t> BytesMade(const Problem& problem, const Chain& chain,
+                               int64_t per_op) {
   std::vector<int64_t> made(chain.stage_count(), 0);
-  int64_t all = 0;
   int stage = 0;
   for (OpId o = 0; o < chain.boundary; ++o) {
     while (o > chain.ends[stage]) ++stage;
     for (const StorageId s : problem.Writes(o)) made[stage] += problem.bytes[s];
-    made[stage] += 1;  // so that stages without bytes are joined evenly
+    made[stage] += per_op;
   }
-  for (const int64_t bytes : made) all += bytes;
+  return made;
+}
+
+Chain JoinStages(const Problem& problem, const Chain& chain, int most_stages) {
+  if (chain.stage_count() <= most_stages) return chain;
+  // One byte per op more, so that stages without bytes are joined evenly.
+  const std::vector<int64_t> made = BytesMade(problem, chain, 1);
+  const int64_t all = std::accumulate(made.begin(), made.end(), int64_t{0});
   Chain joined{.boundary = chain.boundary, .articulated = chain.articulated};
   int64_t sum = 0;
   for (int i = 0; i < chain.stage_count(); ++i) {

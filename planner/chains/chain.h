@@ -39,6 +39,10 @@ struct Chain {
 // Finds the chain of a problem's graph.
 Chain FindChain(const Problem& problem);
 
+// Returns the bytes that the ops of each stage make, plus `per_op` for each.
+std::vector<int64_t> BytesMade(const Problem& problem, const Chain& chain,
+                               int64_t per_op);
+
 // Returns the chain with at most `most_stages` stages: joins neighbours, the
 // smallest first (by bytes made).
 Chain JoinStages(const Problem& problem, const Chain& chain, int most_stages);

@@ -24,10 +24,7 @@ bool Replay(const Problem& problem, std::vector<OpId> execs,
             Generator& generator, Effort& effort, ChainSchedule& schedule) {
   if (execs.empty()) return false;
   execs = WithoutUnread(problem, execs);
-  const StatusOr<Evaluation> evaluation = Evaluate(
-      *problem.graph,
-      WithFrees(*problem.graph, execs, problem.capabilities.free_policy),
-      problem.capabilities);
+  const StatusOr<Evaluation> evaluation = EvaluateExecs(problem, execs);
   effort.Spend(4 * static_cast<int64_t>(execs.size()));
   if (evaluation.ok()) {
     schedule.peak_bytes = evaluation->peak_bytes;

@@ -136,12 +136,7 @@ void AddSegments(const Problem& problem, const Chain& chain,
 // Adds the plans of kMemory: several segment sizes around the square roots.
 void AddSquareRoots(const Problem& problem, const Chain& chain,
                     Generator& generator, std::vector<Candidate>& candidates) {
-  std::vector<int64_t> made(chain.stage_count(), 0);
-  int stage = 0;
-  for (OpId o = 0; o < chain.boundary; ++o) {
-    while (o > chain.ends[stage]) ++stage;
-    for (const StorageId s : problem.Writes(o)) made[stage] += problem.bytes[s];
-  }
+  const std::vector<int64_t> made = BytesMade(problem, chain, 0);
   double boundary_bytes = 0, largest = 0;
   for (int i = 0; i < chain.stage_count(); ++i) {
     boundary_bytes += static_cast<double>(chain.crossing_bytes[i]);

@@ -4,35 +4,13 @@
 #include <algorithm>
 #include <limits>
 
+#include "planner/model/unread.h"
+
 namespace reprise::planner {
 namespace {
 
 // Ops that a counterfactual may add: longer ones are not worth showing.
 constexpr size_t kMostRemade = 200;
-
-// Returns the execs without re-runs that are not read, from last to first, so
-// that what only fed them goes too.
-std::vector<OpId> WithoutUnread(const Problem& problem,
-                                const std::vector<OpId>& execs) {
-  const StepGraph& graph = *problem.graph;
-  std::vector<uint8_t> wanted(problem.required);
-  std::vector<int32_t> runs_left(problem.op_count, 0);
-  for (const OpId o : execs) ++runs_left[o];
-  std::vector<OpId> kept;
-  for (size_t i = execs.size(); i-- > 0;) {
-    const OpId o = execs[i];
-    const Op& op = graph.ops[o];
-    bool needed = --runs_left[o] == 0;
-    for (const StorageId s : op.writes) needed = needed || wanted[s] != 0;
-    for (const StorageId s : op.mutates) needed = needed || wanted[s] != 0;
-    if (!needed) continue;
-    for (const StorageId s : op.writes) wanted[s] = 0;
-    for (const StorageId s : op.reads) wanted[s] = 1;
-    kept.push_back(o);
-  }
-  std::reverse(kept.begin(), kept.end());
-  return kept;
-}
 
 }  // namespace
 
@@ -73,11 +51,7 @@ bool Counterfactual::IsPresent(StorageId storage, int32_t exec) const {
 
 std::optional<WhatIf> Counterfactual::Judge(const std::vector<OpId>& execs,
                                             Decision decision) const {
-  const Capabilities& capabilities = problem_.capabilities;
-  const StatusOr<Evaluation> evaluation =
-      Evaluate(*problem_.graph,
-               WithFrees(*problem_.graph, execs, capabilities.free_policy),
-               capabilities);
+  const StatusOr<Evaluation> evaluation = EvaluateExecs(problem_, execs);
   if (!evaluation.ok()) return std::nullopt;
   return WhatIf{.decision = decision,
                 .added_ns = evaluation->time_ns - evaluation_.time_ns,

@@ -127,6 +127,13 @@ Problem MakeProblem(const StepGraph& graph, const Capabilities& capabilities) {
   return problem;
 }
 
+StatusOr<Evaluation> EvaluateExecs(const Problem& problem,
+                                   const std::vector<OpId>& execs) {
+  const Capabilities& can = problem.capabilities;
+  return Evaluate(*problem.graph,
+                  WithFrees(*problem.graph, execs, can.free_policy), can);
+}
+
 bool IsPlain(const Problem& problem) {
   for (OpId o = 0; o < problem.op_count; ++o) {
     if (!problem.graph->ops[o].mutates.empty()) return false;

@@ -74,6 +74,10 @@ struct Problem {
 // Builds the problem. The graph must be valid and outlive the problem.
 Problem MakeProblem(const StepGraph& graph, const Capabilities& capabilities);
 
+// Evaluates execs, with the frees of the problem's policy.
+StatusOr<Evaluation> EvaluateExecs(const Problem& problem,
+                                   const std::vector<OpId>& execs);
+
 // Returns whether every storage has one version, the program holds nothing
 // beyond its last reader, and no op that may run again stores generator state.
 bool IsPlain(const Problem& problem);

@@ -471,10 +471,7 @@ bool AddRegions(const Problem& problem, const RegionPlan& plan,
                 const std::string& solver, Archive& archive) {
   const std::vector<OpId> execs = RegionExecs(problem, plan);
   if (execs.empty()) return false;
-  const StatusOr<Evaluation> evaluation = Evaluate(
-      *problem.graph,
-      WithFrees(*problem.graph, execs, problem.capabilities.free_policy),
-      problem.capabilities);
+  const StatusOr<Evaluation> evaluation = EvaluateExecs(problem, execs);
   if (!evaluation.ok()) return false;
   archive.Add(evaluation->peak_bytes, evaluation->time_ns, execs, solver,
               Trimmed(problem, plan));

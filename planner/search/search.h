@@ -214,8 +214,6 @@ class Search {
     int64_t peak_before = Score::kWorst;
   };
   Repaired RepairCut(const KeepSet& keep_set, int64_t end);
-  // Returns the window that proves most; kNoOp if none was tried.
-  OpId BestWindow() const;
   // Finds a plan before the bounds take their time, so that a search that is
   // stopped early has one.
   void FindAny(int64_t ticks);
@@ -243,9 +241,13 @@ class Search {
   // Solves several windows together: a still better bound, and schedules that
   // fit at all of them.
   void Combine(int64_t ticks);
+  // Returns ops at which the best plan uses almost the whole budget.
+  std::vector<OpId> Touched() const;
   // Tries to prove that the best plan is optimal, by a tree with a known
   // target.
   void Refute(int64_t ticks);
+  Generated GenerateKeeping(const std::vector<KeepSet>& keep_sets,
+                            Retention tail);
   // Makes schedules that keep what the windows say. Returns the ops whose first
   // runs, or re-runs just before them, exceed the budget.
   std::vector<OpId> StartFrom(const std::vector<KeepSet>& keep_sets,

@@ -3,6 +3,7 @@
 #include <iterator>
 
 #include "planner/construct/construct.h"
+#include "planner/model/exec_list.h"
 #include "planner/search/search.h"
 
 namespace reprise::planner {
@@ -21,8 +22,22 @@ void Search::Combine(int64_t ticks) {
         if (Best() != nullptr) incumbent_ns = BestAdded();
         return peaks;
       },
+      Touched(),
       // With another search, the time is better spent elsewhere.
       /*neighbours=*/request_.part != Part::kProve || round_ > 0);
+}
+
+std::vector<OpId> Search::Touched() const {
+  if (Best() == nullptr) return {};
+  std::vector<int64_t> bytes(problem_.op_count, 0);
+  ExecList list(problem_);
+  list.Assign(Best()->execs);
+  for (OpId o = 0; o < problem_.op_count; ++o) bytes[o] = list.BytesAt(o);
+  std::vector<OpId> touched = LocalPeaks(bytes, /*count=*/16, /*apart=*/1);
+  std::erase_if(touched, [&](OpId at) {
+    return bytes[at] < request_.budget_bytes / 64 * 63;
+  });
+  return touched;
 }
 
 void Search::Refute(int64_t ticks) {
@@ -35,17 +50,23 @@ void Search::Refute(int64_t ticks) {
       });
 }
 
+Generated Search::GenerateKeeping(const std::vector<KeepSet>& keep_sets,
+                                  Retention tail) {
+  Flags flags = BaseFlags(problem_);
+  for (const KeepSet& keep_set : keep_sets) {
+    ApplyKeepSet(problem_, keep_set, tail, flags);
+  }
+  const int64_t before = generator_.ticks();
+  const Generated generated = generator_.Generate(flags);
+  effort_.Spend(generator_.ticks() - before);
+  return generated;
+}
+
 std::vector<OpId> Search::StartFrom(const std::vector<KeepSet>& keep_sets,
                                     const char* solver) {
   std::vector<OpId> peaks;
   for (const Retention tail : {Retention::kAgain, Retention::kSave}) {
-    Flags flags = BaseFlags(problem_);
-    for (const KeepSet& keep_set : keep_sets) {
-      ApplyKeepSet(problem_, keep_set, tail, flags);
-    }
-    const int64_t before = generator_.ticks();
-    const Generated generated = generator_.Generate(flags);
-    effort_.Spend(generator_.ticks() - before);
+    const Generated generated = GenerateKeeping(keep_sets, tail);
     if (!generated.valid) continue;
     archive_.Add(generated.peak_bytes, generated.time_ns, generator_.execs(),
                  solver);

@@ -86,21 +86,11 @@ void Search::Construct(int64_t ticks) {
   }
 }
 
-OpId Search::BestWindow() const {
-  OpId at = kNoOp;
-  for (const auto& [op, window] : certificate_.tried()) {
-    if (at == kNoOp || window.added_ns > certificate_.tried().at(at).added_ns) {
-      at = op;
-    }
-  }
-  return at;
-}
-
 void Search::ConstructBlocks(int64_t ticks) {
   if (problem_.op_count < kFewestBlockOps) return;
-  const OpId at = BestWindow();
-  if (at == kNoOp) return;
-  block_plan_ = std::make_unique<BlockPlan>(problem_, FindBlocks(problem_), at);
+  if (certificate_.tried().empty()) return;
+  block_plan_ = std::make_unique<BlockPlan>(
+      problem_, FindBlocks(problem_), certificate_.TriedByBound().front());
   effort_.Spend(problem_.op_count);
   if (!block_plan_->empty()) {
     block_plan_->Fit(request_.budget_bytes, certificate_, generator_, archive_,

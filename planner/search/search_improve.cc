@@ -33,6 +33,8 @@ void Search::Anneal(int64_t ticks) {
   } else if (round_ % 2 == 1 && Best() != nullptr) {
     execs = Best()->execs;
     hot += 2;
+  } else if (round_ >= 4) {
+    hot += 1 + round_ / 2 % 2;  // long enough to begin cooler
   }
   const LocalSearchOptions options{
       .budget_bytes = request_.budget_bytes,

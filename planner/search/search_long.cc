@@ -21,8 +21,8 @@ constexpr int64_t kRepairPart = 8;
 }  // namespace
 
 void Search::ConstructSegments(int64_t ticks) {
-  const OpId at = BestWindow();
-  if (at == kNoOp) return;
+  if (certificate_.tried().empty()) return;
+  const OpId at = certificate_.TriedByBound().front();
   const int64_t end = effort_.ticks() + ticks;
   int64_t best_ns = Score::kWorst;
   int worse = 0;
@@ -64,11 +64,7 @@ Search::Repaired Search::RepairCut(const KeepSet& keep_set, int64_t end) {
   for (const Retention tail : {Retention::kShare, Retention::kSave}) {
     const int64_t left = end - effort_.ticks();
     if (effort_.Over() || left <= 0 || Done()) return best;
-    Flags flags = BaseFlags(problem_);
-    ApplyKeepSet(problem_, keep_set, tail, flags);
-    const int64_t before = generator_.ticks();
-    const Generated generated = generator_.Generate(flags);
-    effort_.Spend(generator_.ticks() - before);
+    const Generated generated = GenerateKeeping({keep_set}, tail);
     // To save also what only re-runs read is worth a try if it takes little
     // memory.
     if (!generated.valid || generated.peak_bytes / 51 * 50 > best.peak_before) {

@@ -166,8 +166,6 @@ bool Search::IsAlmostDone() const {
   return !HasNone() && !Proven() && HasFewOps();
 }
 
-// If CBC solves several windows, exact single windows raise a bound only
-// slightly and at the end (bench/results).
 bool Search::IsOpenAlone() const { return IsOpen() && !MipAvailable(); }
 
 bool Search::IsOddRoundAlone() const { return IsOddRound() && !MipAvailable(); }

@@ -169,7 +169,8 @@ TEST(PebbleTest, IsAskedToStopWithinOneSetOfManyValues) {
   const Problem problem = MakeProblem(graph, {});
   const auto search = [&](const std::function<bool()>& should_stop) {
     return LeastPeakOf(problem, kOps - 1, /*enough_bytes=*/kOps,
-                       /*most_states=*/1, should_stop);
+                       /*most_states=*/1,
+                       /*most_ticks=*/1'000'000'000, should_stop);
   };
   int asked = 0;
 

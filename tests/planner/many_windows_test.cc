@@ -167,7 +167,7 @@ TEST(ManyWindowsTest, TheBoundIsNeverAboveTheOptimum) {
 
     ManyWindows program(problem, windows, budget,
                         /*inside=*/i % 2 == 0);
-    const ManyWindowsResult relaxed = program.Relax({});
+    const ManyWindowsResult relaxed = program.Solve({.relaxed = true});
     const ManyWindowsResult whole = program.Solve({.most_nodes = 50});
     const auto best = BestSchedule(graph, capabilities, budget);
 

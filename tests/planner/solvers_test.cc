@@ -137,7 +137,7 @@ TEST(GlpkTest, TheMinimumCutOfAWindowIsItsLp) {
       ManyWindows window(problem, {problem.base.peak_op}, budget);
 
       const WindowResult bound = cut.Solve(budget);
-      const ManyWindowsResult ours = window.Relax({});
+      const ManyWindowsResult ours = window.Solve({.relaxed = true});
       const double lp = Glpk(window.program()).Relaxed();
 
       if (bound.impossible) {
