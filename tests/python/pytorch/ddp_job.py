@@ -9,7 +9,7 @@ import os
 import sys
 from datetime import timedelta
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import distributed, nn
@@ -44,6 +44,28 @@ def _runs_out(*_: object) -> None:
     raise torch.OutOfMemoryError("too much")
 
 
+def _watch_meetings() -> list[bool]:
+    """Returns a list to which each meeting of this rank will add whether it is within a call of a
+    module."""
+    found: list[bool] = []
+
+    def watched(plain: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            frame: Any = sys._getframe(1)
+            codes = set()
+            while frame is not None:
+                codes.add(frame.f_code)
+                frame = frame.f_back
+            found.append(nn.Module._call_impl.__code__ in codes)
+            return plain(*args, **kwargs)
+
+        return call
+
+    for name in ("__init__", "meet"):
+        setattr(ranks.Ranks, name, watched(getattr(ranks.Ranks, name)))
+    return found
+
+
 def _stall() -> None:
     """Makes this rank stay away while a plan is awaited, until the other one is done."""
     store = distributed.distributed_c10d._get_default_store()
@@ -74,6 +96,7 @@ def main() -> None:
     model: nn.Module = Odd(rank) if mode == "odd" else ResNet((1, 1))
     if mode == "alone":
         ranks.TIMEOUT = timedelta(seconds=3)
+    meetings = _watch_meetings()
     if budget != "none" and not (mode == "alone" and rank == 1):
         reprise.auto(model, budget=budget, warmup=2, verify_every=3)
     if mode == "stalls" and rank == 1 and budget != "none":
@@ -133,6 +156,8 @@ def main() -> None:
                 "failed": report.failed_checks,
                 "held": report.measured_peak_bytes <= report.budget_bytes,
                 "why": report.why,
+                "meetings": len(meetings),
+                "within_forwards": sum(meetings),
             }
         )
     )

@@ -13,7 +13,7 @@ import pytest
 from torch import distributed
 
 from reprise.torch.ladder import ranks
-from reprise.torch.ladder.ranks import PLAN, Missing, Ranks
+from reprise.torch.ladder.ranks import PLAN, Missing, Ranks, in_pipeline
 
 
 def process(rank: int, store: Any) -> Any:
@@ -81,9 +81,9 @@ def test_a_rank_that_stays_away_while_a_plan_is_awaited_is_named(
         both.meet("word", PLAN)
 
 
-def test_a_pipeline_stage_does_not_wait_for_other_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranks.torch, "distributed", process(0, distributed.HashStore()))
+def test_a_pipeline_stage_is_known_by_the_schedule_that_calls_it() -> None:
     schedule: dict[str, Any] = {"__name__": "torch.distributed.pipelining.schedules"}
     exec("def step(forward):\n    return forward()\n", schedule)
 
-    assert schedule["step"](Ranks.here) is None
+    assert schedule["step"](in_pipeline)
+    assert not in_pipeline()

@@ -83,6 +83,9 @@ def test_both_ranks_run_the_same_plan_and_no_bit_changes(two_ranks: Any) -> None
         assert after["held"]
         # Also with the buckets of DistributedDataParallel, which Python never sees made.
         assert after["measured"] == pytest.approx(after["predicted"], rel=0.02)
+        # No rank waits for another one within a forward.
+        assert after["meetings"] > 3
+        assert after["within_forwards"] == 0
     assert planned[0]["plan"] == planned[1]["plan"] != ""
 
 
@@ -209,7 +212,7 @@ def test_a_rank_that_finds_no_other_is_planned_by_itself(two_ranks: Any) -> None
     for before, after in zip(plain, found, strict=True):
         assert after["losses"] == before["losses"]
     assert [rank["planned"] for rank in found] == [9, 0], found[0]["errors"]
-    said = "not all of the 2 ranks came to a forward of this model within 2.5 s"
+    said = "not all of the 2 ranks came to the end of a step of this model within 2.5 s"
     assert found[0]["errors"].count(said) == 1
     assert "(rank 1 did not); this rank is planned by itself" in found[0]["errors"]
 

@@ -2,14 +2,16 @@
 """The ladder of ranks that run the same ops: the same rungs on each, each with one plan.
 
     coordinator = RankCoordinator(session, ranks)
-    coordinator.meet()                   # before every step; meets the other ranks where it must
+    coordinator.meet(ended=True)         # after every step; meets the other ranks where it must
+    coordinator.meet(ended=False)        # before every step
     coordinator.captures                 # is the step that begins captured, on every rank?
     coordinator.captured(...)            # what this rank has seen of it
 
-Ranks meet at the beginning of a step, at points that all of them compute from what they have in
-common: until the first plan, in the step after a capture, every MEET_EVERY steps, and in each of
-the next so many steps when one of them has seen an input that its ladder does not cover, or while
-a plan is under way. What a rank has to say is in one message, so a meeting is one
+Ranks meet when an optimizer has ended a step, at points that all of them compute from what they
+have in common: until the first plan, after a capture, every MEET_EVERY steps, and while a plan is
+under way. When one of them has seen an input that its ladder does not cover, they also meet at the
+beginning of the next so many steps, because whether a step has such an input is known there: no
+other meeting is within a forward. What a rank has to say is in one message, so a meeting is one
 collective, and nobody waits for a server but the rank that asked it.
 
 A capture is of the same step on all ranks, whatever their inputs: structures leave sizes out. The
@@ -89,6 +91,7 @@ class RankCoordinator:
         self.captures = False
         self._after_capture = False
         self._watched_until = self._awaited_until = 0
+        self._next = 0  # the step that begins, or will
         self._lost = 0
         self._ended = False
         self._asks: dict[int, int] = {}  # by rung: the rank that asks for its plans
@@ -130,32 +133,37 @@ class RankCoordinator:
 
     # ---- Common ---------------------------------------------------------------------
 
-    def meet(self) -> None:
-        """Meets the other ranks at the beginning of a step, if it is time to."""
-        self.captures = False
+    def meet(self, *, ended: bool) -> None:
+        """Meets the other ranks, if it is time to: at the end of a step (`ended`), or at the
+        beginning of one."""
+        if ended:
+            self.captures = False
         fresh = self._fresh
         try:
-            if not self._ended:
-                self._meet()
+            if not self._ended and self._is_due(ended):
+                self._meet(ended)
         except RepriseError as error:
             self.captures = False
             self._go_alone(f"{error}; this rank is planned by itself", fresh)
 
-    def _meet(self) -> None:
-        session, ladder = self._session, self._planning.ladder
-        number = session.step.number
-        wants = self._wants()
-        self._seen |= wants
-        awaits = bool(self._awaited) and number <= self._awaited_until
-        watches = number <= self._watched_until or number % MEET_EVERY == 0
-        if ladder.rungs and not (self._after_capture or awaits or watches):
-            return
+    def _is_due(self, ended: bool) -> bool:
+        """Returns whether the ranks meet now: the same on all."""
+        rungs = self._planning.ladder.rungs
+        self._next = self._session.step.number + ended
+        if ended:
+            awaits = bool(self._awaited) and self._next <= self._awaited_until
+            return bool(not rungs or self._after_capture or awaits or self._next % MEET_EVERY == 0)
+        self._seen |= self._wants()
+        return bool(rungs) and not self.captures and self._next <= self._watched_until
+
+    def _meet(self, ended: bool) -> None:
+        session, ladder, number = self._session, self._planning.ladder, self._next
         fresh = self._fresh
         words: list[_Word] = self._ranks.meet(
             _Word(
                 out=session.why if session.stage is Stage.PLAIN else "",
                 ready=session.stage is Stage.CAPTURE,
-                wants=wants,
+                wants=not ended and self._wants(),
                 seen=self._seen,
                 tighter=session.startup.notes.tighter,
                 over=self._over_budget(),
@@ -266,7 +274,7 @@ class RankCoordinator:
         """One rank asks the server, all wait at their meetings."""
         self._asks[rung.number] = owner
         self._awaited.add(rung.number)
-        self._awaited_until = self._session.step.number + MEET_EVERY
+        self._awaited_until = self._next + MEET_EVERY
 
     def _await(self) -> None:
         """What is under way. Also what is asked for instead, where a plan leaves too little."""

@@ -30,7 +30,7 @@ import torch
 
 from reprise.errors import RepriseError
 
-__all__ = ["PLAN", "Missing", "Ranks", "leave", "rank_here", "run_of_job"]
+__all__ = ["PLAN", "Missing", "Ranks", "in_pipeline", "leave", "rank_here", "run_of_job"]
 
 TIMEOUT = datetime.timedelta(seconds=120)
 # For the others to come to a meeting: a rank that waits may hold up whoever needs what it makes.
@@ -73,7 +73,7 @@ class Ranks:
             ) from error
         name = f"{begin}/{_groups if members is None else members}"
         self._presence = _Presence(store, name, self.members, self.rank)
-        self._presence.come("a forward of this model", PATIENCE)
+        self._presence.come("the end of a step of this model", PATIENCE)
         some = {} if members is None else {"ranks": members, "use_local_synchronization": True}
         try:
             self._group = distributed.new_group(backend="gloo", timeout=TIMEOUT, **some)
@@ -86,12 +86,11 @@ class Ranks:
     @classmethod
     def here(cls) -> Ranks | None:
         """Returns the ranks of this job, all of which call this at the same point of the program.
-        None if there is no other, or if the model is a stage of a pipeline: the ranks of one are
-        not in their forwards at the same time."""
+        None if there is no other."""
         distributed: Any = torch.distributed
         if not (distributed.is_available() and distributed.is_initialized()):
             return None
-        if distributed.get_world_size() == 1 or _called_from(_PIPELINES):
+        if distributed.get_world_size() == 1:
             return None
         return cls(distributed)
 
@@ -185,6 +184,12 @@ def leave() -> None:
         ranks = _open.pop()
         group, ranks._group = ranks._group, None  # it ends with its last user
         torch.distributed.destroy_process_group(group)
+
+
+def in_pipeline() -> bool:
+    """Returns whether a schedule of pipeline stages calls this: their ranks are not in their steps
+    at the same time."""
+    return _called_from(_PIPELINES)
 
 
 def run_of_job(own: str) -> str:

@@ -36,7 +36,7 @@ from reprise.torch.internals.host import HostSaves
 from reprise.torch.internals.open_hooks import Hooks
 from reprise.torch.internals.pipelines import halves_backwards
 from reprise.torch.ladder.coordination import RankCoordinator
-from reprise.torch.ladder.ranks import Missing, Ranks
+from reprise.torch.ladder.ranks import Missing, Ranks, in_pipeline
 from reprise.torch.meter.room import Room, room_on
 from reprise.torch.meter.state import blocked
 from reprise.torch.policy.stage import Stage
@@ -53,6 +53,7 @@ __all__ = ["DoesNotFit", "Startup"]
 LEFT_FREE = 0.1
 # Share of the room below which a step does not run out of it.
 NEAR = 0.5
+MEETINGS = 2  # at the most, for the ranks to find each other
 FINER = 0.9  # of the budget, for a plan that has not seen the job
 
 
@@ -80,7 +81,7 @@ class Startup:
         self._watches: tuple[Room, int] | None = None
         self._before: tuple[Room, int] | None = None
         self._again: PlainRetry | None = None
-        self._late = False  # not all ranks came to the first step
+        self._meetings = 0  # that are left for the ranks to find each other
         self._failed = ""  # the error of the last step, which the program has caught
         self.near = False  # the step under way may run out of memory, and is taken again if it does
         self.notes = Notes(session.model, session.device)
@@ -99,9 +100,6 @@ class Startup:
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Decides how the step that begins will run."""
         if self._over or self._begun:
-            if self._late:
-                self._late = False
-                self._meet("plain", last=True)
             if self.plain:
                 self._next(args, kwargs)
             return
@@ -111,15 +109,15 @@ class Startup:
             self.skip()
             session.stop_planning(ZERO_BUBBLE)
             return
+        self._meetings = 0 if in_pipeline() else MEETINGS
         if way == "auto" and self.notes.died:
             way, why = (
                 self._elsewhere(),
                 "the last start of this job ran out of memory before it had a plan",
             )
-        ways = self._meet(way)
         if session.stage is Stage.PLAIN:
             return
-        if any(other not in ("auto", "plain") for other in ways):
+        if way == "shapes" and several_ranks():
             way = "host"  # shapes are those of one rank
         self.notes.begins()
         if way in ("host", "shapes"):
@@ -130,22 +128,28 @@ class Startup:
             self._before = self._watches
             self._look(near=True)
 
-    def _meet(self, way: str, last: bool = False) -> list[str]:
-        """Returns how each of the ranks takes its first step; empty if there is one."""
+    @property
+    def meets(self) -> bool:
+        """Whether the other ranks are still to be met for the first time."""
+        return self._meetings > 0
+
+    def meet(self) -> None:
+        """Meets the other ranks for the first time, at the end of a step: at that of the first, and
+        where not all come, of the second."""
+        if not self._meetings:
+            return
+        self._meetings -= 1
         session = self._session
         try:
             ranks = Ranks.here()
-            if ranks is None:
-                return []
-            ways = ranks.meet(way)
         except RepriseError as error:
-            if isinstance(error, Missing) and not last:
-                self._late = True  # at the next step, once more
-                return []
-            session.say(f"{error}; this rank is planned by itself")
-            return []
-        session.planning.coordinator = RankCoordinator(session, ranks)
-        return ways
+            if not isinstance(error, Missing) or not self._meetings:
+                self._meetings = 0
+                session.say(f"{error}; this rank is planned by itself")
+            return
+        self._meetings = 0
+        if ranks is not None:
+            session.planning.coordinator = RankCoordinator(session, ranks)
 
     def _next(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Decides how a step after the first one runs, still without a plan."""

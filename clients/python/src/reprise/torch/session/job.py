@@ -74,6 +74,9 @@ class Startup(job.Startup, Protocol):
 class Planning(job.Planning, Protocol):
     """Asks for plans and applies them."""
 
+    def meet(self) -> None:
+        """Meets the other ranks at the end of a step, if it is time to."""
+
     def ask(self) -> None:
         """Asks for plans that are due, and takes those that have arrived."""
 

@@ -159,11 +159,16 @@ class Planning:
 
     # ---- Plans --------------------------------------------------------------------
 
+    def meet(self) -> None:
+        """Meets the other ranks at the end of a step, if it is time to."""
+        if self.coordinator is not None:
+            self.coordinator.meet(ended=True)
+
     def ask(self) -> None:
         """Takes plans, between steps. Waits for the first one, and for one that the step which
         begins cannot do without if it is to keep its budget; takes any other when it is there."""
         if self.coordinator is not None:
-            self.coordinator.meet()
+            self.coordinator.meet(ended=False)
         if self.coordinator is not None:
             return
         session = self._session

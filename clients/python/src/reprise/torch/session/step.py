@@ -80,6 +80,7 @@ class Step:
         self._forwards = 0  # of the step under way
         self.live_begin = 0
         self._late = LateFrees(session)
+        self._is_met = True  # the other ranks were met after the last step, or it was no time to
 
     @property
     def optimizers(self) -> list[Optimizer]:
@@ -104,6 +105,7 @@ class Step:
         self.key = key_of(args, kwargs, session.device.type, dtype)
         first = session.first_calls.begins(self.key)
         session.planned_retry.forget()
+        self._meet_ranks()
         session.planning.ask()
         session.startup.begin(args, kwargs)
         self.under_way, self.tracing.on, self.run = True, False, None
@@ -130,6 +132,8 @@ class Step:
         `first`: the first one with an input of its size."""
         session = self._session
         inert = session.agent.status == "inert"
+        if session.startup.meets:
+            return False  # whether there are other ranks is not known yet
         event = StepBegins(again, first, other_captures=bool(_capturing), is_inert=inert)
         for action in decide(session.state, event):
             if action is Action.CAPTURE_IF_WATCHED:
@@ -344,6 +348,17 @@ class Step:
         if self._session.startup.host is not None:
             self._session.startup.host.give_back()
         self._session.progress.enter(0)
+        self._is_met = False
+        if torch._C._current_graph_task_id() == -1:
+            self._meet_ranks()  # else the backward is not over, and the next step begins with it
+
+    def _meet_ranks(self) -> None:
+        """Meets the other ranks after a step, once."""
+        if self._is_met:
+            return
+        self._is_met = True
+        self._session.startup.meet()
+        self._session.planning.meet()
 
     def _end_capture(self, capture: Capture) -> None:
         self.capture = None
