@@ -9,6 +9,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "base/str_cat.h"
@@ -123,11 +125,12 @@ TEST(PutGraphOverHttpTest, RefusesWhatItWouldNotKeepBeforeItIsSent) {
               StartsWith("HTTP/1.1 401"));
 }
 
-// Four uploads hold a fifth of the limit less than all of it; the fifth does not
-// fit, whether it comes over HTTP or over gRPC.
+// Four uploads hold all of the limit but 64 KiB; the fifth does not fit, whether
+// it comes over HTTP or over gRPC. A body counts by parts of 256 KiB: each of
+// the four sends four parts and a byte.
 TEST(PutGraphOverHttpTest, GraphsThatAreBeingSentHaveALimitTogether) {
   DaemonOptions options = TestServer::DefaultOptions();
-  options.max_sent_graph_bytes = 1'000'000;
+  options.max_sent_graph_bytes = (4 << 20) + (64 << 10);
   TestServer server(options);
   const auto head = [&](size_t bytes) {
     return StrCat("POST ", kPutGraph, " HTTP/1.1\r\nHost: localhost\r\n",
@@ -136,34 +139,55 @@ TEST(PutGraphOverHttpTest, GraphsThatAreBeingSentHaveALimitTogether) {
                   "Content-Length: ",
                   bytes, "\r\n\r\n");
   };
-  const std::string part(240'000, ' ');
-  std::vector<int> sending;
-  for (int i = 0; i < 4; ++i) {
-    sending.push_back(ConnectTo(server.daemon().http_address()));
+  const std::string part((1 << 20) + 1, ' ');
+  const auto hold = [&] {
+    const int fd = ConnectTo(server.daemon().http_address());
     const std::string request = head(part.size() + 1) + part;
-    ASSERT_EQ(::send(sending.back(), request.data(), request.size(), 0),
+    EXPECT_EQ(::send(fd, request.data(), request.size(), 0),
               static_cast<ssize_t>(request.size()));
-  }
+    return fd;
+  };
+  const auto answered = [](int fd) {
+    char byte = 0;
+    return ::recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0 ||
+           (errno != EAGAIN && errno != EWOULDBLOCK);
+  };
+  std::vector<int> sending;
+  for (int i = 0; i < 4; ++i) sending.push_back(hold());
   const std::string graph =
       formats::WriteGraphText(SmallGraph()) + std::string(100'000, '\n');
 
+  // While the server still reads the four, the fifth may be first: then one of
+  // the four is refused. It is sent again.
+  const auto four_and = [&](const std::function<bool()>& fifth_is_refused) {
+    return Eventually([&] {
+      for (int& fd : sending) {
+        if (!answered(fd)) continue;
+        ::close(fd);
+        fd = hold();
+      }
+      return fifth_is_refused();
+    });
+  };
   std::string refused;
-  EXPECT_TRUE(Eventually([&] {
+  EXPECT_TRUE(four_and([&] {
     refused = server.Post(kPutGraph, kJson, graph);
     return refused.starts_with("HTTP/1.1 429");
   })) << refused;
   EXPECT_THAT(refused,
-              HasSubstr("step graphs that are being sent may have 976.6 KiB "
+              HasSubstr("step graphs that are being sent may have 4.1 MiB "
                         "together, and this one does not fit now"));
-  grpc::ClientContext context;
-  v1::GraphRef ref;
-  const auto writer = server.planner().PutGraph(&context, &ref);
-  v1::GraphPart over_grpc;
-  over_grpc.set_data(part);
-  writer->Write(over_grpc);
-  writer->WritesDone();
-  EXPECT_EQ(writer->Finish().error_code(),
-            grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_TRUE(four_and([&] {
+    grpc::ClientContext context;
+    v1::GraphRef ref;
+    const auto writer = server.planner().PutGraph(&context, &ref);
+    v1::GraphPart over_grpc;
+    over_grpc.set_data(part);
+    writer->Write(over_grpc);
+    writer->WritesDone();
+    return writer->Finish().error_code() ==
+           grpc::StatusCode::RESOURCE_EXHAUSTED;
+  }));
 
   // What an upload held is free when it is given up.
   for (const int fd : sending) ::close(fd);
