@@ -10,6 +10,7 @@
 
 #include "base/data_dir.h"
 #include "base/str_cat.h"
+#include "server/build_info.h"
 #include "server/paths.h"
 #include "server/store/postgres_store.h"
 
@@ -146,7 +147,7 @@ ParsedOptions ParseDaemonOptions(int argc, char** argv) {
     return Usage(std::string(error.what()) + "; see --help");
   }
   if (version) {
-    std::printf("reprised %s\n", REPRISE_VERSION);
+    std::printf("reprised %s\n", kVersion);
     return {.options = {}, .exit = true, .exit_code = 0};
   }
   const StatusOr<LogLevel> level = ParseLogLevel(log_level);

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How commands on this machine find a running daemon: two files next to its
+// agent socket.
+//
+//   server.json    addresses, process, version and folders
+//   server.token   a copy of the token, for a command that finds the daemon by
+//                  its socket, perhaps in a container that mounts the socket's
+//                  folder but not the data folder
+#pragma once
+
+#include <string>
+
+#include "base/status.h"
+
+namespace reprise::server {
+
+struct Announcement {
+  std::string agent_socket;
+  std::string data_dir;
+  std::string place;  // where runs are stored, for the log
+  std::string version;
+  std::string http;         // "127.0.0.1:7070"; empty if it does not listen
+  std::string grpc;         // the same
+  std::string url;          // that a browser on this machine can open, or empty
+  std::string certificate;  // of TLS, or empty
+  std::string token;
+};
+
+// Writes both files, and the addresses to the log.
+Status Announce(const Announcement& daemon);
+
+// Removes both files, if they are there.
+void RemoveAnnouncement(const std::string& agent_socket);
+
+}  // namespace reprise::server
