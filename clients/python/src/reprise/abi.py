@@ -69,6 +69,8 @@ PLAN_LEFT = 7
 
 
 class Config(ctypes.Structure):
+    """`reprise_config`: what an agent is started with. Absent texts are null."""
+
     _fields_ = [
         ("struct_size", c_uint32),
         ("abi", c_uint32),
@@ -83,6 +85,8 @@ class Config(ctypes.Structure):
 
 
 class Caps(ctypes.Structure):
+    """`reprise_caps`: what the agent can do here, and its counters of records."""
+
     _fields_ = [
         ("struct_size", c_uint32),
         ("cupti", c_uint32),
@@ -99,6 +103,8 @@ class Caps(ctypes.Structure):
 
 
 class Want(ctypes.Structure):
+    """`reprise_want`: a request for a plan; sizes in bytes, 0 where unknown."""
+
     _fields_ = [
         ("struct_size", c_uint32),
         ("flags", c_uint32),
@@ -131,6 +137,8 @@ class PlanView(ctypes.Structure):
 
 
 class StepReport(ctypes.Structure):
+    """`reprise_step_report`: what was measured of one training step; bytes and nanoseconds."""
+
     _fields_ = [
         ("struct_size", c_uint32),
         ("flags", c_uint32),
@@ -146,6 +154,8 @@ class StepReport(ctypes.Structure):
 
 
 class VerifyReport(ctypes.Structure):
+    """`reprise_verify_report`: how many recomputed values of a step were compared and differed."""
+
     _fields_ = [
         ("struct_size", c_uint32),
         ("flags", c_uint32),

@@ -68,6 +68,8 @@ class _Walk:
         self._at = 0
 
     def walk(self, schedule: list[int]) -> Evaluation:
+        """Runs the schedule and returns its peak and time. RepriseError, with the entry: it is
+        not valid for this graph."""
         graph = self._graph
         for i, entry in enumerate(schedule):
             if entry >= len(graph.ops):

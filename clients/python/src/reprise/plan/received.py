@@ -206,6 +206,7 @@ class Plan:
 
 
 def read_infeasible(f: Fields) -> Infeasible:
+    """Reads why nothing fits from the fields of a plan. RepriseError: a field is malformed."""
     return Infeasible(
         smallest_budget_bytes=f.size("smallest_budget_bytes"),
         blocking_op=f.size("blocking_op"),

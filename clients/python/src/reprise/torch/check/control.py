@@ -76,6 +76,7 @@ class Control(Audit):
         self._guessed: set[int] = set() if before is None else before._guessed
 
     def keep(self, slot: int, tensor: Tensor) -> Any:
+        """Returns what `compare` needs later: of a suspect, a copy of all bits."""
         if slot not in self.suspects:
             return super().keep(slot, tensor)
         guard = torch._C._DisableTorchDispatch()  # the tape counts what it sees
@@ -85,6 +86,8 @@ class Control(Audit):
             del guard
 
     def compare(self, slot: int, made: Tensor, kept: Any, storage: int) -> Tensor:
+        """Compares a recomputed tensor with the discarded one, element by element where it is a
+        suspect. Returns the tensor that the backward reads."""
         if not isinstance(kept, OutsideCopy):
             return super().compare(slot, made, kept, storage)
         self.checked += 1

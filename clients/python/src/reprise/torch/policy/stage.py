@@ -16,6 +16,8 @@ __all__ = ["Stage"]
 
 
 class Stage(Enum):
+    """The stages; the value is how a line of the log says it."""
+
     WARMUP = "warming up"
     CAPTURE = "capturing a step"
     WAITING = "waiting for a plan"

@@ -91,6 +91,8 @@ class _Compiler:
         self._unpack_life = [0] * len(graph.step.unpacks)
 
     def run(self, schedule: Sequence[int]) -> Program:
+        """Returns the program of a schedule. PlanRejected: it does not fit the captured step, or
+        a rehearsal of the program fails."""
         for entry in schedule:
             if entry < 0:
                 self._free(-entry - 1)

@@ -199,12 +199,14 @@ class _Looks(_Job):
     row = Row(torch.ops.aten.neg.default, 0)
 
     def forward(self, cold: _ColdCaches) -> list[Tensor]:
+        """Runs the calls; no output has a gradient."""
         for _ in range(self.length):
             self.row.func(self.x)
             cold.between()
         return []
 
     def program(self, cold: _ColdCaches) -> Program:
+        """Returns the program in which each call is compared and none is recomputed."""
         rows = (self.row, *(Row(func, 0) for func in cold.ROWS)) * self.length
         return Program(rows, ((0, len(rows)),), (), (), (), (), (), replays=1)
 
@@ -226,6 +228,7 @@ class _Saves(_Job):
         self._other = torch.ones(1)
 
     def forward(self, cold: _ColdCaches) -> list[Tensor]:
+        """Runs the pairs; returns one output, whose backward reads all that was saved."""
         made = []
         for _ in range(self.length):
             begin = cold.now()
@@ -239,6 +242,7 @@ class _Saves(_Job):
         return [torch.cat(made)]
 
     def program(self, cold: _ColdCaches) -> Program:
+        """Returns the program in which what the pairs saved is recomputed, in bursts."""
         saved, events = self._order(cold)
         again = bool(self.bursts)
         rows: list[Row] = []

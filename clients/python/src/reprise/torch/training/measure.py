@@ -36,6 +36,7 @@ class _Steps:
     peaks: set[int] = field(default_factory=set)  # the first ones that differ
 
     def add(self, peak: int) -> None:
+        """Counts a step with this peak, in bytes."""
         self.count += 1
         self.peak_bytes = max(self.peak_bytes, peak)
         if len(self.peaks) < DIFFERENT:
@@ -50,6 +51,7 @@ class _Steps:
 
     @property
     def step_ns(self) -> int:
+        """The median time of the last steps; 0 if there are none."""
         return int(median(self.times_ns)) if self.times_ns else 0
 
     @property
@@ -192,14 +194,17 @@ class Measured:
 
     @property
     def base_peak_bytes(self) -> int:
+        """The peak of a plain step with the input of the current plan; 0 if unknown."""
         return self.base(self._key)[0]
 
     @property
     def base_step_ns(self) -> int:
+        """The time of a plain step with the input of the current plan; 0 if unknown."""
         return self.base(self._key)[1]
 
     @property
     def planned_steps(self) -> int:
+        """The number of steps under the current plans."""
         return sum(steps.count for steps in self._planned.values())
 
     @property
@@ -209,10 +214,12 @@ class Measured:
 
     @property
     def planned_peak_bytes(self) -> int:
+        """The highest peak of steps under the current plan; 0 without one."""
         steps = self._planned.get(self._rung)
         return steps.peak_bytes if steps else 0
 
     @property
     def planned_step_ns(self) -> int:
+        """The median time of the last steps under the current plan; 0 without one."""
         steps = self._planned.get(self._rung)
         return steps.step_ns if steps else 0
