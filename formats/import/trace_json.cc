@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/str_cat.h"
+#include "formats/import/json_characters.h"
 
 namespace reprise::formats {
 
@@ -14,91 +15,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr size_t kMostText = 4 << 20;
 constexpr int kMostDepth = 64;
 constexpr int64_t kMostElements = int64_t{1} << 48;
-
-bool IsOfNumber(int c) {
-  return (c >= '0' && c <= '9') || c == '-' || c == '+' || c == '.' ||
-         c == 'e' || c == 'E';
-}
-
-// The source as input for nlohmann's parser. The parser buffers everything from
-// the beginning of one text or number to the beginning of the next, including
-// white space, so the length is limited here.
-struct Characters {
-  ByteSource& source;
-  int current = -1;
-  bool in_text = false;
-  bool escaped = false;
-  bool too_long = false;
-  bool in_number = false;
-  size_t text_bytes = 0;
-  size_t other_bytes = 0;  // buffered bytes outside of texts
-
-  explicit Characters(ByteSource& from) : source(from) { Advance(); }
-  void Advance() {
-    current = source.Next();
-    if (!in_text) {
-      in_text = current == '"';
-      text_bytes = 0;
-      const bool begins = !in_number && IsOfNumber(current);
-      in_number = IsOfNumber(current);
-      other_bytes = in_text || begins ? 0 : other_bytes + 1;
-      if (other_bytes > kMostText) {
-        too_long = true;
-        current = -1;
-      }
-      return;
-    }
-    if (++text_bytes > kMostText) {
-      too_long = true;
-      current = -1;
-    }
-    if (escaped) {
-      escaped = false;
-    } else if (current == '\\') {
-      escaped = true;
-    } else if (current == '"') {
-      in_text = false;
-    }
-  }
-};
-
-class CharacterIterator {
- public:
-  using iterator_category = std::input_iterator_tag;
-  using value_type = char;
-  using difference_type = std::ptrdiff_t;
-  using pointer = const char*;
-  using reference = char;
-
-  CharacterIterator() = default;
-  explicit CharacterIterator(Characters& characters)
-      : characters_(&characters) {}
-  char operator*() const { return static_cast<char>(characters_->current); }
-  CharacterIterator& operator++() {
-    characters_->Advance();
-    return *this;
-  }
-  CharacterIterator operator++(int) {
-    CharacterIterator before = *this;
-    ++*this;
-    return before;
-  }
-  bool operator==(const CharacterIterator& other) const {
-    return AtEnd() == other.AtEnd();
-  }
-  bool operator!=(const CharacterIterator& other) const {
-    return !(*this == other);
-  }
-
- private:
-  bool AtEnd() const {
-    return characters_ == nullptr || characters_->current < 0;
-  }
-  Characters* characters_ = nullptr;
-};
 
 int64_t BytesOfType(std::string_view type) {
   if (type.starts_with("c10::")) type.remove_prefix(5);
@@ -132,7 +50,8 @@ int64_t BytesOfType(std::string_view type) {
 
 class Reader : public nlohmann::json_sax<Json> {
  public:
-  Reader(const TakeTraceEvent& take) : take_(take) {}
+  Reader(const TakeTraceEvent& take, const JsonCharacters& characters)
+      : take_(take), characters_(characters) {}
 
   bool null() override { return true; }
   bool boolean(bool) override { return true; }
@@ -166,8 +85,9 @@ class Reader : public nlohmann::json_sax<Json> {
     if (depth_ == 3) in_args_ = false;
     if (depth_ != 2 || !in_events_) return true;
     SizeInputs();
-    status = take_(event_);
-    return status.ok();
+    const Status taken = take_(event_);
+    if (!taken.ok()) status = Here(taken.code(), taken.message());
+    return taken.ok();
   }
   bool start_array(size_t) override {
     if (depth_ == 1) in_events_ = key_ == "traceEvents";
@@ -188,6 +108,10 @@ class Reader : public nlohmann::json_sax<Json> {
   }
   bool parse_error(size_t position, const std::string&,
                    const nlohmann::detail::exception& error) override {
+    if (position > characters_.source.position()) {
+      status = Here(Code::kInvalidArgument, "the JSON ends too early");
+      return false;
+    }
     std::string why = error.what();
     const size_t colon = why.rfind("; ");
     why =
@@ -202,7 +126,9 @@ class Reader : public nlohmann::json_sax<Json> {
         c = '?';
       }
     }
-    status = InvalidArgument(StrCat("byte ", position, ": ", why));
+    // The parser counts from 1 and is one past the byte that it rejected.
+    status = InvalidArgument(
+        StrCat("byte ", position == 0 ? 0 : position - 1, ": ", why));
     return false;
   }
 
@@ -212,9 +138,14 @@ class Reader : public nlohmann::json_sax<Json> {
  private:
   bool Deeper() {
     if (++depth_ <= kMostDepth) return true;
-    status = ResourceExhausted(
-        StrCat("the JSON nests more than ", kMostDepth, " deep"));
+    status = Here(Code::kResourceExhausted,
+                  StrCat("the JSON nests more than ", kMostDepth, " deep"));
     return false;
+  }
+
+  // An error at the byte that has been read last.
+  Status Here(Code code, const std::string& what) const {
+    return {code, StrCat("byte ", characters_.source.position(), ": ", what)};
   }
 
   bool Number(double real, int64_t whole) {
@@ -285,6 +216,7 @@ class Reader : public nlohmann::json_sax<Json> {
   }
 
   const TakeTraceEvent& take_;
+  const JsonCharacters& characters_;
   int depth_ = 0;
   std::string key_;
   bool in_events_ = false, in_args_ = false;
@@ -313,17 +245,17 @@ bool Reader::string(string_t& text) {
 }  // namespace
 
 Status ReadTraceJson(ByteSource& source, const TakeTraceEvent& take) {
-  Characters characters(source);
-  Reader reader(take);
-  const bool good = Json::sax_parse(CharacterIterator(characters),
-                                    CharacterIterator(), &reader);
+  JsonCharacters characters(source);
+  Reader reader(take, characters);
+  const bool good = Json::sax_parse(JsonCharacterIterator(characters),
+                                    JsonCharacterIterator(), &reader);
   if (characters.too_long) {
     return ResourceExhausted(StrCat("byte ", source.position(),
                                     characters.in_text
                                         ? ": a text of more than "
                                         : ": no text and no number in more "
                                           "than ",
-                                    kMostText >> 20, " MiB"));
+                                    JsonCharacters::kMostText >> 20, " MiB"));
   }
   if (!source.status().ok()) return source.status();
   if (!good) {

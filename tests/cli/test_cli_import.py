@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import pickle
+import re
 import resource
 import subprocess
 import sys
@@ -20,7 +21,18 @@ from serving import ask
 sys.path.insert(0, str(ROOT / "tests" / "formats"))
 from snapshots import BASE, block, event, snapshot, stack, write_large
 
-PROFILED_STEP = ROOT / "tests" / "formats" / "profiled_step.py"
+FORMATS = ROOT / "tests" / "formats"
+
+
+def write_with_torch(script: str, path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(FORMATS / script), str(path)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_snapshot_of_every_protocol_becomes_a_run(
@@ -87,6 +99,20 @@ def test_owners_are_known_where_entries_share_their_stacks(
     assert "unknown" not in shown
     assert shown.count("model.py:20 forward") == shown.count("model.py:30 forward") == 1
     assert shown.count("732.4 KiB") == 2
+
+
+def test_every_owner_is_known_in_a_file_that_pytorch_itself_wrote(reprise: Reprise) -> None:
+    """9,000 allocations at three places; a third of each is freed before the peak."""
+    write_with_torch("torch_snapshot.py", reprise.folder / "s.pickle")
+    assert reprise("import", "s.pickle").code == 0
+
+    shown = reprise("show", "latest").out
+
+    assert "AT THE MEASURED PEAK (2.9 MiB" in shown
+    assert "unknown" not in shown
+    for name in ("embed", "attend", "project"):
+        line = rf" 1000.0 KiB  torch_snapshot.py:\d+ {name}  \(2000 allocations\)"
+        assert len(re.findall(line, shown)) == 1, shown
 
 
 def test_a_snapshot_is_no_step_graph(reprise: Reprise) -> None:
@@ -157,14 +183,7 @@ def test_without_the_server_that_was_named_nothing_is_imported(reprise: Reprise)
 @pytest.fixture(scope="session")
 def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("trace") / "trace.json"
-    done = subprocess.run(
-        [sys.executable, str(PROFILED_STEP), str(path)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    write_with_torch("profiled_step.py", path)
     return path
 
 

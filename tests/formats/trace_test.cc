@@ -243,9 +243,30 @@ TEST(TraceTest, NamesTheByteThatIsWrong) {
       HasSubstr("a control character in a text; export with PyTorch 2.4"));
 }
 
+TEST(TraceTest, SaysAtWhichByteAFileWasCutOff) {
+  const std::string text = File(Op("aten::a", 1, 1));
+  for (size_t size = 1; size < text.size(); size += 7) {
+    EXPECT_EQ(Open(text.substr(0, size)).status().message(),
+              StrCat("byte ", size, ": the JSON ends too early"));
+  }
+  // A file that is wrong in its last byte is not one that ends too early.
+  EXPECT_THAT(Open("{\"traceEvents\":]").status().message(),
+              testing::StartsWith("byte 15: is not valid JSON"));
+}
+
+TEST(TraceTest, NamesTheByteOfAnEventThatCannotBe) {
+  const std::string begin = "{\"traceEvents\":[";
+  const std::string event =
+      R"({"ph":"i","name":"[memory]","args":{"Bytes":4611686018427387904}})";
+
+  EXPECT_EQ(Open(begin + event + "]}").status().message(),
+            StrCat("byte ", begin.size() + event.size() + 1,
+                   ": a memory event of 4611686018427387904 bytes"));
+}
+
 TEST(TraceTest, LimitsDepthAndTexts) {
-  EXPECT_EQ(Open(std::string(1000, '[')).status().code(),
-            Code::kResourceExhausted);
+  EXPECT_EQ(Open(std::string(1000, '[')).status(),
+            ResourceExhausted("byte 66: the JSON nests more than 64 deep"));
   EXPECT_THAT(
       Open("{\"a\": \"" + std::string(5 << 20, 'x') + "\"}").status().message(),
       HasSubstr("a text of more than 4 MiB"));
