@@ -1,12 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """FSDP2 under a plan, beside checkpointing of every block, at the peak of the latter.
 
-    python bench/ranks/checkpointed.py --rounds 4 --out bench/results/ranks-checkpointed.md
+    python bench/ranks/checkpointed.py --width 64 128 256 --out bench/results/ranks-checkpointed.md
 
-Two gloo ranks train the job `fsdp2` of this folder plainly, with every block checkpointed, and
-under a plan whose budget is the checkpointed job's measured peak, in turns. Times are CPU times of
-a whole rank (gloo's threads included), because other processes stretch the clock: the median over
-the last steps of a round, then over rounds and ranks.
+Two gloo ranks train the job `fsdp2` of this folder three times at once: plainly, with every block
+checkpointed, and under a plan whose budget is the checkpointed job's measured peak. The three take
+their steps in turns in the same processes, so what else the machine does falls on all of them.
+Times are CPU times of a whole rank (gloo's threads included): the median over turns and ranks of
+the plain step, and of what another step took more than the plain one of its turn.
+
+Beside the measured times stand those of the operators that run again, as they were captured:
+checkpointing repeats the forwards of the blocks, the plan what it says. Their ratio is what the
+plan saves before all other work of a step. `--width` makes operators larger, so that the other work
+counts less.
 """
 
 from __future__ import annotations
@@ -29,21 +35,18 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(Path(__file__).parent), str(ROOT / "clients/python/src")]
 
 WAYS = ("plain", "checkpointed", "planned")
-STEPS, COUNTED = 20, 10  # of a round; the last ones count
-LIMIT_S = 300.0
+SETTLING, UNPLANNED = (
+    4,
+    8,
+)  # steps before the budget is known, and before there is a plan
+LIMIT_S = 500.0
 
 
-def rank(way: str, budget: int, folder: Path) -> None:
-    """Trains as one rank; writes peak and CPU time of its last steps, and ends the process."""
+def rank(turns: int, folder: Path) -> None:
+    """Trains as one rank in all ways; writes what was measured, and ends the process."""
     import torch
     from job import digest
-    from jobs import loop, sharded
-    from networks import Decoder
     from torch import distributed
-    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
-        apply_activation_checkpointing,
-    )
-    from torch.distributed.fsdp import fully_shard
 
     import reprise
     from reprise.torch.meter.meter import open_meter
@@ -52,106 +55,174 @@ def rank(way: str, budget: int, folder: Path) -> None:
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", timeout=timedelta(seconds=120))
-    torch.manual_seed(0)
-    if way == "checkpointed":
-        model = Decoder()
-        blocks = list(model.blocks)
-        apply_activation_checkpointing(model, check_fn=lambda m: m in blocks)
-        for block in model.blocks:
-            fully_shard(block)
-        made = loop(fully_shard(model))
-    else:
-        made = sharded()
-    if way == "planned":
-        reprise.auto(made.arm[0], budget=budget, verify_every=STEPS)
+    made = {way: _made(way) for way in WAYS}
     meter = open_meter("cpu")
     start_counting(meter, torch.device("cpu"))
-    torch.manual_seed(1 + distributed.get_rank())
-    took, losses, peak = [], [], 0
-    for number in range(STEPS):
-        if number == STEPS - COUNTED:
-            meter.reset_peak()
+    numbers = dict.fromkeys(WAYS, 0)
+
+    def step(way: str) -> tuple[int, int]:
+        """Takes one step; returns its CPU time, and its peak above what was alive before."""
+        numbers[way] += 1
+        torch.manual_seed(1000 * numbers[way] + distributed.get_rank())
+        before = meter.live()
+        meter.reset_peak()
         began = time.process_time_ns()
-        loss = made.step(number)
-        took.append(time.process_time_ns() - began)
-        losses.append(loss.item().hex() if loss is not None else "")
-        del loss
-    peak = meter.peak()
+        made[way].step(0)
+        return time.process_time_ns() - began, meter.peak() - before
+
+    for way in WAYS:
+        step(way)  # makes gradients and the optimizer's state
+    peaks = [step("checkpointed")[1] for _ in range(SETTLING)]
+    # Gloo's threads free some buffers late; the step needs the least of what was seen.
+    most = torch.tensor(float(min(peaks)), dtype=torch.float64)
+    distributed.all_reduce(most, distributed.ReduceOp.MAX)
+    planned = made["planned"].arm[0]
+    reprise.auto(planned, budget=meter.live() + int(most.item()), verify_every=1000)
+    for _ in range(UNPLANNED):
+        step("planned")
+    taken = [[step(way) for way in WAYS] for _ in range(turns)]
+    for way in WAYS:
+        while numbers[way] < max(numbers.values()):
+            step(way)
+    report = reprise.report(planned)
     found: dict[str, Any] = {
-        "step_ns": statistics.median(took[-COUNTED:]),
-        "peak": peak,
-        "bits": [losses, digest(made.parameters())],
+        "ns": [[one[0] for one in turn] for turn in taken],
+        "peaks": [min(turn[n][1] for turn in taken) for n in range(len(WAYS))],
+        "asked": int(most.item()),
+        "bits": [digest(made[way].parameters()) for way in WAYS],
+        "validated": report.validated,
+        "why": str(report),
     }
-    if way == "planned":
-        report = reprise.report(made.arm[0])
-        found |= {"validated": report.validated, "peak": report.measured_peak_bytes}
-        found |= {"why": str(report), "predicted": report.predicted_peak_bytes}
+    if report.planned_steps:
+        found |= _again(planned)
     (folder / f"{distributed.get_rank()}.json").write_text(json.dumps(found))
     distributed.barrier()
     os._exit(0)
 
 
-def ran(way: str, budget: int = 0) -> list[dict[str, Any]]:
+def _made(way: str) -> Any:
+    """Returns the job, the same parameters each time."""
+    import torch
+    from jobs import loop, sharded
+    from networks import Decoder
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+        apply_activation_checkpointing,
+    )
+    from torch.distributed.fsdp import fully_shard
+
+    torch.manual_seed(0)
+    if way != "checkpointed":
+        return sharded()
+    model = Decoder()
+    blocks = list(model.blocks)
+    apply_activation_checkpointing(model, check_fn=lambda m: m in blocks)
+    for block in model.blocks:
+        fully_shard(block)
+    return loop(fully_shard(model))
+
+
+def _again(model: Any) -> dict[str, Any]:
+    """Returns the times of the operators that each way runs again, and how good the plan is."""
+    from reprise import armed
+
+    session: Any = armed.current(model)
+    graph, plan = session.graph.message(), session.plan
+    ops = graph["ops"]
+
+    def took(op: dict[str, Any]) -> int:
+        return int(op.get("again_ns") or op["time_ns"])
+
+    blocks = [
+        op
+        for op in ops
+        if op["phase"] == "PHASE_FORWARD" and op.get("module", "").startswith("blocks.")
+    ]
+    return {
+        "blocks_ns": sum(map(took, blocks)),
+        "blocks_ops": len(blocks),
+        "again_ns": sum(took(ops[number]) for number in plan.recomputed_ops),
+        "again_ops": len(plan.recomputed_ops),
+        "predicted_ns": plan.time_ns - plan.base_time_ns,
+        "least_ns": int(plan.bound * plan.base_time_ns),
+    }
+
+
+def ran(width: int, turns: int) -> list[dict[str, Any]]:
     """Trains in two ranks; returns what each of them wrote. Raises SystemExit if one failed."""
+    import networks
     import start
 
-    folder = Path(tempfile.mkdtemp(prefix=f"{way}-"))
+    networks.WIDTH = width
+    folder = Path(tempfile.mkdtemp(prefix=f"width-{width}-"))
 
     def train(*_: Any) -> None:
         try:
-            rank(way, budget, folder)
+            rank(turns, folder)
         except BaseException:
             traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)
 
     start._train = train
-    wrong, errors = start.started("fsdp2", "auto", STEPS, folder, LIMIT_S)
+    wrong, errors = start.started("fsdp2", "auto", turns, folder, LIMIT_S)
     if wrong:
-        raise SystemExit(f"{way}: {wrong}\n{errors[-3000:]}")
+        raise SystemExit(f"width {width}: {wrong}\n{errors[-3000:]}")
     return [json.loads((folder / f"{n}.json").read_text()) for n in (0, 1)]
 
 
-def page(found: dict[str, list[dict[str, Any]]], budget: int, load: str) -> str:
+def page(found: dict[int, list[dict[str, Any]]], command: str, turns: int, load: str) -> str:
     """Returns the results as Markdown."""
-    times = {way: statistics.median(one["step_ns"] for one in found[way]) for way in WAYS}
-    plain = times["plain"]
     now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M")
     lines = [
         "# FSDP2 beside checkpointing of every block",
         "",
-        f"`python bench/ranks/checkpointed.py`, {now} UTC, two gloo ranks on CPU, one thread each,",
-        f"{len(found['plain']) // 2} rounds in turns, load {load}. Peaks in MiB; CPU time of a",
-        f"rank per step, median; the budget is {budget / 2**20:.2f} MiB, the peak of the",
-        "checkpointed job. Peaks are the highest of the last "
-        f"{COUNTED} steps of a round, of a rank;",
-        "under the plan: of all planned steps.",
+        f"`{command}`, {now} UTC, two gloo ranks on CPU, one thread",
+        f"each, {turns} turns, load {load}. Activations: the peak of a step above what was alive",
+        "before it, in MiB, of the rank with the highest one. Added: CPU time of a rank per step,",
+        "beyond the plain step of the same turn, median. Run again: time of the operators that run",
+        "again, as captured, and how many. Least: what every plan under this budget takes, by the",
+        "word of the solver.",
         "",
-        "| way | peak | ms | added |",
-        "|---|---|---|---|",
+        "| width | way | activations | ms | added | run again, ms | operators | least, ms |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    for way in WAYS:
-        peak = max(one["peak"] for one in found[way]) / 2**20
-        added = f"{times[way] / plain - 1:+.1%}" if way != "plain" else ""
-        lines.append(f"| {way} | {peak:.2f} | {times[way] / 1e6:.0f} | {added} |")
-    bits = all(
-        one["bits"] == other["bits"]
-        for one, other in zip(found["plain"], found["planned"], strict=True)
-    )
-    ratio = (times["planned"] - plain) / (times["checkpointed"] - plain)
-    valid = sum(one["validated"] for one in found["planned"])
-    lines += [
-        "",
-        f"The plan adds {ratio:.2f} of what checkpointing adds. Validated: {valid} of "
-        f"{len(found['planned'])} ranks; losses and parameters "
-        f"{'equal' if bits else 'DIFFER FROM'} those of the plain job, bit for bit.",
-    ]
-    return "\n".join(lines) + "\n"
+    ends = []
+    for width, ranks in found.items():
+        turn = [times for one in ranks for times in one["ns"]]
+        plain = statistics.median(times[0] for times in turn)
+        again = {
+            "checkpointed": [_mean(ranks, "blocks_ns"), _mean(ranks, "blocks_ops")],
+            "planned": [_mean(ranks, "again_ns"), _mean(ranks, "again_ops")],
+        }
+        added = []
+        for n, way in enumerate(WAYS):
+            peak = max(one["peaks"][n] for one in ranks) / 2**20
+            added.append(statistics.median(times[n] - times[0] for times in turn))
+            cells = [f"{peak:.2f}", f"{(plain + added[n]) / 1e6:.0f}"]
+            cells.append(f"{added[n] / plain:+.1%}" if n else "")
+            took, count = again.get(way, (0, 0))
+            cells += [f"{took / 1e6:.1f}", f"{count:.0f}"] if n else ["", ""]
+            cells.append(f"{_mean(ranks, 'least_ns') / 1e6:.1f}" if way == "planned" else "")
+            lines.append(f"| {width} | {way} | " + " | ".join(cells) + " |")
+        equal = all(len(set(one["bits"])) == 1 for one in ranks)
+        share = again["planned"][0] / again["checkpointed"][0]
+        ends.append(
+            f"- Width {width}: the plan adds {added[2] / added[1]:.2f} of what checkpointing adds; "
+            f"it runs {share:.2f} of the operators' time again that checkpointing does. Validated: "
+            f"{sum(one['validated'] for one in ranks)} of {len(ranks)} ranks; "
+            f"parameters {'equal' if equal else 'DIFFER FROM'} those of the plain job, bit for bit."
+        )
+    return "\n".join([*lines, "", *ends]) + "\n"
+
+
+def _mean(ranks: list[dict[str, Any]], name: str) -> float:
+    return statistics.fmean(one[name] for one in ranks)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--turns", type=int, default=30)
+    parser.add_argument("--width", type=int, nargs="+", default=[64])
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     build = Path(os.environ.get("REPRISE_BUILD", ROOT / "build"))
@@ -163,17 +234,14 @@ def main() -> int:
     os.environ["OMP_NUM_THREADS"] = "1"
     import pipelines  # noqa: F401  imports torch once, before the ranks are forked
 
-    found: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}
+    found: dict[int, list[dict[str, Any]]] = {}
     loads = [os.getloadavg()[0]]
-    budget = 0
-    for _ in range(args.rounds):
-        for way in ("plain", "checkpointed", "planned"):
-            found[way] += ran(way, budget)
-            if not budget and way == "checkpointed":
-                budget = max(one["peak"] for one in found[way])
-            loads.append(os.getloadavg()[0])
-            print(way, [(one["peak"], one["step_ns"]) for one in found[way][-2:]], flush=True)
-    args.out.write_text(page(found, budget, f"{min(loads):.0f} to {max(loads):.0f}"))
+    for width in args.width:
+        found[width] = ran(width, args.turns)
+        loads.append(os.getloadavg()[0])
+        command = f"python bench/ranks/checkpointed.py --width {' '.join(map(str, args.width))}"
+        load = f"{min(loads):.0f} to {max(loads):.0f}"
+        args.out.write_text(page(found, command, args.turns, load))
     return 0
 
 

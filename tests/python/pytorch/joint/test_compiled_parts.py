@@ -86,7 +86,9 @@ def function(net: Net, **options: Any) -> None:
 
 
 def trained(
-    net: Net, loss: Callable[[Tensor], Tensor] = lambda y: y.square().mean(), steps: int = 8
+    net: Net,
+    loss: Callable[[Tensor], Tensor] = lambda y: y.square().mean(),
+    steps: int = 8,
 ) -> list[str]:
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     torch.manual_seed(1)
@@ -110,7 +112,13 @@ def made(compile: Compile, **options: Any) -> tuple[Net, Counting]:
 
 @pytest.mark.parametrize(
     ("compile", "fullgraph"),
-    [(in_place, False), (in_place, True), (wrapped, False), (forwards, False), (function, True)],
+    [
+        (in_place, False),
+        (in_place, True),
+        (wrapped, False),
+        (forwards, False),
+        (function, True),
+    ],
 )
 def test_compiled_parts_run_compiled_in_every_step_and_that_is_logged(
     compile: Compile, fullgraph: bool, capsys: pytest.CaptureFixture[str]
@@ -130,6 +138,22 @@ def test_compiled_parts_run_compiled_in_every_step_and_that_is_logged(
     assert str(api.report(net)).count("without a plan") == 1
 
 
+def test_compiled_parts_of_one_of_several_ranks_are_refused_because_of_the_ranks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    net, backend = made(in_place, fullgraph=True)
+    session = arm(net, LocalAgent())
+
+    trained(net)
+
+    assert backend.calls > 0
+    assert session.stage is Stage.PLAIN
+    assert "and the job has 2 ranks: compiled parts are planned on one rank only" in session.why
+    assert "without torch.compile on these parts, the ranks are planned" in session.why
+    assert "compile the whole model" not in session.why
+
+
 def test_compiled_parts_are_found_by_name() -> None:
     net, _ = made(in_place)
     net.blocks[1] = torch.compile(net.blocks[1])
@@ -140,7 +164,9 @@ def test_compiled_parts_are_found_by_name() -> None:
 
 
 @pytest.mark.parametrize("at", ["capture", "plan"])
-def test_compiled_code_that_appears_late_runs_compiled_and_ends_planning(at: str) -> None:
+def test_compiled_code_that_appears_late_runs_compiled_and_ends_planning(
+    at: str,
+) -> None:
     begins = {"capture": 2, "plan": 4}[at]
     compiled = torch.compile(lambda x: torch.tanh(x) * 2, backend=Counting(), fullgraph=True)
 

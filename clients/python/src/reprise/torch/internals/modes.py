@@ -9,8 +9,11 @@ class Functions(FunctionMode):
 
 from __future__ import annotations
 
-from typing import Any
+import types
+from typing import Any, ClassVar
 
+import torch
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -90,14 +93,38 @@ def _aside(gate: Any) -> int:
         return int(gate.aside(0))
 
 
+# An attribute of a tensor that is read or set.
+_Access = types.MethodWrapperType
+
+
 class FunctionMode(TorchFunctionMode):
-    """A mode for the torch functions that Python calls; it is guarded as `Mode` is."""
+    """A mode for the torch functions that Python calls; it is guarded as `Mode` is. It is not shown
+    attributes that are read or set, and functions that only look at a tensor: FSDP makes hundreds
+    of such calls per block and backward."""
+
+    _looks: ClassVar[frozenset[Any]] = frozenset(
+        {
+            Tensor.as_strided,
+            Tensor.dim,
+            Tensor.is_inference,
+            Tensor.numel,
+            Tensor.size,
+            Tensor.stride,
+            Tensor.untyped_storage,
+            Tensor.view,
+            torch._C._set_grad_enabled,
+        }
+    )
+    _plain: ClassVar[frozenset[type]] = frozenset(map(type, _looks))
 
     def seen(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Handles a call: calls `call(*args, **kwargs)` and returns its result."""
         raise NotImplementedError
 
     def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+        self, func: Any, _: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        kind = type(func)
+        if kind is _Access or (kind in self._plain and func in self._looks):
+            return func(*args, **kwargs) if kwargs else func(*args)
         return around(self.seen, func, args, kwargs or {})

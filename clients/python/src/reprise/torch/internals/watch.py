@@ -43,6 +43,7 @@ from reprise.torch.internals.engine import around, no_longer
 from reprise.torch.internals.guard import caught, quietly
 from reprise.torch.internals.modes import FunctionMode, Mode, Op
 from reprise.torch.internals.ops import PLAIN_TYPES, mutated_positions, tensors_in
+from reprise.torch.internals.sharding import unwatched
 
 __all__ = ["close_watches", "open_watches", "watch"]
 
@@ -188,7 +189,7 @@ class _Between(_Writes):
 
 def _nested(engine: Any, *args: Any, **kwargs: Any) -> Any:
     """Calls the engine while writes of Python code are watched."""
-    with _During(_waiting()):
+    with _During(_waiting()), unwatched(_During):
         return engine(*args, **kwargs)
 
 

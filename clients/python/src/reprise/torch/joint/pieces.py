@@ -23,7 +23,6 @@ of recompilations, past which code with `fullgraph=True` raises. A torch without
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -32,7 +31,7 @@ import torch
 from torch import nn
 
 from reprise.torch.internals.calls import Call
-from reprise.torch.internals.dynamo import compiled_parts
+from reprise.torch.internals.dynamo import compiled_parts, ranks
 from reprise.torch.internals.forward import ArmedForward
 from reprise.torch.joint.site import Around, CompiledModule, Site, Wrap, site_of
 
@@ -45,7 +44,7 @@ def pieces_of(model: nn.Module) -> Pieces | None:
     """Returns where the calls of the compiled parts of a model go. None if there are none, if one
     is not a module (a compiled `forward`), if this torch cannot keep code apart, or if this is one
     of several ranks. Raises RepriseError if this torch does not tell how they were compiled."""
-    if _ISOLATED not in inspect.signature(torch.compile).parameters or _ranks() > 1:
+    if _ISOLATED not in inspect.signature(torch.compile).parameters or ranks() > 1:
         return None
     modules = dict(model.named_modules())
     parts = [site_of(modules[name]) for name in compiled_parts(model)]
@@ -107,12 +106,6 @@ class Pieces(Site):
             part.remove()
         if self._forward is not None:
             self._forward.remove()
-
-
-def _ranks() -> int:
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_world_size()
-    return int(os.environ.get("WORLD_SIZE") or 1)
 
 
 def _call_of(part: CompiledModule) -> Any:
