@@ -67,11 +67,7 @@ Solution SolveReduced(const Problem& problem, const Reduction& reduction,
   }
   // Named plans depend on names and modules, so use those of the original.
   Generator named(problem);
-  for (const Candidate& candidate :
-       StrategyCandidates(problem, Strategy::kAuto, named)) {
-    archive.Add(candidate.peak_bytes, candidate.time_ns, candidate.execs,
-                std::string(NameOf(candidate.strategy)));
-  }
+  AddStrategies(problem, named, archive);
   return solution;
 }
 

@@ -35,14 +35,9 @@ Certificate::Certificate(const Problem& problem, int64_t budget_bytes,
       infeasible_(LargestWorkingSet(problem)) {}
 
 WindowBound& Certificate::At(OpId at) {
+  if (windows_.count(at) == 0 && windows_.size() >= kMostKept) windows_.clear();
   std::unique_ptr<WindowBound>& window = windows_[at];
-  if (window == nullptr) {
-    if (windows_.size() > kMostKept) {
-      windows_.clear();
-      return *(windows_[at] = std::make_unique<WindowBound>(problem_, at));
-    }
-    window = std::make_unique<WindowBound>(problem_, at);
-  }
+  if (window == nullptr) window = std::make_unique<WindowBound>(problem_, at);
   return *window;
 }
 
@@ -77,12 +72,7 @@ void Certificate::Prove(OpId at, int64_t least_bytes,
   infeasible_.smallest_budget_bytes = least_bytes;
   infeasible_.blocking_op = at;
   infeasible_.windows.clear();
-  std::sort(storages.begin(), storages.end(), [&](StorageId a, StorageId b) {
-    if (problem_.bytes[a] != problem_.bytes[b]) {
-      return problem_.bytes[a] > problem_.bytes[b];
-    }
-    return a < b;
-  });
+  SortBySize(problem_, storages);
   infeasible_.storages = std::move(storages);
 }
 

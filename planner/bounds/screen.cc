@@ -5,18 +5,21 @@
 
 namespace reprise::planner {
 
+void SortBySize(const Problem& problem, std::vector<StorageId>& storages) {
+  std::sort(storages.begin(), storages.end(), [&](StorageId a, StorageId b) {
+    return problem.bytes[a] != problem.bytes[b]
+               ? problem.bytes[a] > problem.bytes[b]
+               : a < b;
+  });
+}
+
 std::vector<StorageId> StoragesOf(const Problem& problem, OpId op) {
   std::vector<StorageId> storages;
   for (const ValueId v : problem.versions.Need(op)) {
     storages.push_back(problem.versions.storage[v]);
   }
   for (const StorageId s : problem.Writes(op)) storages.push_back(s);
-  std::sort(storages.begin(), storages.end(), [&](StorageId a, StorageId b) {
-    if (problem.bytes[a] != problem.bytes[b]) {
-      return problem.bytes[a] > problem.bytes[b];
-    }
-    return a < b;
-  });
+  SortBySize(problem, storages);
   return storages;
 }
 

@@ -23,6 +23,9 @@ std::vector<int64_t> WorkingSets(const Problem& problem);
 // storages.
 Infeasible LargestWorkingSet(const Problem& problem);
 
+// Sorts storages by bytes, largest first, then by id.
+void SortBySize(const Problem& problem, std::vector<StorageId>& storages);
+
 // Returns the storages that an op needs and makes, largest first.
 std::vector<StorageId> StoragesOf(const Problem& problem, OpId op);
 

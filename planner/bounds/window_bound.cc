@@ -69,11 +69,6 @@ std::vector<uint8_t> ForcedAt(const Problem& problem, OpId at) {
 }
 
 void WindowBound::FindForced() {
-  for (ValueId v = 0; v < problem_.versions.value_count(); ++v) {
-    const auto uses = problem_.Uses(v);
-    is_needed_[v] =
-        problem_.versions.maker[v] < at_ && !uses.empty() && uses.back() >= at_;
-  }
   fixed_bytes_ = problem_.static_bytes + problem_.workspace[at_];
   for (const StorageId s : problem_.Writes(at_)) {
     fixed_bytes_ += problem_.bytes[s];
@@ -130,10 +125,9 @@ MaxFlow WindowBound::BuildNetwork() {
   MaxFlow flow(2 + static_cast<int>(makers_.size() + values_.size()));
   for (size_t i = 0; i < makers_.size(); ++i) {
     const OpId maker = static_cast<OpId>(makers_[i]);
-    const bool again = makers_[i] >= 0 && problem_.rules.may_rerun[maker];
-    cost_arc_.push_back(
-        flow.AddArc(kSource, maker_node(i), again ? 0 : MaxFlow::kInfinite));
-    if (!again) continue;
+    cost_arc_.push_back(flow.AddArc(kSource, maker_node(i),
+                                    RunsAgain(i) ? 0 : MaxFlow::kInfinite));
+    if (!RunsAgain(i)) continue;
     total_cost_ += problem_.rules.rerun_ns[maker];
     for (const ValueId u : versions.Need(maker)) {
       if (value_node_[u] < 0) continue;
@@ -196,39 +190,32 @@ KeepSet WindowBound::ReadCut() const {
 }
 
 int64_t WindowBound::LeastSavedBytes() {
-  // Bytes are rounded down if their sum is enormous: the proof stays valid.
-  const int shift = std::min(0, kSumBits - BitsOf(total_bytes_));
-  for (size_t i = 0; i < makers_.size(); ++i) {
-    const bool again = makers_[i] >= 0 &&
-                       problem_.rules.may_rerun[static_cast<OpId>(makers_[i])];
-    flow_.SetCapacity(cost_arc_[i], again ? 0 : MaxFlow::kInfinite);
-  }
-  for (size_t i = 0; i < values_.size(); ++i) {
-    const int64_t bytes = Shifted(problem_.BytesOf(values_[i]), shift);
-    flow_.SetCapacity(save_arc_[i], fix_[i] == Fix::kFree    ? bytes
-                                    : fix_[i] == Fix::kSaved ? 0
-                                                             : kForbidden);
-  }
-  const int64_t least = flow_.Solve(kSource, kSink);
-  return least >= kForbidden ? kForbidden : Shifted(least, -shift);
+  const int64_t least = SolveFlow({.price = 1}, /*timed=*/false);
+  return least >= kForbidden ? kForbidden : Shifted(least, -ByteShift());
 }
 
-WindowBound::Line WindowBound::Cut(Price price, int64_t room) {
-  const int byte_shift = std::min(0, kSumBits - BitsOf(total_bytes_));
+int WindowBound::ByteShift() const {
+  return std::min(0, kSumBits - BitsOf(total_bytes_));
+}
+
+int64_t WindowBound::SolveFlow(Price price, bool timed) {
   for (size_t i = 0; i < makers_.size(); ++i) {
-    const bool again = makers_[i] >= 0 &&
-                       problem_.rules.may_rerun[static_cast<OpId>(makers_[i])];
-    if (!again) continue;
-    flow_.SetCapacity(cost_arc_[i], Shifted(problem_.rules.rerun_ns[makers_[i]],
-                                            price.shift));
+    if (!RunsAgain(i)) continue;
+    const int64_t ns = timed ? problem_.rules.rerun_ns[makers_[i]] : 0;
+    flow_.SetCapacity(cost_arc_[i], Shifted(ns, price.shift));
   }
   for (size_t i = 0; i < values_.size(); ++i) {
-    const int64_t bytes = Shifted(problem_.BytesOf(values_[i]), byte_shift);
+    const int64_t bytes = Shifted(problem_.BytesOf(values_[i]), ByteShift());
     flow_.SetCapacity(save_arc_[i], fix_[i] == Fix::kFree ? price.price * bytes
                                     : fix_[i] == Fix::kSaved ? 0
                                                              : kForbidden);
   }
-  const int64_t cut = flow_.Solve(kSource, kSink);
+  return flow_.Solve(kSource, kSink);
+}
+
+WindowBound::Line WindowBound::Cut(Price price, int64_t room) {
+  const int64_t cut = SolveFlow(price, /*timed=*/true);
+  const int byte_shift = ByteShift();
 
   // D = (cut - price * room) / 2^shift. Rounding the room up rounds D down;
   // times are integers, so the result is rounded up.
@@ -269,14 +256,19 @@ WindowBound::Price WindowBound::PriceBetween(const Line& cheap,
   return {.price = static_cast<int64_t>(price), .shift = shift};
 }
 
-// Returns the best bound of the problem under the current fixes, over all
-// prices.
-WindowBound::Relaxed WindowBound::Relax(int64_t budget_bytes) {
-  Relaxed result;
+int64_t WindowBound::Room(int64_t budget_bytes) const {
   int64_t room = budget_bytes - fixed_bytes_;
   for (size_t i = 0; i < values_.size(); ++i) {
     if (fix_[i] == Fix::kSaved) room -= problem_.BytesOf(values_[i]);
   }
+  return room;
+}
+
+// Returns the best bound of the problem under the current fixes, over all
+// prices.
+WindowBound::Relaxed WindowBound::Relax(int64_t budget_bytes) {
+  Relaxed result;
+  const int64_t room = Room(budget_bytes);
   if (room < 0 || LeastSavedBytes() > room) return result;
   result.possible = true;
   best_added_ = 0;
@@ -345,11 +337,6 @@ WindowBound::Relaxed WindowBound::Relax(int64_t budget_bytes) {
   return result;
 }
 
-WindowResult WindowBound::Solve(int64_t budget_bytes) {
-  std::fill(fix_.begin(), fix_.end(), Fix::kFree);
-  return SolveFixed(budget_bytes);
-}
-
 WindowResult WindowBound::SolveSaving(int64_t budget_bytes,
                                       const std::vector<ValueId>& saved) {
   std::fill(fix_.begin(), fix_.end(), Fix::kFree);
@@ -364,12 +351,7 @@ WindowResult WindowBound::SolveSaving(int64_t budget_bytes,
 WindowResult WindowBound::SolveFixed(int64_t budget_bytes) {
   WindowResult result;
   result.least_budget_bytes = fixed_bytes_ + LeastSavedBytes();
-  result.room_bytes = budget_bytes - fixed_bytes_;
-  for (size_t i = 0; i < values_.size(); ++i) {
-    if (fix_[i] == Fix::kSaved) {
-      result.room_bytes -= problem_.BytesOf(values_[i]);
-    }
-  }
+  result.room_bytes = Room(budget_bytes);
   Relaxed relaxed = Relax(budget_bytes);
   result.impossible = !relaxed.possible;
   result.added_ns = relaxed.added_ns;

@@ -117,7 +117,9 @@ class WindowBound {
   WindowLeaf Leaf(int64_t budget_bytes, const Fixes& fixes);
 
   // Returns the bound for a budget, and the cuts around its room.
-  WindowResult Solve(int64_t budget_bytes);
+  WindowResult Solve(int64_t budget_bytes) {
+    return SolveSaving(budget_bytes, {});
+  }
 
   // Like Solve, with these values always saved: for the cuts. Proves nothing
   // about schedules that do not save them.
@@ -165,6 +167,16 @@ class WindowBound {
   void CollectNodes();
   // Builds the network of the file comment; costs and prices are set later.
   MaxFlow BuildNetwork();
+  // Returns whether an entry of makers_ is an op that may run again.
+  bool RunsAgain(size_t maker) const {
+    return makers_[maker] >= 0 && problem_.rules.may_rerun[makers_[maker]];
+  }
+  // Bytes are rounded down if their sum is enormous: the proof stays valid.
+  int ByteShift() const;
+  // Returns what a cut may save besides what is forced or fixed.
+  int64_t Room(int64_t budget_bytes) const;
+  // Solves at a price, with the times of the makers or with none.
+  int64_t SolveFlow(Price price, bool timed);
   // Returns a lower bound of the bytes that must be saved, at any cost of time.
   int64_t LeastSavedBytes();
   // Solves at a price; raises best_added_ by its bound.

@@ -32,9 +32,8 @@ bool Replay(const Problem& problem, std::vector<OpId> execs,
     schedule.execs = std::move(execs);
     return true;
   }
-  const int64_t before = generator.ticks();
-  const Generated generated = generator.Generate(FlagsOfExecs(problem, execs));
-  effort.Spend(generator.ticks() - before);
+  const Generated generated =
+      generator.Generate(FlagsOfExecs(problem, execs), effort);
   if (!generated.valid) return false;
   schedule.peak_bytes = generated.peak_bytes;
   schedule.time_ns = generated.time_ns;

@@ -162,8 +162,11 @@ Flags BlockPlan::MakeFlags() const {
   return flags;
 }
 
-bool BlockPlan::InForwardFrom(OpId op, ValueId v) const {
-  return problem_.flag_to[problem_.FlagAt(v, op)] < problem_.first_backward;
+void BlockPlan::AddLong(OpId op, OpId end, std::vector<ValueId>& values) const {
+  for (const ValueId v : problem_.versions.Make(op)) {
+    const OpId next = problem_.flag_to[problem_.FlagAt(v, end)];
+    if (next < problem_.first_backward) values.push_back(v);
+  }
 }
 
 std::vector<ValueId> BlockPlan::SegmentEnds(int length) const {
@@ -178,10 +181,7 @@ std::vector<ValueId> BlockPlan::SegmentEnds(int length) const {
         if (ranks_.at(size)[i] < rank_from) continue;
         const OpId end = c.run_begin + (begin + i + 1) * c.period;
         for (const OpId first : c.first) {
-          const OpId o = first + (begin + i) * c.period;
-          for (const ValueId v : problem_.versions.Make(o)) {
-            if (InForwardFrom(end, v)) values.push_back(v);
-          }
+          AddLong(first + (begin + i) * c.period, end, values);
         }
       }
     }
@@ -194,11 +194,7 @@ std::vector<ValueId> BlockPlan::LongSkips() const {
   for (const BlockClass& c : classes_) {
     const OpId end = c.run_begin + c.period * c.count;
     for (const OpId first : c.first) {
-      for (OpId o = first; o < end; o += c.period) {
-        for (const ValueId v : problem_.versions.Make(o)) {
-          if (InForwardFrom(end, v)) values.push_back(v);
-        }
-      }
+      for (OpId o = first; o < end; o += c.period) AddLong(o, end, values);
     }
   }
   return values;
@@ -206,9 +202,7 @@ std::vector<ValueId> BlockPlan::LongSkips() const {
 
 void BlockPlan::Fit(int64_t budget_bytes, Certificate& certificate,
                     Generator& generator, Archive& archive, Effort& effort) {
-  const Score score{.budget_bytes = budget_bytes,
-                    .base_time_ns = problem_.base.time_ns,
-                    .base_peak_bytes = problem_.base.peak_bytes};
+  const Score score = ScoreOf(problem_, budget_bytes);
   Best best;
   const std::vector<ValueId> skips = LongSkips();
   for (const bool with_skips : {false, true}) {
@@ -248,9 +242,7 @@ void BlockPlan::FitSaving(const std::vector<ValueId>& saved, const Score& score,
       continue;
     }
     TakeCounts(cuts);
-    const int64_t before = generator.ticks();
-    const Generated generated = generator.Generate(MakeFlags());
-    effort.Spend(generator.ticks() - before);
+    const Generated generated = generator.Generate(MakeFlags(), effort);
     if (!generated.valid) return;
     archive.Add(generated.peak_bytes, generated.time_ns, generator.execs(),
                 "blocks");

@@ -111,8 +111,8 @@ class BlockPlan {
   bool Anneal(const Score& score, Random& random, int64_t ticks, int hot,
               bool patient, int64_t good_enough_ns, Generator& generator,
               Archive& archive, Effort& effort);
-  // Returns whether the forward reads a value at `op` or later.
-  bool InForwardFrom(OpId op, ValueId v) const;
+  // Adds the values an op makes that the forward reads at `end` or later.
+  void AddLong(OpId op, OpId end, std::vector<ValueId>& values) const;
   // Returns the values that leave every `length`-th instance.
   std::vector<ValueId> SegmentEnds(int length) const;
   // Returns the values that are read after their run, such as the skips of a

@@ -27,9 +27,7 @@ void ApplyKeepSet(const Problem& problem, const KeepSet& cut, Retention tail,
 Flags FromCuts(const Problem& problem, const ConstructOptions& options,
                Certificate& certificate, Generator& generator, Archive& archive,
                Effort& effort) {
-  const Score score{.budget_bytes = options.budget_bytes,
-                    .base_time_ns = problem.base.time_ns,
-                    .base_peak_bytes = problem.base.peak_bytes};
+  const Score score = ScoreOf(problem, options.budget_bytes);
   Flags flags = BaseFlags(problem);
   Flags best = flags;
   int64_t best_score = Score::kWorst;
@@ -38,9 +36,7 @@ Flags FromCuts(const Problem& problem, const ConstructOptions& options,
   const int64_t begin = effort.ticks();
   for (int round = 0; round < options.rounds && !effort.Over(); ++round) {
     if (options.ticks > 0 && effort.ticks() - begin > options.ticks) break;
-    const int64_t before = generator.ticks();
-    const Generated generated = generator.Generate(flags);
-    effort.Spend(generator.ticks() - before);
+    const Generated generated = generator.Generate(flags, effort);
     if (!generated.valid) break;
     archive.Add(generated.peak_bytes, generated.time_ns, generator.execs(),
                 "min-cut");

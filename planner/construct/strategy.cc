@@ -235,4 +235,13 @@ std::vector<Candidate> StrategyCandidates(const Problem& problem,
   return candidates;
 }
 
+void AddStrategies(const Problem& problem, Generator& generator,
+                   Archive& archive) {
+  for (const Candidate& candidate :
+       StrategyCandidates(problem, Strategy::kAuto, generator)) {
+    archive.Add(candidate.peak_bytes, candidate.time_ns, candidate.execs,
+                std::string(NameOf(candidate.strategy)));
+  }
+}
+
 }  // namespace reprise::planner

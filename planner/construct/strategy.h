@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "planner/model/archive.h"
 #include "planner/model/flags.h"
 #include "planner/model/plan.h"
 #include "planner/model/problem.h"
@@ -49,5 +50,8 @@ struct Candidate {
 std::vector<Candidate> StrategyCandidates(const Problem& problem,
                                           Strategy strategy,
                                           Generator& generator);
+// Adds all of them to the archive, each by its name.
+void AddStrategies(const Problem& problem, Generator& generator,
+                   Archive& archive);
 
 }  // namespace reprise::planner

@@ -144,6 +144,8 @@ std::vector<Lifetime> Lifetimes(const StepGraph& graph,
 Schedule WithFrees(const StepGraph& graph, std::span<const OpId> execs,
                    FreePolicy policy);
 
+// Returns the ops in base order, each once.
+std::vector<OpId> BaseExecs(const StepGraph& graph);
 // Returns the base order, every op once, with the frees of the policy.
 Schedule BaseSchedule(const StepGraph& graph, FreePolicy policy);
 

@@ -27,6 +27,7 @@
 #include <limits>
 #include <vector>
 
+#include "planner/model/effort.h"
 #include "planner/model/problem.h"
 
 namespace reprise::planner {
@@ -59,6 +60,13 @@ class Generator {
   // exceeds `most_ns`.
   Generated Generate(const Flags& flags,
                      int64_t most_ns = std::numeric_limits<int64_t>::max());
+  // The same, and spends its ticks.
+  Generated Generate(const Flags& flags, Effort& effort) {
+    const int64_t before = ticks_;
+    const Generated generated = Generate(flags);
+    effort.Spend(ticks_ - before);
+    return generated;
+  }
 
   // Execs of the last Generate.
   const std::vector<OpId>& execs() const { return execs_; }

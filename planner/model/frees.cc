@@ -2,6 +2,7 @@
 //
 // Places the frees of a schedule, which determine the lives of storages.
 #include <algorithm>
+#include <numeric>
 #include <vector>
 
 #include "planner/model/evaluate.h"
@@ -99,10 +100,14 @@ Schedule WithFrees(const StepGraph& graph, std::span<const OpId> execs,
   return schedule;
 }
 
-Schedule BaseSchedule(const StepGraph& graph, FreePolicy policy) {
+std::vector<OpId> BaseExecs(const StepGraph& graph) {
   std::vector<OpId> execs(graph.op_count());
-  for (OpId o = 0; o < graph.op_count(); ++o) execs[o] = o;
-  return WithFrees(graph, execs, policy);
+  std::iota(execs.begin(), execs.end(), 0);
+  return execs;
+}
+
+Schedule BaseSchedule(const StepGraph& graph, FreePolicy policy) {
+  return WithFrees(graph, BaseExecs(graph), policy);
 }
 
 std::vector<Lifetime> Lifetimes(const StepGraph& graph,

@@ -37,4 +37,13 @@ struct Score {
   }
 };
 
+// Returns the score of a problem's schedules at a budget.
+inline Score ScoreOf(const Problem& problem, int64_t budget_bytes,
+                     int64_t factor = 20) {
+  return {.budget_bytes = budget_bytes,
+          .base_time_ns = problem.base.time_ns,
+          .base_peak_bytes = problem.base.peak_bytes,
+          .factor = factor};
+}
+
 }  // namespace reprise::planner

@@ -6,10 +6,6 @@
 namespace reprise::planner {
 namespace {
 
-// Smaller steps can afford windows that prove nothing more: exact windows and
-// runs of windows start from them.
-constexpr int kManyOps = 1500;
-
 // In large steps, a window is worth its flows if it may raise the bound by this
 // fraction of the base time: a tenth of the target gap.
 constexpr int64_t kLeastRise = 10'000;
@@ -20,7 +16,9 @@ void CertifyBase(const Problem& problem, int64_t budget_bytes, int64_t ticks,
                  Certificate& certificate, Effort& effort) {
   const int64_t begin = effort.ticks();
   const auto is_worth_it = [&](OpId at) {
-    return problem.op_count <= kManyOps ||
+    // Small steps can afford windows that prove nothing more: exact windows and
+    // runs of windows start from them.
+    return problem.op_count <= kMostSmallOps ||
            certificate.MayRise(at, problem.base.time_ns / kLeastRise);
   };
   for (const OpId at :

@@ -47,14 +47,12 @@ Status CheckRequest(const Request& request) {
 }
 
 Known::Known(const Problem& problem) : generator(problem), chains(problem) {
-  std::vector<OpId> execs(problem.op_count);
-  for (OpId o = 0; o < problem.op_count; ++o) execs[o] = o;
   RegionPlan regions;
   if (problem.capabilities.execution != Execution::kFree) {
     regions.levels.assign(problem.bytes.size(), 0);
   }
-  archive.Add(problem.base.peak_bytes, problem.base.time_ns, execs, "base",
-              regions);
+  archive.Add(problem.base.peak_bytes, problem.base.time_ns,
+              BaseExecs(*problem.graph), "base", regions);
 }
 
 int64_t TicksOf(const Problem& problem, const Request& request) {

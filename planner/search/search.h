@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "planner/bounds/certificate.h"
+#include "planner/bounds/mip.h"
 #include "planner/construct/block_plan.h"
 #include "planner/model/effort.h"
 #include "planner/model/passes.h"
@@ -38,9 +39,6 @@ namespace reprise::planner {
 
 // First temperature of a search from the base order: 2^-8 of the base time.
 inline constexpr int kHot = 8;
-// Steps of at most this many ops are small: in larger ones, the last hundredths
-// of a percent cost too much.
-inline constexpr int kMostSmallOps = 1500;
 // Limit for the starting points of annealing that are kept.
 inline constexpr int kMostStarts = 6;
 
@@ -111,21 +109,13 @@ class Search {
   }
   // Returns what ranks schedules within the budget and above it.
   Score ScoreOf(int64_t factor = 20) const {
-    return {.budget_bytes = request_.budget_bytes,
-            .base_time_ns = problem_.base.time_ns,
-            .base_peak_bytes = problem_.base.peak_bytes,
-            .factor = factor};
+    return planner::ScoreOf(problem_, request_.budget_bytes, factor);
   }
   // Returns the added time of the best plan; Score::kWorst if there is none.
   int64_t BestAdded() const {
     const Archive::Point* best = Best();
     return best == nullptr ? Score::kWorst
                            : best->time_ns - problem_.base.time_ns;
-  }
-  std::vector<OpId> BaseExecs() const {
-    std::vector<OpId> execs(problem_.op_count);
-    for (OpId o = 0; o < problem_.op_count; ++o) execs[o] = o;
-    return execs;
   }
   // Returns the time at which the gap is within the target.
   int64_t GoodEnough() const {
@@ -177,18 +167,23 @@ class Search {
   bool IsLoose() const { return !IsTight(); }
   bool IsLateAndNone() const;
   bool HasFewOps() const { return problem_.op_count <= kMostSmallOps; }
-  bool IsSmall() const;
-  bool IsLargeAndNew() const;
+  bool IsSmall() const { return IsOpen() && HasFewOps(); }
+  bool IsLargeAndNew() const {
+    return IsOpen() && !HasFewOps() && log_.Runs("segments") == 0;
+  }
   bool IsSmallWithPlan() const { return IsSmall() && !HasNone(); }
-  bool HasBlocks() const;
+  bool HasBlocks() const {
+    return IsOpen() && !HasFewOps() && block_plan_ != nullptr &&
+           !block_plan_->empty();
+  }
   bool HasStarts() const { return IsSmall() && !starts_.empty(); }
   bool HasNearStarts() const;
   bool HasStartsLeft() const { return IsAlmostDone() && !starts_.empty(); }
   bool IsOddRoundAndTight() const { return IsOddRound() && IsTightAndSmall(); }
   bool IsOddRound() const { return IsOpen() && round_ % 2 == 1; }
-  bool IsAlmostDone() const;
-  bool IsOpenAlone() const;
-  bool IsOddRoundAlone() const;
+  bool IsAlmostDone() const { return !HasNone() && !Proven() && HasFewOps(); }
+  bool IsOpenAlone() const { return IsOpen() && !MipAvailable(); }
+  bool IsOddRoundAlone() const { return IsOddRound() && !MipAvailable(); }
 
   // ---- First schedules
 

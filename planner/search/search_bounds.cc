@@ -56,10 +56,7 @@ Generated Search::GenerateKeeping(const std::vector<KeepSet>& keep_sets,
   for (const KeepSet& keep_set : keep_sets) {
     ApplyKeepSet(problem_, keep_set, tail, flags);
   }
-  const int64_t before = generator_.ticks();
-  const Generated generated = generator_.Generate(flags);
-  effort_.Spend(generator_.ticks() - before);
-  return generated;
+  return generator_.Generate(flags, effort_);
 }
 
 std::vector<OpId> Search::StartFrom(const std::vector<KeepSet>& keep_sets,

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <memory>
 
-#include "planner/bounds/mip.h"
 #include "planner/construct/construct.h"
 #include "planner/construct/strategy.h"
 #include "planner/search/local_search.h"
@@ -40,11 +39,7 @@ void Search::CertifyBaseOrder(int64_t ticks) {
 void Search::AddStrategies(int64_t) {
   if (!known_.has_strategies) {
     const int64_t before = generator_.ticks();
-    for (const Candidate& candidate :
-         StrategyCandidates(problem_, Strategy::kAuto, generator_)) {
-      archive_.Add(candidate.peak_bytes, candidate.time_ns, candidate.execs,
-                   std::string(NameOf(candidate.strategy)));
-    }
+    planner::AddStrategies(problem_, generator_, archive_);
     effort_.Spend(generator_.ticks() - before);
     known_.has_strategies = true;
   }
@@ -101,7 +96,7 @@ void Search::ConstructBlocks(int64_t ticks) {
 }
 
 void Search::FindAny(int64_t ticks) {
-  std::vector<OpId> execs = BaseExecs();
+  std::vector<OpId> execs = BaseExecs(*problem_.graph);
   const LocalSearchOptions options{.budget_bytes = request_.budget_bytes,
                                    .ticks = ticks,
                                    .seed = random_.Next(),

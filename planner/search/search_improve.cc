@@ -18,7 +18,7 @@ constexpr int kCold = 14;
 }  // namespace
 
 void Search::Anneal(int64_t ticks) {
-  std::vector<OpId> execs = BaseExecs();
+  std::vector<OpId> execs = BaseExecs(*problem_.graph);
   int hot = kHot;
   if (!near_.empty() && (HasNone() || near_score_ < Best()->time_ns)) {
     execs = std::exchange(near_, {});
@@ -51,7 +51,7 @@ void Search::AnnealFirst(int64_t ticks) {
   AnnealEach(
       problem_.op_count <= kMostTwiceOps ? 2 : 1, [this] { return Done(); },
       [&](size_t run) -> AnnealingRun {
-        return {.execs = BaseExecs(),
+        return {.execs = BaseExecs(*problem_.graph),
                 .options = {.budget_bytes = request_.budget_bytes,
                             .ticks = ticks / 2,
                             .seed = request_.seed + run,

@@ -5,7 +5,6 @@
 #include <iterator>
 #include <utility>
 
-#include "planner/bounds/mip.h"
 #include "planner/bounds/screen.h"
 #include "planner/construct/construct.h"
 #include "planner/regions/executor.h"
@@ -146,29 +145,10 @@ bool Search::IsLateAndNone() const {
          (round_ >= 2 || effort_.ticks() > scale_ / 2);
 }
 
-bool Search::IsSmall() const { return IsOpen() && HasFewOps(); }
-
-bool Search::IsLargeAndNew() const {
-  return IsOpen() && !HasFewOps() && log_.Runs("segments") == 0;
-}
-
 bool Search::HasNearStarts() const {
   return HasStarts() && certificate_.is_near() &&
          BestAdded() - BoundNs() <= BestAdded() / kNearPart;
 }
-
-bool Search::HasBlocks() const {
-  return IsOpen() && !HasFewOps() && block_plan_ != nullptr &&
-         !block_plan_->empty();
-}
-
-bool Search::IsAlmostDone() const {
-  return !HasNone() && !Proven() && HasFewOps();
-}
-
-bool Search::IsOpenAlone() const { return IsOpen() && !MipAvailable(); }
-
-bool Search::IsOddRoundAlone() const { return IsOddRound() && !MipAvailable(); }
 
 bool Search::IsFar() const {
   return problem_.op_count <= kMostFarOps && Best()->time_ns > GoodEnough() &&

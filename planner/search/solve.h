@@ -31,6 +31,10 @@ struct Solution {
   std::vector<PassLine> passes = {};
 };
 
+// Steps of at most this many ops are small: in larger ones, the last hundredths
+// of a percent cost too much.
+inline constexpr int kMostSmallOps = 1500;
+
 // Returns added time as a fraction of the base time.
 inline double Overhead(int64_t added_ns, int64_t base_time_ns) {
   if (base_time_ns <= 0) return 0;
