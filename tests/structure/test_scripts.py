@@ -43,12 +43,13 @@ class Checkout:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Checkout:
-    for path in ("scripts/build", ".venv/bin/python", "tools/ctest"):
+    for path in ("scripts/setup", "scripts/build", ".venv/bin/python", "tools/ctest"):
         program = tmp_path / path
         program.parent.mkdir(parents=True, exist_ok=True)
         program.write_text(ECHO)
         program.chmod(0o755)
-    shutil.copy(ROOT / "scripts/test", tmp_path / "scripts/test")
+    for name in ("test", "browser"):
+        shutil.copy(ROOT / "scripts" / name, tmp_path / "scripts" / name)
     (tmp_path / "tests/python").mkdir(parents=True)
     (tmp_path / "tests/python/test_units.py").touch()
     return Checkout(tmp_path)
@@ -58,9 +59,19 @@ def test_what_follows_cpp_is_for_ctest(checkout: Checkout) -> None:
     done = checkout.test("cpp", "-R", "planner", "--verbose")
 
     assert done.code == 0, done.err
-    assert done.out.splitlines()[0] == "build --tests"
-    assert done.out.splitlines()[1].startswith("ctest --test-dir build ")
-    assert done.out.splitlines()[1].endswith(" -R planner --verbose")
+    assert done.out.splitlines()[:2] == ["setup --tests", "build --tests --no-setup"]
+    assert done.out.splitlines()[2].startswith("ctest --test-dir build ")
+    assert done.out.splitlines()[2].endswith(" -R planner --verbose")
+
+
+def test_a_browser_that_is_not_there_is_told_before_the_build(checkout: Checkout) -> None:
+    (checkout.folder / "scripts/browser").write_text("#!/bin/sh\n")
+
+    done = checkout.test("cpp", "e2e")
+
+    assert done.code == 1
+    assert done.out.splitlines() == ["setup --tests"]
+    assert "no Chromium for the tests of the pages" in done.err
 
 
 def test_what_follows_python_is_for_pytest(checkout: Checkout) -> None:
@@ -80,8 +91,8 @@ def test_a_path_behind_python_takes_the_place_of_all_tests(checkout: Checkout) -
 def test_parts_without_arguments_are_whole(checkout: Checkout) -> None:
     done = checkout.test("cpp", "python")
 
-    assert done.out.splitlines()[1].endswith(" -j 2")
-    assert done.out.splitlines()[2].endswith(" tests/structure tests/cli tests/python tests/gpu")
+    assert done.out.splitlines()[2].endswith(" -j 2")
+    assert done.out.splitlines()[3].endswith(" tests/structure tests/cli tests/python tests/gpu")
 
 
 def test_what_follows_public_are_the_clones_and_which_scripts_to_run(checkout: Checkout) -> None:
