@@ -21,7 +21,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def otherwise(instead: Callable[..., Any]) -> Callable[[F], F]:
     """Decorates a function of the public API: if it fails, the internal error is reported and
     `instead(*args, **kwargs)` is returned. A RepriseError is meant for the program and is
-    raised."""
+    raised, and so is a TypeError because the function has no such argument."""
 
     def decorate(do: F) -> F:
         @wraps(do)
@@ -31,6 +31,9 @@ def otherwise(instead: Callable[..., Any]) -> Callable[[F], F]:
             except RepriseError:
                 raise
             except Exception as error:
+                trace = error.__traceback__
+                if isinstance(error, TypeError) and (trace is None or trace.tb_next is None):
+                    raise  # the function did not begin
                 from reprise.torch.internals import guard
 
                 if not guard.caught(error):
