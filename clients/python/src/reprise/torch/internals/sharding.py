@@ -110,11 +110,12 @@ def _give_back(taken: list[Any]) -> None:
 
 
 def _calls_the_program(group: Any) -> bool:
-    """Returns whether the hooks of a group of parameters may call code of the program."""
-    if group._all_reduce_hook is not None:
+    """Returns whether the hooks of a group of parameters may call code of the program, or cannot be
+    told not to, because this torch has other names."""
+    if getattr(group, "_all_reduce_hook", group) is not None:
         return True
     return any(
-        getattr(param.sharded_param, "_post_accumulate_grad_hooks", None)
-        or type(param._sharded_local_tensor) not in (Tensor, nn.Parameter)
-        for param in group.fsdp_params
+        getattr(getattr(param, "sharded_param", None), "_post_accumulate_grad_hooks", None)
+        or type(getattr(param, "_sharded_local_tensor", None)) not in (Tensor, nn.Parameter)
+        for param in getattr(group, "fsdp_params", (None,))
     )
