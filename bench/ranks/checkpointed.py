@@ -45,7 +45,7 @@ LIMIT_S = 500.0
 def rank(turns: int, folder: Path) -> None:
     """Trains as one rank in all ways; writes what was measured, and ends the process."""
     import torch
-    from job import digest
+    from job import _exit, digest
     from torch import distributed
 
     import reprise
@@ -97,7 +97,7 @@ def rank(turns: int, folder: Path) -> None:
         found |= _again(planned)
     (folder / f"{distributed.get_rank()}.json").write_text(json.dumps(found))
     distributed.barrier()
-    os._exit(0)
+    _exit()
 
 
 def _made(way: str) -> Any:

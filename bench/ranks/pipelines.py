@@ -15,6 +15,9 @@ from torch.distributed.pipelining import PipelineStage, schedules
 __all__: list[str] = []
 
 MICRO_BATCHES = 4
+# Whether the last stage joins the outputs of all micro-batches after the step, as schedules do
+# unless they are told not to.
+RETURN_OUTPUTS = True
 
 
 def pipeline(schedule: Any, numbers: list[int], stages: int) -> Made:
@@ -38,7 +41,8 @@ def pipeline(schedule: Any, numbers: list[int], stages: int) -> Made:
         losses: list[Tensor] = []
         arguments = (batch[:, :LENGTH],) if first else ()
         if last:
-            run.step(*arguments, target=batch[:, 1:], losses=losses)
+            options = {} if RETURN_OUTPUTS else {"return_outputs": False}
+            run.step(*arguments, target=batch[:, 1:], losses=losses, **options)
         else:
             run.step(*arguments)
         adam.step()
