@@ -211,4 +211,11 @@ std::string PlanPathFor(const std::string& graph_path) {
   return folder + "/" + name;
 }
 
+std::string PlanPathBeside(const std::string& plan_path,
+                           const std::string& budget) {
+  constexpr std::string_view kEnd = ".plan.json";
+  return StrCat(plan_path.substr(0, plan_path.size() - kEnd.size()), ".",
+                budget, kEnd);
+}
+
 }  // namespace reprise::cli

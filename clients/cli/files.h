@@ -40,4 +40,9 @@ StatusOr<GraphFile> ReadGraph(const std::string& path);
 // "a/resnet.plan.json".
 std::string PlanPathFor(const std::string& graph_path);
 
+// Returns the path of another plan beside that one: "a/resnet.plan.json" ->
+// "a/resnet.0.5x.plan.json".
+std::string PlanPathBeside(const std::string& plan_path,
+                           const std::string& budget);
+
 }  // namespace reprise::cli

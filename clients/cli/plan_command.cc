@@ -47,6 +47,7 @@ class PlanCommand : public Command {
   bool explain_ = false;
   // Set by Run.
   PlanningOptions options_;
+  bool beside_ = false;  // a file of the name that nobody asked for is kept
   v1::Explanation explanation_;
   bool is_file_ = true;
   bool budget_refused_ = false;
@@ -62,7 +63,9 @@ void PlanCommand::Define(CommandLine& line) {
            "dynamic memory)",
            {.required = true, .environment = "REPRISE_BUDGET"});
   flags_.Define(verb, /*with_strategy=*/true);
-  verb.Add("--out,-o", out_, "File for the plan (GRAPH.plan.json)",
+  verb.Add("--out,-o", out_,
+           "File for the plan (GRAPH.plan.json; where that exists, "
+           "GRAPH.BUDGET.plan.json)",
            {.completes = Completes::kFiles});
   verb.Flag("--force,!--no-force", force_, "Replace an existing file");
   verb.Flag("--explain,!--no-explain", explain_,
@@ -81,10 +84,11 @@ int PlanCommand::Run(const Globals& globals, Console& console) {
   options_ = *options;
 
   // Check before the work, so that nobody waits for a plan that cannot be
-  // written.
+  // written. A file that exists is no reason to say nothing of the budget.
+  beside_ = out_.empty() && !force_;
   if (out_.empty() && !globals.json) out_ = PlanPathFor(graph_);
   if (!out_.empty() && (!is_file_ || Exists(graph_))) {
-    const Status writable = CheckWritable(out_, force_);
+    const Status writable = CheckWritable(out_, /*force=*/true);
     if (!writable.ok()) return console.Error(writable);
   }
   const StatusOr<v1::Plan> plan =
@@ -161,7 +165,11 @@ int PlanCommand::Report(const Globals& globals, Console& console,
     console.Raw(ExplanationText(explanation_, kShownLines) + "\n");
   }
   if (!out_.empty()) {
-    const Status written = WriteFile(out_, text, force_);
+    Status written = WriteFile(out_, text, force_);
+    if (beside_ && written.code() == Code::kAlreadyExists) {
+      out_ = PlanPathBeside(out_, budget_);
+      written = WriteFile(out_, text, /*force=*/false);
+    }
     if (!written.ok()) return console.Error(written);
     if (!globals.json) {
       console.Line(StrCat("  wrote ", out_));

@@ -134,8 +134,11 @@ int ShowRun(v1::Run run, bool open, const ServerClient& client,
     // an earlier release knows the state alone.
     const std::string ending =
         run.ending().empty() ? StateWord(run.state()) : run.ending();
-    console.Line(StrCat(head, "  ", ending, "  ", run.steps(), " steps on ",
-                        run.host(), ", pid ", run.pid()));
+    console.Line(StrCat(
+        head, "  ", ending, "  ", run.steps(),
+        run.steps() == 1 ? " step on " : " steps on ", run.host(),
+        // What was imported had no process here.
+        run.imported().empty() ? StrCat(", pid ", run.pid()) : std::string()));
     PrintVerdict(run.verdict(), console);
     if (moments.ok()) PrintMoments(*moments, console);
     if (run.dropped() > 0 || run.lost_chunks() > 0) {

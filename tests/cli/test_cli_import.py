@@ -68,7 +68,8 @@ def test_show_names_who_was_alive_at_the_peak(
     shown = reprise("show", "latest")
 
     assert shown.code == 0, shown
-    assert "yesterday  finished" in shown.out
+    assert "yesterday  imported  1 step on " in shown.out
+    assert "pid" not in shown.out.splitlines()[0]
     assert "AT THE MEASURED PEAK (5.9 KiB" in shown.out
     lines = [line.split() for line in shown.out.splitlines()]
     assert ["2.9", "KiB", "there", "before", "the", "step"] in lines
@@ -168,7 +169,7 @@ def test_a_file_is_imported_and_shown_without_a_server(reprise: Reprise) -> None
     (reprise.folder / "s.pickle").write_bytes(pickle.dumps(snapshot()))
 
     assert reprise("import", "s.pickle", "--name", "alone").code == 0
-    assert "alone  finished" in reprise("show", "latest").out
+    assert "alone  imported" in reprise("show", "latest").out
 
 
 def test_without_the_server_that_was_named_nothing_is_imported(reprise: Reprise) -> None:

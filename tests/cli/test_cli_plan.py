@@ -81,13 +81,34 @@ def test_the_budget_may_stand_in_the_environment(reprise: Reprise, graph_file: P
 def test_a_file_is_replaced_only_when_asked(reprise: Reprise, graph_file: Path) -> None:
     (reprise.folder / "small.plan.json").write_text("mine")
 
-    said = reprise.fails(1, "plan", "small.graph.json", "--budget", "1324")
+    beside = reprise("plan", "small.graph.json", "--budget", "1324")
+    again = reprise("plan", "small.graph.json", "--budget", "1324")
+    named = reprise("plan", "small.graph.json", "--budget", "1324", "-o", "small.plan.json")
 
-    assert "small.plan.json: exists already" in said
-    assert "--force" in said
+    # Another plan stands beside the first.
+    assert beside.code == 0, beside
+    assert "wrote small.1324.plan.json" in beside.out
+    assert "reprise.plan/1" in (reprise.folder / "small.1324.plan.json").read_text()
+    # A file that cannot be written takes no word of the verdict away.
+    for result, file in ((again, "small.1324.plan.json"), (named, "small.plan.json")):
+        assert result.code == 1, result
+        assert result.out.startswith("It fits in ")
+        assert f"{file}: exists already" in result.err
+        assert "--force" in result.err
     assert (reprise.folder / "small.plan.json").read_text() == "mine"
     assert reprise("plan", "small.graph.json", "--budget", "1324", "--force").code == 0
     assert "reprise.plan/1" in (reprise.folder / "small.plan.json").read_text()
+
+
+def test_a_budget_in_which_nothing_fits_exits_with_3_whatever_files_there_are(
+    reprise: Reprise, graph_file: Path
+) -> None:
+    (reprise.folder / "small.plan.json").write_text("mine")
+
+    result = reprise("plan", "small.graph.json", "--budget", "10")
+
+    assert result.code == 3, result
+    assert (reprise.folder / "small.plan.json").read_text() == "mine"
 
 
 def test_out_names_the_file(reprise: Reprise, graph_file: Path) -> None:
