@@ -618,6 +618,20 @@ describe('many runs', () => {
     running.bye();
   });
 
+  test('a phone, where no head of a table sorts, has the orders in a list', async () => {
+    const page = await open('/', {width: 390});
+    await page.getByRole('link', {name: 'tight job'}).waitFor();
+
+    await page.getByLabel('Sort').selectOption('name, Z to A');
+
+    expect(page.url()).toBe(`${daemon.url}/?sort=-name`);
+    await expect.poll(() => page.locator('td.name a').first().textContent()).toBe('wrong job');
+    expect(await page.getByRole('button', {name: 'Peak'}).count()).toBe(0);
+    await page.setViewportSize({width: 1280, height: 900});
+    await page.getByRole('button', {name: 'Peak'}).waitFor();
+    expect(await page.getByLabel('Sort').isVisible()).toBe(false);
+  });
+
   test.each(['/', '/compare?a=whole&b=wrong'])('%s fits a phone', async (path) => {
     const page = await open(path, {width: 390});
     await page.getByRole('link', {name: /whole job/}).waitFor();

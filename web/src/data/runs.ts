@@ -72,6 +72,19 @@ export function isSort(text: string): text is Sort {
   return (SORTS as readonly string[]).includes(text);
 }
 
+const ORDER_TEXT: Readonly<Record<Sort, readonly [down: string, up: string]>> = {
+  started: ['newest first', 'oldest first'],
+  name: ['name, Z to A', 'name, A to Z'],
+  budget: ['largest budget first', 'smallest budget first'],
+  peak: ['largest peak first', 'smallest peak first'],
+  steps: ['most steps first', 'fewest steps first'],
+};
+
+/** An order, where there is no table whose head says it. */
+export function orderText(sort: Sort, ascending: boolean): string {
+  return ORDER_TEXT[sort][ascending ? 1 : 0];
+}
+
 export function isShown(text: string): text is Shown {
   return Object.hasOwn(SHOWN, text);
 }
