@@ -68,7 +68,7 @@ async function planned(name: string, budget: string, outOfMemory = false): Promi
 }
 
 /** Imports a file as curl does; returns the run's id. */
-async function upload(name: string, body: Uint8Array): Promise<string> {
+async function upload(name: string, body: Uint8Array<ArrayBuffer>): Promise<string> {
   const answer = await fetch(`${daemon.url}/import?name=${name}`, {
     method: 'POST',
     headers: {
