@@ -343,9 +343,7 @@ WindowResult WindowBound::SolveSaving(int64_t budget_bytes,
   for (const ValueId v : saved) {
     if (value_node_[v] >= 0) fix_[value_node_[v]] = Fix::kSaved;
   }
-  WindowResult result = SolveFixed(budget_bytes);
-  std::fill(fix_.begin(), fix_.end(), Fix::kFree);
-  return result;
+  return SolveFixed(budget_bytes);
 }
 
 WindowResult WindowBound::SolveFixed(int64_t budget_bytes) {
@@ -370,7 +368,6 @@ WindowLeaf WindowBound::Leaf(int64_t budget_bytes, const Fixes& fixes) {
     }
   }
   const Relaxed relaxed = Relax(budget_bytes);
-  std::fill(fix_.begin(), fix_.end(), Fix::kFree);
   return {.impossible = !relaxed.possible,
           .added_ns = relaxed.added_ns,
           .price = relaxed.price.price,
@@ -426,7 +423,6 @@ WindowResult WindowBound::SolveExactly(int64_t budget_bytes, int64_t enough_ns,
   int64_t proven = std::min(best, closed);
   if (!open.empty()) proven = std::min(proven, open.front().added_ns);
   if (proven >= kForbidden) proven = 0;
-  std::fill(fix_.begin(), fix_.end(), Fix::kFree);
   result.added_ns = std::max(result.added_ns, proven);
   return result;
 }

@@ -8,6 +8,7 @@
 namespace reprise::planner {
 namespace {
 
+constexpr int64_t kFindTicks = 7;  // a block's maximum, known or looked for
 constexpr int64_t kNothing = std::numeric_limits<int64_t>::min() / 4;
 
 int CountStates(const Problem& problem) {
@@ -408,15 +409,22 @@ void ExecList::FindMost(int32_t rank) {
     most = std::max(most, block.bytes[i]);
   }
   most_[rank] = most + pending_[rank];
-  ticks_ += 7;
+  ticks_ += kFindTicks;
 }
 
 void ExecList::AddInBlock(int32_t rank, int32_t begin, int32_t end,
                           int64_t bytes) {
   if (begin >= end) return;
   Block& block = blocks_[order_[rank]];
-  for (int32_t i = begin; i < end; ++i) block.bytes[i] += bytes;
-  FindMost(rank);
+  int64_t before = kNothing;
+  for (int32_t i = begin; i < end; ++i) {
+    before = std::max(before, block.bytes[i]);
+    block.bytes[i] += bytes;
+  }
+  before += pending_[rank];
+  if (bytes < 0 && before == most_[rank]) return FindMost(rank);
+  most_[rank] = std::max(most_[rank], before + bytes);
+  ticks_ += kFindTicks;
 }
 
 void ExecList::AddAt(Node node, int64_t bytes) {

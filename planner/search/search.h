@@ -213,7 +213,7 @@ class Search {
   // stopped early has one.
   void FindAny(int64_t ticks);
   // Looks for further proofs that the budget is impossible.
-  void LookBack(int64_t ticks);
+  void LookBack(int64_t ticks) { certificate_.TryPebbling(ticks); }
   // Adds the schedule of these flags to the starting points of annealing.
   void AddStart(const Flags& flags);
 

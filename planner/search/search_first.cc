@@ -105,6 +105,4 @@ void Search::FindAny(int64_t ticks) {
   LocalSearch(problem_, options, execs, archive_, effort_);
 }
 
-void Search::LookBack(int64_t ticks) { certificate_.TryPebbling(ticks); }
-
 }  // namespace reprise::planner
