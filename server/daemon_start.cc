@@ -19,6 +19,7 @@ namespace reprise::server {
 namespace {
 
 constexpr int kShortThreads = 3;
+constexpr int kPromptShortThreads = 1;
 constexpr size_t kMaxShortWaiting = 1024;
 constexpr int kPlanThreads = 2;
 constexpr int kPromptPlanThreads = 1;
@@ -153,7 +154,8 @@ Status Daemon::Impl::StartServices() {
   planning_ = std::make_unique<Planning>(*store_, hub_, metrics_,
                                          Quota(options_.max_run_bytes));
   watcher_ = std::make_unique<RunWatcher>(*store_, hub_, followers_);
-  short_work_ = std::make_unique<WorkerPool>(kShortThreads, kMaxShortWaiting);
+  short_work_ = std::make_unique<WorkerPool>(kShortThreads, kMaxShortWaiting,
+                                             kPromptShortThreads);
   planners_ = std::make_unique<WorkerPool>(kPlanThreads, kMaxPlansWaiting,
                                            kPromptPlanThreads);
   std::vector<uint16_t> ports;

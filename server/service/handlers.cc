@@ -9,20 +9,22 @@ namespace {
 
 constexpr uint32_t kMostStepBuckets = 4096;
 
-// Makes a unary method that runs on the pool for short work.
+// Makes a unary method that runs on the pool for short work. kPatient: what may
+// take seconds, as whatever reads a recorded step does until it is indexed.
 template <typename Request, typename Response>
 Method Unary(Services& services, std::string path,
-             StatusOr<Response> (*handler)(Services&, const Request&)) {
+             StatusOr<Response> (*handler)(Services&, const Request&),
+             Lane lane = Lane::kPrompt) {
   return MakeMethod<Request>(
       std::move(path), /*streams=*/false,
-      [&services, handler](std::shared_ptr<const Request> request,
-                           std::shared_ptr<Call> call) {
+      [&services, handler, lane](std::shared_ptr<const Request> request,
+                                 std::shared_ptr<Call> call) {
         auto work = [&services, handler, request, call] {
           const StatusOr<Response> response = handler(services, *request);
           if (response.ok()) call->Send(*response);
           call->Finish(response.status());
         };
-        if (!services.short_work.Post(std::move(work))) {
+        if (!services.short_work.Post(std::move(work), lane)) {
           call->Finish(Unavailable("the server is busy or shutting down"));
         }
       });
@@ -68,8 +70,8 @@ void AddMethods(Services& services, MethodTable& table) {
   table.Add(Streaming(services, planner("Sweep"), &StartSweep));
   table.Add(Unary(services, planner("FinishPlan"), &FinishPlan));
   table.Add(Unary(services, planner("GetPlan"), &GetPlan));
-  table.Add(Unary(services, planner("Explain"), &Explain));
-  table.Add(Unary(services, planner("Verify"), &Verify));
+  table.Add(Unary(services, planner("Explain"), &Explain, Lane::kPatient));
+  table.Add(Unary(services, planner("Verify"), &Verify, Lane::kPatient));
   table.Add(Unary(services, "/reprise.v1.Forward/PutPlan", &PutPlan));
   table.Add(Unary<v1::SetRunGraphRequest, v1::SetRunGraphResponse>(
       services, "/reprise.v1.Forward/SetRunGraph", &SetRunGraph));
@@ -77,14 +79,17 @@ void AddMethods(Services& services, MethodTable& table) {
   table.Add(Unary(services, query("GetRun"), &GetRun));
   table.Add(Streaming(services, query("WatchRun"), &StartWatchRun));
   table.Add(Unary(services, query("GetSteps"), &GetSteps));
-  table.Add(Unary(services, query("GetTimeline"), &GetTimeline));
+  table.Add(
+      Unary(services, query("GetTimeline"), &GetTimeline, Lane::kPatient));
   table.Add(Streaming(services, query("ReadStep"), &StartReadStep));
-  table.Add(Unary(services, query("GetMemory"), &GetMemory));
-  table.Add(Unary(services, query("GetSegments"), &GetSegments));
-  table.Add(Unary(services, query("GetAddresses"), &GetAddresses));
-  table.Add(Unary(services, query("GetKernels"), &GetKernels));
-  table.Add(Unary(services, query("Compare"), &CompareRuns));
-  table.Add(Unary(services, query("GetMoments"), &GetMoments));
+  table.Add(Unary(services, query("GetMemory"), &GetMemory, Lane::kPatient));
+  table.Add(
+      Unary(services, query("GetSegments"), &GetSegments, Lane::kPatient));
+  table.Add(
+      Unary(services, query("GetAddresses"), &GetAddresses, Lane::kPatient));
+  table.Add(Unary(services, query("GetKernels"), &GetKernels, Lane::kPatient));
+  table.Add(Unary(services, query("Compare"), &CompareRuns, Lane::kPatient));
+  table.Add(Unary(services, query("GetMoments"), &GetMoments, Lane::kPatient));
   table.Add(Unary(services, query("GetStatus"), &GetStatus));
   table.Add(Unary(services, "/reprise.v1.Control/StartWindow", &StartWindow));
   table.Add(Streaming(services, "/reprise.v1.Control/ApplyBudget",

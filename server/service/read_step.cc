@@ -132,7 +132,7 @@ void StartReadStep(Services& services,
   auto work = [&services, request, call] {
     call->Finish(StepReader(services, *request, *call).Run());
   };
-  if (services.short_work.Post(std::move(work))) return;
+  if (services.short_work.Post(std::move(work), Lane::kPatient)) return;
   call->Finish(Unavailable("the server is busy or shutting down"));
 }
 

@@ -2,13 +2,13 @@
 //
 // A few threads with a queue per lane. There are two pools: one for short work
 // (queries, storing a graph) and one for planning, so that a long plan never
-// delays a page. One of the planning threads takes no kPatient work, so that
-// long searches never delay a job:
+// delays a page. One thread of each takes no kPatient work, so that long
+// searches never delay a job, and a step that is indexed never the other pages:
 //
-//   lane      what                                   general   prompt thread
-//   kJob      the plan that a job waits for           first     first
-//   kPrompt   other plans that take seconds           then, by  then
-//   kPatient  searches of minutes, whole curves       arrival   never
+//   lane      planning                      short work    general   prompt thread
+//   kJob      the plan that a job waits for                first     first
+//   kPrompt   other plans that take seconds  of a moment   then, by  then
+//   kPatient  searches of minutes, curves    of a step     arrival   never
 //
 // A full lane refuses only its own work.
 #pragma once
