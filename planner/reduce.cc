@@ -9,7 +9,7 @@ namespace {
 
 // What is removed may allow more to be removed; after these rounds almost
 // nothing is.
-constexpr int kMostRounds = 8;
+constexpr int kMostReductions = 8;
 // Twins are not searched among more outputs of one op than this.
 constexpr size_t kMostTwins = 64;
 // Ops that read more than this are not compared with their neighbours.
@@ -72,7 +72,7 @@ class Reducer {
 
   // Applies the rules in rounds until nothing changes, then writes the result.
   void Run() {
-    for (int round = 0; round < kMostRounds; ++round) {
+    for (int round = 0; round < kMostReductions; ++round) {
       changed_ = false;
       ListReaders();
       for (OpId o = 0; o < Count(); ++o) {

@@ -8,7 +8,7 @@
 namespace reprise::planner {
 namespace {
 
-constexpr int64_t kBytesPerElement = 2;
+constexpr int64_t kBytesPerPixelValue = 2;
 
 // Size of a batch of images and their number of channels.
 struct Images {
@@ -17,7 +17,7 @@ struct Images {
   int64_t channels = 1;
 
   int64_t pixels() const { return batch * side * side; }
-  int64_t bytes() const { return pixels() * channels * kBytesPerElement; }
+  int64_t bytes() const { return pixels() * channels * kBytesPerPixelValue; }
 };
 
 Tensor Convolution(Network& net, Tensor x, const Images& from, const Images& to,
@@ -27,7 +27,7 @@ Tensor Convolution(Network& net, Tensor x, const Images& from, const Images& to,
       x, {.name = "aten.convolution.default",
           .out_bytes = to.bytes(),
           .flops = 2 * to.pixels() * weights,
-          .parameter_bytes = weights * kBytesPerElement,
+          .parameter_bytes = weights * kBytesPerPixelValue,
           // Memory to unfold an eighth of the input.
           .workspace_bytes = kernel > 1 ? from.bytes() * kernel / 8 : 0});
 }
@@ -51,13 +51,13 @@ Tensor ConvNormRelu(Network& net, Tensor x, const Images& from,
 
 Tensor Classifier(Network& net, Tensor x, const Images& shape) {
   net.Begin("head");
-  const int64_t pooled = shape.batch * shape.channels * kBytesPerElement;
+  const int64_t pooled = shape.batch * shape.channels * kBytesPerPixelValue;
   x = net.Map(
       x,
       {.name = "aten.mean.dim", .out_bytes = pooled, .keep = Keep::kNothing});
   x = net.Reshape(x);
   x = net.Linear(x, {.name = "aten.addmm.default",
-                     .out_bytes = shape.batch * 1000 * kBytesPerElement,
+                     .out_bytes = shape.batch * 1000 * kBytesPerPixelValue,
                      .flops = 2 * shape.batch * shape.channels * 1000,
                      .parameter_bytes = shape.channels * 1000 * 2});
   return net.End(x);
@@ -111,7 +111,7 @@ Tensor ResidualBlock(Network& net, Tensor x, Tensor embedding,
   const int64_t scale = to.batch * to.channels;
   const Tensor shift =
       net.Linear(embedding, {.name = "aten.addmm.default",
-                             .out_bytes = scale * kBytesPerElement,
+                             .out_bytes = scale * kBytesPerPixelValue,
                              .flops = 2 * scale * 1280,
                              .parameter_bytes = to.channels * 1280 * 2});
   h = net.Product("aten.add.Tensor", h, shift, to.bytes(), 0);
@@ -230,7 +230,7 @@ StepGraph DiffusionUNetGraph(const Network::Options& options, int units) {
   Images shape{.batch = 8, .side = 64, .channels = 4};
   Tensor x = net.Input(shape.bytes());
   net.Begin("time");
-  const int64_t row = shape.batch * 1280 * kBytesPerElement;
+  const int64_t row = shape.batch * 1280 * kBytesPerPixelValue;
   const Tensor embedding = net.End(
       net.Linear(net.Input(row), {.name = "aten.addmm.default",
                                   .out_bytes = row,

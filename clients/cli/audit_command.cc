@@ -19,7 +19,7 @@
 namespace reprise::cli {
 namespace {
 
-constexpr auto kPatience = std::chrono::seconds(30);
+constexpr auto kAuditPatience = std::chrono::seconds(30);
 
 std::string LineOf(const v1::AuditEntry& entry) {
   std::string line = StrCat("  ", LocalTime(entry.at_ns()), "  ", entry.who(),
@@ -54,7 +54,7 @@ class AuditCommand : public Command {
     request.set_run_id(run_);
     request.set_limit(static_cast<uint32_t>(limit_.value_or(100)));
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + kPatience);
+    context.set_deadline(std::chrono::system_clock::now() + kAuditPatience);
     v1::ReadAuditResponse response;
     const grpc::Status status = v1::Admin::NewStub(client->channel())
                                     ->ReadAudit(&context, request, &response);

@@ -35,20 +35,20 @@ std::string Escaped(std::string_view text) {
 }
 
 // One decimal: a tenth of a pixel.
-std::string Number(double value) {
+std::string Tenths(double value) {
   const auto tenths = static_cast<int64_t>(std::lround(value * 10));
   return StrCat(tenths / 10, ".", tenths % 10);
 }
 
 std::string Text(double x, double y, std::string_view anchor,
                  std::string_view text) {
-  return StrCat("<text x=\"", Number(x), "\" y=\"", Number(y),
+  return StrCat("<text x=\"", Tenths(x), "\" y=\"", Tenths(y),
                 "\" text-anchor=\"", anchor, "\">", Escaped(text), "</text>\n");
 }
 
 std::string Line(double x1, double y1, double x2, double y2) {
-  return StrCat("<path class=\"grid\" d=\"M", Number(x1), " ", Number(y1), "L",
-                Number(x2), " ", Number(y2), "\"/>\n");
+  return StrCat("<path class=\"grid\" d=\"M", Tenths(x1), " ", Tenths(y1), "L",
+                Tenths(x2), " ", Tenths(y2), "\"/>\n");
 }
 
 // Maps budgets and overheads to page coordinates.
@@ -81,7 +81,7 @@ std::string CurveSvg(const std::vector<v1::TradeoffPoint>& points,
 
   std::string svg = StrCat(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 ",
-      Number(kWidth), " ", Number(kHeight),
+      Tenths(kWidth), " ", Tenths(kHeight),
       "\" font-family=\"sans-serif\" font-size=\"12\">\n"
       "<style>.grid{stroke:#ccc}.plan{stroke:#0072b2;stroke-width:2;"
       "fill:none}.bound{stroke:#555;stroke-dasharray:4 3;fill:none}</style>\n"
@@ -104,10 +104,10 @@ std::string CurveSvg(const std::vector<v1::TradeoffPoint>& points,
     if (!p.feasible()) continue;
     const double x = scale.X(static_cast<double>(p.budget_bytes()));
     const std::string step = plan.empty() ? "M" : "L";
-    plan += StrCat(step, Number(x), " ", Number(scale.Y(p.overhead())));
-    bound += StrCat(step, Number(x), " ", Number(scale.Y(p.bound())));
+    plan += StrCat(step, Tenths(x), " ", Tenths(scale.Y(p.overhead())));
+    bound += StrCat(step, Tenths(x), " ", Tenths(scale.Y(p.bound())));
     marks += StrCat(
-        "<circle cx=\"", Number(x), "\" cy=\"", Number(scale.Y(p.overhead())),
+        "<circle cx=\"", Tenths(x), "\" cy=\"", Tenths(scale.Y(p.overhead())),
         "\" r=\"4\" fill=\"#0072b2\"><title>", FormatBytes(p.budget_bytes()),
         ": ", FormatPercent(p.overhead(), /*sign=*/true), ", bound ",
         FormatPercent(p.bound()), "</title></circle>\n");

@@ -12,12 +12,12 @@
 namespace reprise::cli {
 namespace {
 
-constexpr int kWidth = 60;
-constexpr int kHeight = 12;
+constexpr int kColumns = 60;
+constexpr int kLines = 12;
 
-std::string Row(const std::string& budget, const std::string& peak,
-                const std::string& step, const std::string& overhead,
-                const std::string& bound, const std::string& gap) {
+std::string CurveRow(const std::string& budget, const std::string& peak,
+                     const std::string& step, const std::string& overhead,
+                     const std::string& bound, const std::string& gap) {
   return StrCat("  ", Right(budget, 10), Right(peak, 12), Right(step, 10),
                 Right(overhead, 12), Right(bound, 10), Right(gap, 9), "\n");
 }
@@ -25,14 +25,15 @@ std::string Row(const std::string& budget, const std::string& peak,
 }  // namespace
 
 std::string CurveTable(const std::vector<v1::TradeoffPoint>& points) {
-  std::string text = Row("budget", "peak", "step", "overhead", "bound", "gap");
+  std::string text =
+      CurveRow("budget", "peak", "step", "overhead", "bound", "gap");
   for (const v1::TradeoffPoint& p : points) {
     if (p.feasible()) {
       const double gap = std::max(0.0, p.overhead() - p.bound());
-      text += Row(FormatBytes(p.budget_bytes()), FormatBytes(p.peak_bytes()),
-                  FormatDuration(p.time_ns()),
-                  FormatPercent(p.overhead(), /*sign=*/true),
-                  FormatPercent(p.bound()), FormatPercent(gap));
+      text += CurveRow(FormatBytes(p.budget_bytes()),
+                       FormatBytes(p.peak_bytes()), FormatDuration(p.time_ns()),
+                       FormatPercent(p.overhead(), /*sign=*/true),
+                       FormatPercent(p.bound()), FormatPercent(gap));
       continue;
     }
     const int64_t needed = p.infeasible().smallest_budget_bytes();
@@ -62,13 +63,13 @@ std::string CurvePicture(const std::vector<v1::TradeoffPoint>& points) {
   if (feasible < 2 || high <= low) return "";
   if (top <= 0) top = 0.001;
 
-  std::vector<std::string> grid(kHeight, std::string(kWidth, ' '));
+  std::vector<std::string> grid(kLines, std::string(kColumns, ' '));
   const auto plot = [&](int64_t budget, double overhead, char mark) {
     const double x = static_cast<double>(budget - low) /
-                     static_cast<double>(high - low) * (kWidth - 1);
-    const double y = std::clamp(overhead / top, 0.0, 1.0) * (kHeight - 1);
+                     static_cast<double>(high - low) * (kColumns - 1);
+    const double y = std::clamp(overhead / top, 0.0, 1.0) * (kLines - 1);
     const auto column = static_cast<size_t>(std::lround(x));
-    const auto row = static_cast<size_t>(kHeight - 1 - std::lround(y));
+    const auto row = static_cast<size_t>(kLines - 1 - std::lround(y));
     if (grid[row][column] != '*') grid[row][column] = mark;
   };
   for (const v1::TradeoffPoint& p : points) {
@@ -79,21 +80,21 @@ std::string CurvePicture(const std::vector<v1::TradeoffPoint>& points) {
   }
 
   std::string text;
-  for (int row = 0; row < kHeight; ++row) {
+  for (int row = 0; row < kLines; ++row) {
     const std::string label = row == 0 ? FormatPercent(top, /*sign=*/true)
-                              : row == kHeight - 1 ? std::string("0")
-                                                   : std::string();
+                              : row == kLines - 1 ? std::string("0")
+                                                  : std::string();
     const std::string& line = grid[static_cast<size_t>(row)];
     const size_t end = line.find_last_not_of(' ');
     text +=
         StrCat("  ", Right(label, 9), " |",
                end == std::string::npos ? "" : line.substr(0, end + 1), "\n");
   }
-  text += StrCat("  ", Right("", 9), " +", std::string(kWidth, '-'), "\n");
+  text += StrCat("  ", Right("", 9), " +", std::string(kColumns, '-'), "\n");
   const std::string from = FormatBytes(low);
   text += StrCat(
       "  ", Right("", 11), Left(from, 20),
-      Right(FormatBytes(high), kWidth - std::max<size_t>(20, from.size())),
+      Right(FormatBytes(high), kColumns - std::max<size_t>(20, from.size())),
       "\n  ", Right("", 11), "* overhead of the plan   . proven lower bound\n");
   return text;
 }

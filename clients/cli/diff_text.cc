@@ -21,7 +21,7 @@ std::string Signed(int64_t bytes) {
                 FormatBytes(std::abs(bytes)));
 }
 
-std::string NameOf(v1::Category category) {
+std::string CategoryName(v1::Category category) {
   constexpr std::array<const char*, 9> kNames = {
       "unknown",         "parameters",    "gradients",
       "optimizer state", "activations",   "inputs",
@@ -45,14 +45,14 @@ std::string SideLine(const char* letter, const v1::ComparedSide& side) {
   return text + "\n";
 }
 
-std::string Row(const std::string& a, const std::string& b,
-                const std::string& change, const std::string& name) {
+std::string DiffRow(const std::string& a, const std::string& b,
+                    const std::string& change, const std::string& name) {
   return StrCat("  ", Right(a, 11), Right(b, 11), Right(change, 12),
                 name.empty() ? "" : "  ", name, "\n");
 }
 
 // The last line of a table of which some rows are not shown.
-std::string More(uint64_t count) {
+std::string MoreRows(uint64_t count) {
   if (count == 0) return "";
   return StrCat("  and ", count, " more; see --top\n");
 }
@@ -70,17 +70,17 @@ std::string Table(const char* title, const Parts& parts, uint32_t left_out,
       continue;
     }
     ++shown;
-    const std::string category = NameOf(part.category());
+    const std::string category = CategoryName(part.category());
     const std::string name =
         by_category ? category
                     : StrCat(part.name().empty() ? "(not known)" : part.name(),
                              "  ", category);
-    rows += Row(FormatBytes(part.a_bytes()), FormatBytes(part.b_bytes()),
-                Signed(change), name);
+    rows += DiffRow(FormatBytes(part.a_bytes()), FormatBytes(part.b_bytes()),
+                    Signed(change), name);
   }
   if (rows.empty()) return "";
-  return StrCat("\n", title, "\n", Row("A", "B", "B - A", ""), rows,
-                More(more));
+  return StrCat("\n", title, "\n", DiffRow("A", "B", "B - A", ""), rows,
+                MoreRows(more));
 }
 
 std::string Recomputed(const v1::Comparison& all_of, bool all, int most) {
@@ -98,13 +98,13 @@ std::string Recomputed(const v1::Comparison& all_of, bool all, int most) {
     if (!op.module().empty()) name += "  " + op.module();
     if (!op.source().empty()) name += "  " + op.source();
     const int64_t change = op.b_ns() - op.a_ns();
-    rows += Row(
+    rows += DiffRow(
         StrCat(op.a_again()), StrCat(op.b_again()),
         StrCat(change < 0 ? "-" : "+", FormatDuration(std::abs(change))), name);
   }
   if (rows.empty()) return "";
-  return StrCat("\nRUN AGAIN, how often\n", Row("A", "B", "B - A", ""), rows,
-                More(more));
+  return StrCat("\nRUN AGAIN, how often\n", DiffRow("A", "B", "B - A", ""),
+                rows, MoreRows(more));
 }
 
 }  // namespace

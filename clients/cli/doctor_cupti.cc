@@ -40,7 +40,7 @@ std::vector<std::string> Places(const PythonFacts& python) {
 }
 
 // Loads a library in a child process; returns "API FILE".
-std::string Load(const std::string& place) {
+std::string VersionOf(const std::string& place) {
   return InChild([&]() -> std::string {
     void* library = dlopen(place.c_str(), RTLD_LAZY | RTLD_LOCAL);
     if (library == nullptr) return "none";
@@ -92,7 +92,7 @@ std::vector<Check> Libraries(const PythonFacts& python) {
   std::set<std::string> seen;
   std::vector<Check> found;
   for (const std::string& place : Places(python)) {
-    const std::string text = Load(place);
+    const std::string text = VersionOf(place);
     if (text == "none") {
       const char* named = std::getenv("REPRISE_CUPTI_PATH");
       if (named != nullptr && place == named) {

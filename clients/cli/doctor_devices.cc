@@ -112,7 +112,7 @@ class Nvml {
 
 // Returns one line per fact: "confidential", "gpu MIG VIRTUAL NAME", "pid
 // NUMBER".
-std::string Ask() {
+std::string AskNvml() {
   Nvml nvml;
   if (!nvml.Open()) return "none\n";
   std::string said = nvml.Confidential() ? "confidential\n" : "";
@@ -170,7 +170,7 @@ Check CheckAllocator() {
 
 DeviceFacts CheckDevices() {
   DeviceFacts facts;
-  const std::string said = InChild(Ask);
+  const std::string said = InChild(AskNvml);
   if (said.empty()) {
     facts.checks.push_back(
         {Health::kWarning, "gpu",

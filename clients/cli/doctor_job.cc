@@ -44,7 +44,7 @@ bool Find(void* library, const char* name, Function& function) {
   return function != nullptr;
 }
 
-bool Load(const std::string& path, Agent& agent, std::string& why) {
+bool LoadAgent(const std::string& path, Agent& agent, std::string& why) {
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     why = dlerror();
@@ -192,7 +192,7 @@ void RunDoctorJob(const std::string& agent_path, const std::string& socket,
   unsetenv("REPRISE_SINK");
   Agent agent{};
   std::string why;
-  if (!Load(agent_path, agent, why)) {
+  if (!LoadAgent(agent_path, agent, why)) {
     const std::string line =
         StrCat("start ", static_cast<int>(REPRISE_EABI), " ", why, "\n");
     _exit(write(out, line.data(), line.size()) > 0 ? 0 : 1);

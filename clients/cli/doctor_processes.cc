@@ -41,13 +41,13 @@ struct Process {
   }
 };
 
-std::string Slurp(const std::string& path) {
+std::string ProcFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
 void ReadStatus(const std::string& folder, Process& process) {
-  std::istringstream lines(Slurp(folder + "/status"));
+  std::istringstream lines(ProcFile(folder + "/status"));
   for (std::string line; std::getline(lines, line);) {
     std::istringstream words(line);
     std::string key;
@@ -59,7 +59,7 @@ void ReadStatus(const std::string& folder, Process& process) {
 }
 
 void ReadEnvironment(const std::string& folder, Process& process) {
-  std::istringstream entries(Slurp(folder + "/environ"));
+  std::istringstream entries(ProcFile(folder + "/environ"));
   for (std::string entry; std::getline(entries, entry, '\0');) {
     const size_t equals = entry.find('=');
     if (entry.rfind("REPRISE_", 0) == 0 && equals != std::string::npos) {
@@ -98,11 +98,6 @@ std::optional<Process> ReadProcess(const std::string& number) {
     ReadEnvironment(folder, process);
   }
   return process;
-}
-
-std::string UserName(uid_t uid) {
-  const passwd* user = getpwuid(uid);
-  return user != nullptr ? user->pw_name : StrCat("uid ", uid);
 }
 
 // Says why a process has no session at the daemon that agents of this user
@@ -164,6 +159,11 @@ Check WhyNotSeen(const Process& process,
 }
 
 }  // namespace
+
+std::string UserName(uid_t uid) {
+  const passwd* user = getpwuid(uid);
+  return user != nullptr ? user->pw_name : StrCat("uid ", uid);
+}
 
 std::vector<Check> CheckProcesses(const Sessions& sessions,
                                   const std::vector<pid_t>& on_gpu) {

@@ -28,4 +28,7 @@ struct Sessions {
 std::vector<Check> CheckProcesses(const Sessions& sessions,
                                   const std::vector<pid_t>& on_gpu);
 
+// The name of a user, or "uid N" where the machine has none for it.
+std::string UserName(uid_t uid);
+
 }  // namespace reprise::cli

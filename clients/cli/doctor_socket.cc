@@ -3,7 +3,6 @@
 // Checks the daemon's socket as an agent would find it: its owner, who may use
 // it, and which process listens.
 #include <grp.h>
-#include <pwd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -17,6 +16,7 @@
 
 #include "base/str_cat.h"
 #include "clients/cli/doctor.h"
+#include "clients/cli/doctor_processes.h"
 #include "clients/cli/runtime_paths.h"
 
 namespace reprise::cli {
@@ -71,11 +71,6 @@ std::string Octal(mode_t mode) {
   char text[8];
   std::snprintf(text, sizeof text, "%03o", mode & 0777U);
   return text;
-}
-
-std::string UserName(uid_t uid) {
-  const passwd* user = getpwuid(uid);
-  return user != nullptr ? user->pw_name : StrCat("uid ", uid);
 }
 
 std::string GroupName(gid_t gid) {

@@ -19,7 +19,7 @@ std::string DecisionWord(v1::Decision decision) {
   return decision == v1::DECISION_RECOMPUTE ? "recompute" : "save";
 }
 
-std::string NameOf(const v1::StorageExplanation& storage) {
+std::string LabelOf(const v1::StorageExplanation& storage) {
   if (!storage.name().empty()) return storage.name();
   if (!storage.module().empty()) return storage.module();
   return StrCat("storage ", storage.storage());
@@ -41,7 +41,7 @@ std::string WhatIfText(const v1::WhatIf& what_if) {
       sign(what_if.added_bytes()), FormatBytes(what_if.added_bytes()));
 }
 
-std::string More(size_t all, int most, const char* what) {
+std::string MoreOf(size_t all, int most, const char* what) {
   if (all <= static_cast<size_t>(most)) return "";
   return StrCat("  and ", all - static_cast<size_t>(most), " more ", what,
                 "; --json has all\n");
@@ -69,7 +69,7 @@ std::string Groups(const v1::Explanation& explanation, int most) {
                          12),
                    "  ", Left(group.why(), 15), " ", group.name(), "\n");
   }
-  return text + More(groups.size(), most, "groups");
+  return text + MoreOf(groups.size(), most, "groups");
 }
 
 std::string AtPeak(const v1::Explanation& explanation, int most) {
@@ -87,7 +87,7 @@ std::string AtPeak(const v1::Explanation& explanation, int most) {
     text += StrCat("  ", Right(FormatBytes(storage.bytes()), 10), "  ",
                    Left(CategoryOf(storage), 14), " ",
                    Left(DecisionWord(storage.decision()), 10),
-                   Left(storage.why(), 15), " ", NameOf(storage), "\n");
+                   Left(storage.why(), 15), " ", LabelOf(storage), "\n");
     if (storage.lives_size() > 0) {
       text += "              alive";
       for (const v1::StorageLife& life : storage.lives()) {
@@ -101,7 +101,7 @@ std::string AtPeak(const v1::Explanation& explanation, int most) {
       text += "\n";
     }
   }
-  return text + More(alive.size(), most, "storages");
+  return text + MoreOf(alive.size(), most, "storages");
 }
 
 std::string InTheWay(const v1::Explanation& explanation, int most) {
@@ -122,9 +122,9 @@ std::string InTheWay(const v1::Explanation& explanation, int most) {
   for (int i = 0; i < shown; ++i) {
     const v1::StorageExplanation& storage = set.storages(i);
     row(storage.bytes(),
-        StrCat(Left(CategoryOf(storage), 14), " ", NameOf(storage)));
+        StrCat(Left(CategoryOf(storage), 14), " ", LabelOf(storage)));
   }
-  text += More(static_cast<size_t>(set.storages_size()), most, "storages");
+  text += MoreOf(static_cast<size_t>(set.storages_size()), most, "storages");
   if (set.by_window()) {
     text += "  and storages that later ops need and no op can make again\n";
   }

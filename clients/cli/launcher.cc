@@ -5,18 +5,18 @@
 
 #include <charconv>
 #include <cstdint>
-#include <cstdlib>
 #include <fstream>
 #include <sstream>
 #include <string_view>
 
 #include "base/str_cat.h"
 #include "base/uuid.h"
+#include "clients/cli/runtime_paths.h"
 
 namespace reprise::cli {
 namespace {
 
-std::optional<int64_t> Number(std::string_view text) {
+std::optional<int64_t> WholeNumber(std::string_view text) {
   int64_t value = 0;
   const auto [end, error] =
       std::from_chars(text.data(), text.data() + text.size(), value);
@@ -24,11 +24,6 @@ std::optional<int64_t> Number(std::string_view text) {
     return std::nullopt;
   }
   return value;
-}
-
-std::string Environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
 }
 
 // Returns the start time of a process in ticks since boot: field 22 of its
@@ -52,7 +47,7 @@ std::optional<int64_t> Boot() {
   std::ifstream file("/proc/stat");
   std::string word;
   while (file >> word) {
-    if (word == "btime" && file >> word) return Number(word);
+    if (word == "btime" && file >> word) return WholeNumber(word);
   }
   return std::nullopt;
 }
@@ -60,15 +55,15 @@ std::optional<int64_t> Boot() {
 }  // namespace
 
 std::optional<Launched> LaunchedTogether() {
-  const auto rank = Number(Environment("RANK"));
-  const auto world = Number(Environment("WORLD_SIZE"));
-  const auto local = Number(Environment("LOCAL_WORLD_SIZE"));
+  const auto rank = WholeNumber(Environment("RANK"));
+  const auto world = WholeNumber(Environment("WORLD_SIZE"));
+  const auto local = WholeNumber(Environment("LOCAL_WORLD_SIZE"));
   if (!rank || !world || *world < 2 || local != world || *rank >= *world) {
     return std::nullopt;
   }
   const pid_t parent = getppid();
   const std::string start = StartOf(parent);
-  const auto ticks = Number(start);
+  const auto ticks = WholeNumber(start);
   const auto boot = Boot();
   const int64_t per_second = sysconf(_SC_CLK_TCK);
   if (!ticks || !boot || per_second <= 0) return std::nullopt;

@@ -13,7 +13,7 @@ namespace reprise::cli {
 namespace {
 
 constexpr int kShownOps = 10;
-constexpr int kShownStorages = 10;
+constexpr int kShownAliveStorages = 10;
 
 void PrintOps(const v1::ShownMoment& shown, Console& console) {
   const int first = std::max(shown.ops_size() - kShownOps, 0);
@@ -38,7 +38,7 @@ void PrintStorages(const v1::ShownMoment& shown, Console& console) {
   for (const v1::HeldStorage& held : moment.storages()) bytes += held.bytes();
   console.Line(StrCat("\nWHAT WAS ALIVE (", FormatBytes(bytes), ", ", all,
                       all == 1 ? " storage)" : " storages)"));
-  const int most = std::min(moment.storages_size(), kShownStorages);
+  const int most = std::min(moment.storages_size(), kShownAliveStorages);
   for (int i = 0; i < most; ++i) {
     const v1::HeldStorage& held = moment.storages(i);
     bytes -= held.bytes();

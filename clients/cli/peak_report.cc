@@ -11,7 +11,7 @@
 namespace reprise::cli {
 namespace {
 
-std::string_view CategoryOf(const planner::StepGraph& graph, int storage) {
+std::string_view CategoryWord(const planner::StepGraph& graph, int storage) {
   const auto category = graph.storages[static_cast<size_t>(storage)].category;
   const std::string_view word =
       formats::WordOf(formats::kCategoryNames, static_cast<int>(category));
@@ -19,7 +19,8 @@ std::string_view CategoryOf(const planner::StepGraph& graph, int storage) {
 }
 
 // Returns the storage's own name, else the op that makes it, with its module.
-std::string NameOf(const planner::StepGraph& graph, const AliveStorage& alive) {
+std::string StorageLabel(const planner::StepGraph& graph,
+                         const AliveStorage& alive) {
   const planner::Storage& storage =
       graph.storages[static_cast<size_t>(alive.storage)];
   if (!storage.name.empty()) return storage.name;
@@ -99,8 +100,8 @@ std::string PeakText(const planner::StepGraph& graph, const PeakReport& report,
   for (size_t i = 0; i < report.alive.size() && i < most; ++i) {
     const AliveStorage& alive = report.alive[i];
     text += StrCat("  ", Column(FormatBytes(alive.bytes), 11, true), "  ",
-                   Column(CategoryOf(graph, alive.storage), 15, false), "  ",
-                   NameOf(graph, alive), "\n");
+                   Column(CategoryWord(graph, alive.storage), 15, false), "  ",
+                   StorageLabel(graph, alive), "\n");
   }
   if (report.alive.size() > most) {
     text += StrCat("  ", Column("", 11, true), "  and ",
@@ -115,9 +116,9 @@ std::string PeakJson(const planner::StepGraph& graph,
   for (const AliveStorage& one : report.alive) {
     alive.push_back({{"storage", one.storage},
                      {"bytes", one.bytes},
-                     {"category", CategoryOf(graph, one.storage)},
+                     {"category", CategoryWord(graph, one.storage)},
                      {"made_by", one.made_by},
-                     {"name", NameOf(graph, one)}});
+                     {"name", StorageLabel(graph, one)}});
   }
   nlohmann::ordered_json categories = nlohmann::ordered_json::object();
   for (const CategoryBytes& one : report.categories) {

@@ -25,7 +25,7 @@ namespace reprise::cli {
 namespace {
 
 // Removing many gigabytes takes a while.
-constexpr auto kPatience = std::chrono::minutes(10);
+constexpr auto kRemovalPatience = std::chrono::minutes(10);
 
 // Parses "30d", "12h" or "45m" as seconds.
 StatusOr<int64_t> ParseAge(const std::string& text) {
@@ -116,7 +116,7 @@ class RmCommand : public Command {
   static StatusOr<v1::RemoveRunsResponse> Ask(
       const ServerClient& client, const v1::RemoveRunsRequest& request) {
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + kPatience);
+    context.set_deadline(std::chrono::system_clock::now() + kRemovalPatience);
     v1::RemoveRunsResponse response;
     const grpc::Status status = v1::Admin::NewStub(client.channel())
                                     ->RemoveRuns(&context, request, &response);

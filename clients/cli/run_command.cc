@@ -137,7 +137,7 @@ std::string WhyNeverAttached(bool has_budget) {
       "where it is trained");
 }
 
-using Environment = std::vector<std::pair<std::string, std::string>>;
+using Variables = std::vector<std::pair<std::string, std::string>>;
 
 class RunCommand : public Command {
  public:
@@ -165,7 +165,7 @@ class RunCommand : public Command {
  private:
   // Environment for a job, also one without a daemon, that calls Reprise
   // itself.
-  Environment Wishes() const;
+  Variables Wishes() const;
   // Runs the job as it would run without this command.
   int RunUnwatched(const Status& why, Console& console) const;
   // Waits until the run's last record is stored; returns the run as far as it
@@ -203,7 +203,7 @@ int RunCommand::Run(const Globals& globals, Console& console) {
   }
   console.LeaveStdout();
   // Before any thread is started.
-  StatusOr<Environment> slot = Environment{};
+  StatusOr<Variables> slot = Variables{};
   if (!keep_injection_) slot = TakeInjectionSlot();
   // Of several ranks started together, only the first reports.
   const std::optional<Launched> launched = LaunchedTogether();
@@ -214,7 +214,7 @@ int RunCommand::Run(const Globals& globals, Console& console) {
   if (!watchers.ok()) return RunUnwatched(watchers.status(), console);
   if (!slot.ok()) console.Fail(0, slot.status().message());
 
-  Environment environment = slot.ok() ? *std::move(slot) : Environment{};
+  Variables environment = slot.ok() ? *std::move(slot) : Variables{};
   environment.emplace_back("REPRISE_RUN_ID", run_id);
   environment.emplace_back("REPRISE_SOCKET", watchers->daemon.socket);
   for (auto& wish : Wishes()) environment.push_back(std::move(wish));
@@ -272,8 +272,8 @@ int RunCommand::Run(const Globals& globals, Console& console) {
   return result->exit_code;
 }
 
-Environment RunCommand::Wishes() const {
-  Environment wishes;
+Variables RunCommand::Wishes() const {
+  Variables wishes;
   if (!budget_.empty()) wishes.emplace_back("REPRISE_BUDGET", budget_);
   if (!name_.empty()) wishes.emplace_back("REPRISE_NAME", name_);
   return wishes;

@@ -12,11 +12,6 @@
 namespace reprise::cli {
 namespace {
 
-std::string Environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
-
 // Returns the folder above the bin/ of this program; empty if unknown.
 std::filesystem::path Root() {
   std::error_code error;
@@ -25,6 +20,11 @@ std::filesystem::path Root() {
 }
 
 }  // namespace
+
+std::string Environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
 
 std::string AgentSocket() {
   if (Environment("REPRISE_SOCKET").empty() &&

@@ -9,6 +9,9 @@
 
 namespace reprise::cli {
 
+// The value of an environment variable; empty if it is not set.
+std::string Environment(const char* name);
+
 // The machine's service socket if it exists, else PrivateSocket().
 std::string AgentSocket();
 // The path at which a daemon of this user listens.

@@ -25,8 +25,6 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using std::chrono::system_clock;
 
-constexpr char kStartHint[] = "start one with `reprise serve`";
-
 void SetDeadline(grpc::ClientContext& context) {
   context.set_deadline(system_clock::now() + seconds(10));
 }

@@ -19,6 +19,9 @@
 
 namespace reprise::cli {
 
+// What an error says last where no server is there.
+inline constexpr char kStartHint[] = "start one with `reprise serve`";
+
 struct Endpoint {
   std::string target;  // "127.0.0.1:7070"
   std::string url;     // "http://127.0.0.1:7070", for the page

@@ -22,7 +22,7 @@
 namespace reprise::cli {
 namespace {
 
-constexpr size_t kShownStorages = 10;
+constexpr size_t kShownLargestStorages = 10;
 
 std::string Quoted(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', false,
@@ -107,7 +107,7 @@ Status ShowGraph(const std::string& path, const Globals& globals,
                graph.ops[static_cast<size_t>(smallest.blocking_op)].name,
                " needs that"));
   }
-  console.Raw(PeakText(graph, report, kShownStorages));
+  console.Raw(PeakText(graph, report, kShownLargestStorages));
   console.Note(StrCat("\nNext:  reprise plan ", path, " --budget 0.5x"));
   return OkStatus();
 }
@@ -160,7 +160,8 @@ Status ShowPlan(const std::string& path, const std::string& text,
              FormatDuration(static_cast<int64_t>(plan.solve_ms() * 1e6))));
   if (checked) {
     console.Line("  checked: the schedule is valid and keeps its peak");
-    console.Raw(PeakText(checked->graph, checked->report, kShownStorages));
+    console.Raw(
+        PeakText(checked->graph, checked->report, kShownLargestStorages));
   } else {
     console.Note(StrCat("  graph ", read->graph,
                         " is not here: the schedule was not checked"));

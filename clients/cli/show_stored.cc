@@ -18,7 +18,7 @@
 namespace reprise::cli {
 namespace {
 
-constexpr int kShownStorages = 10;
+constexpr int kShownDecisions = 10;
 
 const char* StateWord(v1::RunState state) {
   switch (state) {
@@ -35,7 +35,7 @@ const char* StateWord(v1::RunState state) {
   }
 }
 
-const char* DecisionWord(v1::Decision decision) {
+const char* DecidedWord(v1::Decision decision) {
   switch (decision) {
     case v1::DECISION_SAVE:
       return "saved";
@@ -70,7 +70,7 @@ void PrintExplanation(const v1::Explanation& explanation, Console& console) {
   console.Line(StrCat("\nAT THE PEAK (",
                       FormatBytes(explanation.plan().peak_bytes()), ", ",
                       alive.size(), " storages)"));
-  const size_t shown = std::min<size_t>(alive.size(), kShownStorages);
+  const size_t shown = std::min<size_t>(alive.size(), kShownDecisions);
   for (size_t i = 0; i < shown; ++i) {
     const v1::StorageExplanation& s = *alive[i];
     std::string name = s.name().empty() ? s.module() : s.name();
@@ -80,7 +80,7 @@ void PrintExplanation(const v1::Explanation& explanation, Console& console) {
         Left(std::string(formats::WordOf(formats::kCategoryNames,
                                          static_cast<int>(s.category()))),
              15),
-        "  ", Left(DecisionWord(s.decision()), 10), "  ", Left(name, 32),
+        "  ", Left(DecidedWord(s.decision()), 10), "  ", Left(name, 32),
         s.recompute_ns() > 0
             ? StrCat("  recompute costs ", FormatDuration(s.recompute_ns()))
             : ""));

@@ -46,14 +46,14 @@ struct Pair {
 using PartKey = std::pair<std::string, v1::Category>;
 using PartRows = std::map<PartKey, Pair>;
 
-int64_t Difference(const v1::ComparedPart& part) {
+int64_t DifferenceBytes(const v1::ComparedPart& part) {
   return std::abs(part.b_bytes() - part.a_bytes());
 }
 
 // Largest difference first, then what is largest.
 bool Before(const v1::ComparedPart& a, const v1::ComparedPart& b) {
   const auto key = [](const v1::ComparedPart& part) {
-    return std::tuple(-Difference(part),
+    return std::tuple(-DifferenceBytes(part),
                       -std::max(part.a_bytes(), part.b_bytes()));
   };
   return key(a) < key(b);

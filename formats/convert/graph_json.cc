@@ -14,7 +14,7 @@
 namespace reprise::formats {
 namespace {
 
-constexpr std::string_view kFormat = "reprise.graph/1";
+constexpr std::string_view kGraphFormat = "reprise.graph/1";
 
 StatusOr<v1::StepGraph> ReadProto3(std::string_view text) {
   v1::StepGraph graph;
@@ -110,9 +110,10 @@ StatusOr<v1::StepGraph> ReadGraphText(std::string_view text) {
                                   " bytes are accepted, got ", text.size()));
   }
   ASSIGN_OR_RETURN(const JsonScan scan, ScanJson(text));
-  if (scan.has_format && scan.format != kFormat) {
-    return InvalidArgument(StrCat("format: must be \"", kFormat, "\", got \"",
-                                  scan.format.substr(0, 40), "\""));
+  if (scan.has_format && scan.format != kGraphFormat) {
+    return InvalidArgument(StrCat("format: must be \"", kGraphFormat,
+                                  "\", got \"", scan.format.substr(0, 40),
+                                  "\""));
   }
   if (!scan.has_ops) {
     return InvalidArgument("ops: missing; this is JSON, but not a step graph");
@@ -125,16 +126,16 @@ StatusOr<v1::StepGraph> ReadGraphText(std::string_view text) {
 }
 
 std::string WriteGraphText(const v1::StepGraph& graph) {
-  std::string text =
-      StrCat("{\"format\":\"", kFormat, "\",\n \"name\":", Quoted(graph.name()),
-             ",\n \"source\":", Quoted(graph.source()),
-             ",\n \"note\":", Quoted(graph.note()),
-             MaybeText("flavour", graph.flavour()),
-             MaybeText("structure", graph.structure()),
-             MaybeNumber("measured_peak_bytes", graph.measured_peak_bytes()),
-             MaybeNumber("measured_step_ns", graph.measured_step_ns()),
-             ",\n \"static_bytes\":", graph.static_bytes(),
-             ",\n \"required\":", List(graph.required()));
+  std::string text = StrCat(
+      "{\"format\":\"", kGraphFormat, "\",\n \"name\":", Quoted(graph.name()),
+      ",\n \"source\":", Quoted(graph.source()),
+      ",\n \"note\":", Quoted(graph.note()),
+      MaybeText("flavour", graph.flavour()),
+      MaybeText("structure", graph.structure()),
+      MaybeNumber("measured_peak_bytes", graph.measured_peak_bytes()),
+      MaybeNumber("measured_step_ns", graph.measured_step_ns()),
+      ",\n \"static_bytes\":", graph.static_bytes(),
+      ",\n \"required\":", List(graph.required()));
   text += ",\n \"storages\":" + Lines(graph.storages(), StorageText);
   text += ",\n \"ops\":" + Lines(graph.ops(), OpText);
   if (graph.tensors_size() > 0) {

@@ -23,7 +23,7 @@ using graph_json::kWanted;
 using graph_json::Place;
 using graph_json::Type;
 
-class Reader : public nlohmann::json_sax<Json> {
+class GraphReader : public nlohmann::json_sax<Json> {
  public:
   bool null() override { return Wrong("null"); }
   bool boolean(bool value) override;
@@ -94,7 +94,7 @@ class Reader : public nlohmann::json_sax<Json> {
   int list_index_ = 0;
 };
 
-google::protobuf::Message& Reader::Current() {
+google::protobuf::Message& GraphReader::Current() {
   switch (frames_.back().place) {
     case Place::kStorage:
       return *graph.mutable_storages()->rbegin();
@@ -107,7 +107,7 @@ google::protobuf::Message& Reader::Current() {
   }
 }
 
-std::string Reader::Where() const {
+std::string GraphReader::Where() const {
   std::string where;
   for (const Frame& frame : frames_) {
     switch (frame.place) {
@@ -140,7 +140,7 @@ std::string Reader::Where() const {
   return where.empty() ? "the file" : where;
 }
 
-bool Reader::Wrong(const char* got) {
+bool GraphReader::Wrong(const char* got) {
   if (Ignored()) return true;
   const char* wanted = "an object";
   if (in_list_) {
@@ -151,7 +151,7 @@ bool Reader::Wrong(const char* got) {
   return Fail(StrCat(Where(), ": must be ", wanted, ", got ", got));
 }
 
-bool Reader::boolean(bool value) {
+bool GraphReader::boolean(bool value) {
   if (Ignored()) return true;
   if (key_ == nullptr || key_->type != Type::kFlag) {
     return Wrong("true or false");
@@ -163,7 +163,7 @@ bool Reader::boolean(bool value) {
   return Done();
 }
 
-bool Reader::Integer(int64_t value) {
+bool GraphReader::Integer(int64_t value) {
   if (Ignored()) return true;
   if (key_ == nullptr) return Wrong("a number");
   const bool is_id = key_->type == Type::kId || key_->type == Type::kIds;
@@ -198,7 +198,7 @@ bool Reader::Integer(int64_t value) {
   return Done();
 }
 
-bool Reader::string(string_t& text) {
+bool GraphReader::string(string_t& text) {
   if (Ignored()) return true;
   if (key_ == nullptr || in_list_) return Wrong("a string");
   auto& message = Current();
@@ -234,7 +234,7 @@ bool Reader::string(string_t& text) {
   return Done();
 }
 
-bool Reader::key(string_t& name) {
+bool GraphReader::key(string_t& name) {
   if (Skipping()) return true;
   Frame& frame = frames_.back();
   for (size_t i = 0; i < std::size(kKeys); ++i) {
@@ -250,7 +250,7 @@ bool Reader::key(string_t& name) {
   return true;
 }
 
-bool Reader::start_object(size_t) {
+bool GraphReader::start_object(size_t) {
   if (Skipping() || ignore_next_) {
     ignore_next_ = false;
     ++skip_depth_;
@@ -286,7 +286,7 @@ bool Reader::start_object(size_t) {
   return Fail(StrCat(Where(), ": at most ", kMaxGraphItems, " are accepted"));
 }
 
-bool Reader::end_object() {
+bool GraphReader::end_object() {
   if (Skipping()) {
     --skip_depth_;
     return true;
@@ -303,7 +303,7 @@ bool Reader::end_object() {
   return true;
 }
 
-bool Reader::start_array(size_t) {
+bool GraphReader::start_array(size_t) {
   if (Skipping() || ignore_next_) {
     ignore_next_ = false;
     ++skip_depth_;
@@ -332,7 +332,7 @@ bool Reader::start_array(size_t) {
   return true;
 }
 
-bool Reader::end_array() {
+bool GraphReader::end_array() {
   if (Skipping()) {
     --skip_depth_;
     return true;
@@ -349,7 +349,7 @@ bool Reader::end_array() {
 }  // namespace
 
 StatusOr<v1::StepGraph> ReadGraphFile(std::string_view text) {
-  Reader reader;
+  GraphReader reader;
   const bool ok = Json::sax_parse(text.begin(), text.end(), &reader);
   if (!reader.status.ok()) return reader.status;
   if (!ok) return InvalidArgument("not valid JSON");

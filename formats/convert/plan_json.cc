@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::string_view kFormat = "reprise.plan/1";
+constexpr std::string_view kPlanFormat = "reprise.plan/1";
 constexpr size_t kMaxPlanTextBytes = size_t{1} << 28;
 
 std::string Dump(const Json& json) {
@@ -211,7 +211,7 @@ std::string WritePlanText(const v1::Plan& plan, std::string_view graph) {
   const auto number = [](int64_t n) { return std::to_string(n); };
   const auto flag = [](bool b) { return std::string(b ? "true" : "false"); };
 
-  add("format", Dump(kFormat));
+  add("format", Dump(kPlanFormat));
   add("graph", Dump(graph));
   add("graph_id", Dump(plan.graph_id()));
   add("plan_id", Dump(plan.plan_id()));
@@ -285,9 +285,10 @@ StatusOr<PlanText> ReadPlanText(std::string_view text) {
                                   " bytes are accepted, got ", text.size()));
   }
   ASSIGN_OR_RETURN(const JsonScan scan, ScanJson(text));
-  if (scan.format != kFormat) {
-    return InvalidArgument(StrCat("format: must be \"", kFormat, "\", got \"",
-                                  scan.format.substr(0, 40), "\""));
+  if (scan.format != kPlanFormat) {
+    return InvalidArgument(StrCat("format: must be \"", kPlanFormat,
+                                  "\", got \"", scan.format.substr(0, 40),
+                                  "\""));
   }
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return InvalidArgument("not a JSON object");

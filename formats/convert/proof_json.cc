@@ -58,7 +58,7 @@ void Append(std::string& text, const v1::ProofNode& node) {
   text += "}";
 }
 
-class Reader {
+class ProofReader {
  public:
   StatusOr<v1::Certificate> Read(const Json& proof) {
     if (!proof.is_object()) return InvalidArgument("proof: not an object");
@@ -207,7 +207,7 @@ std::string WriteProof(const v1::Certificate& proof) {
 }
 
 StatusOr<v1::Certificate> ReadProof(const Json& proof) {
-  return Reader().Read(proof);
+  return ProofReader().Read(proof);
 }
 
 }  // namespace reprise::formats

@@ -38,7 +38,7 @@ std::string Optimality(const v1::Plan& plan) {
                 checked ? "" : kUnchecked);
 }
 
-std::string Difference(int64_t measured, int64_t predicted) {
+std::string DifferencePercent(int64_t measured, int64_t predicted) {
   if (predicted <= 0) return "";
   const double fraction =
       static_cast<double>(measured) / static_cast<double>(predicted) - 1;
@@ -114,10 +114,12 @@ std::string Measured(const v1::Verdict& verdict) {
     if (!difference.empty()) text += " (" + difference + ")";
   };
   if (const int64_t peak = verdict.measured_peak_bytes(); peak > 0) {
-    add(FormatBytes(peak), Difference(peak, verdict.predicted_peak_bytes()));
+    add(FormatBytes(peak),
+        DifferencePercent(peak, verdict.predicted_peak_bytes()));
   }
   if (const int64_t step = verdict.measured_step_ns(); step > 0) {
-    add(FormatDuration(step), Difference(step, verdict.predicted_step_ns()));
+    add(FormatDuration(step),
+        DifferencePercent(step, verdict.predicted_step_ns()));
   }
   if (text.empty()) text = ".  Not measured";  // not the plan's inputs
   return StrCat(text, ", ", Checks(verdict), ".");

@@ -19,7 +19,7 @@ namespace {
 
 constexpr size_t kBlockBytes = 64 << 10;
 // A packed file may claim any length: reading stops here.
-constexpr uint64_t kMostBytes = uint64_t{64} << 30;
+constexpr uint64_t kMostUnpackedBytes = uint64_t{64} << 30;
 
 }  // namespace
 
@@ -122,9 +122,9 @@ bool ByteSource::Fill() {
         StrCat("byte ", filled_, ": cannot be read on: ", why));
     return false;
   }
-  if (filled_ + static_cast<uint64_t>(got) > kMostBytes) {
+  if (filled_ + static_cast<uint64_t>(got) > kMostUnpackedBytes) {
     status_ = ResourceExhausted(
-        StrCat("holds more than ", kMostBytes >> 30, " GiB unpacked"));
+        StrCat("holds more than ", kMostUnpackedBytes >> 30, " GiB unpacked"));
     return false;
   }
   if (watch_) {

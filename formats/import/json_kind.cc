@@ -8,8 +8,8 @@ namespace reprise::formats {
 
 namespace {
 
-constexpr uint64_t kMostBytes = 1 << 20;
-constexpr size_t kMostText = 32;
+constexpr uint64_t kMostScannedBytes = 1 << 20;
+constexpr size_t kMostKeyText = 32;
 
 std::optional<JsonKind> KindOfKey(const std::string& key) {
   if (key == "traceEvents" || key == "deviceProperties") {
@@ -31,13 +31,13 @@ std::optional<JsonKind> KindOfFormat(const std::string& format) {
   return std::nullopt;
 }
 
-// Returns the first kMostText bytes of the text after an opening quote.
+// Returns the first kMostKeyText bytes of the text after an opening quote.
 std::string ReadText(ByteSource& source) {
   std::string text;
   for (int c = source.Next(); c >= 0 && c != '"'; c = source.Next()) {
     if (c == '\\') c = source.Next();
-    if (text.size() < kMostText) text += static_cast<char>(c);
-    if (source.position() > kMostBytes) break;
+    if (text.size() < kMostKeyText) text += static_cast<char>(c);
+    if (source.position() > kMostScannedBytes) break;
   }
   return text;
 }
@@ -49,7 +49,7 @@ JsonKind KindOfJson(ByteSource& source) {
   std::string text;    // last text at depth 1
   bool value = false;  // after "format":
   for (int c = source.Next(); c >= 0; c = source.Next()) {
-    if (source.position() > kMostBytes) break;
+    if (source.position() > kMostScannedBytes) break;
     if (c == '{' || c == '[') ++depth;
     if (c == '}' || c == ']') --depth;
     if (c == '"') {

@@ -10,9 +10,9 @@ namespace {
 
 constexpr size_t kMostNames = 200'000;
 constexpr size_t kMostTextBytes = size_t{64} << 20;
-constexpr size_t kMostNameBytes = 1024;
+constexpr size_t kMostOpNameBytes = 1024;
 constexpr size_t kMostStackBytes = 4096;
-constexpr int64_t kMostBytes = int64_t{1} << 62;
+constexpr int64_t kMostLiveBytes = int64_t{1} << 62;
 
 char Printable(char c) {
   const auto code = static_cast<unsigned char>(c);
@@ -22,7 +22,7 @@ char Printable(char c) {
 }  // namespace
 
 uint32_t RecordingNames::Intern(std::string_view text) {
-  std::string key(text.substr(0, kMostNameBytes));
+  std::string key(text.substr(0, kMostOpNameBytes));
   // The text is from a file: keep only printable ASCII.
   for (char& c : key) c = Printable(c);
   return InternKey(std::move(key));
@@ -54,8 +54,8 @@ uint32_t RecordingNames::InternKey(std::string key) {
 }
 
 bool MemorySum::Add(int64_t time_ns, int64_t bytes) {
-  if (bytes > kMostBytes || bytes < -kMostBytes || live > kMostBytes ||
-      live < -kMostBytes) {
+  if (bytes > kMostLiveBytes || bytes < -kMostLiveBytes ||
+      live > kMostLiveBytes || live < -kMostLiveBytes) {
     return false;
   }
   live += bytes;
@@ -66,7 +66,7 @@ bool MemorySum::Add(int64_t time_ns, int64_t bytes) {
     highest_event = events;
   }
   ++events;
-  return live <= kMostBytes && live >= -kMostBytes;
+  return live <= kMostLiveBytes && live >= -kMostLiveBytes;
 }
 
 }  // namespace reprise::formats

@@ -16,7 +16,7 @@ namespace {
 constexpr size_t kMostEvents = 4'000'000;
 constexpr size_t kMostOps = 1'000'000;
 constexpr size_t kMostThreads = 4096;
-constexpr int64_t kMostBytes = int64_t{1} << 50;
+constexpr int64_t kMostEventBytes = int64_t{1} << 50;
 constexpr int64_t kMostTotal = int64_t{1} << 56;
 constexpr int64_t kMostStepNs = 1'000'000'000'000'000;
 constexpr std::string_view kStepPrefix = "ProfilerStep#";
@@ -96,7 +96,7 @@ struct Outline {
       }
     }
     if (!is_memory) return OkStatus();
-    if (event.bytes > kMostBytes || event.bytes < -kMostBytes) {
+    if (event.bytes > kMostEventBytes || event.bytes < -kMostEventBytes) {
       return InvalidArgument(
           StrCat("a memory event of ", event.bytes, " bytes"));
     }

@@ -16,9 +16,9 @@ namespace {
 // Number of bits of the base time that multipliers keep.
 constexpr int kTimeBits = 36;
 constexpr int kMostShift = 60;
-constexpr int kMostRounds = 8;  // of rows inside segments
+constexpr int kMostRowRounds = 8;  // of rows inside segments
 constexpr int kMostTrees = 8;
-constexpr int kMostColumns = 60'000;
+constexpr int kMostTreeColumns = 60'000;
 constexpr int64_t kMany = 1'000'000;  // iterations of one solve
 
 // Copies a tree in preorder, without what is below a node that proves the
@@ -179,7 +179,7 @@ bool ProgramTree::Build() {
       facts_, budget_bytes_, source_.windows, source_.inside, inside_rows_);
   if (!built.ok()) return false;
   program_.emplace(*std::move(built));
-  if (program_->column_count() > kMostColumns) return false;
+  if (program_->column_count() > kMostTreeColumns) return false;
   program_lp_ = {};
   basis_.clear();
   for (int32_t j = 0; j < program_->column_count(); ++j) {
@@ -201,7 +201,7 @@ bool ProgramTree::Build() {
 bool ProgramTree::MakeRows(const CertifyLimits& limits) {
   if (!Build()) return false;
   if (!source_.inside) return true;
-  for (int round = 0; round < kMostRounds; ++round) {
+  for (int round = 0; round < kMostRowRounds; ++round) {
     LpSeries series(program_lp_, limits.should_stop);
     const LpSeries::Answer answer = series.Solve(static_cast<int>(
         std::clamp<int64_t>(limits.most_iterations - iterations_, 0, kMany)));

@@ -11,7 +11,7 @@ namespace {
 // Larger certificates are not made.
 constexpr int64_t kMostMultipliers = 400'000;
 // How often a thread that waits for a part checks whether it should stop.
-constexpr std::chrono::milliseconds kPatience{5};
+constexpr std::chrono::milliseconds kTreePatience{5};
 
 }  // namespace
 
@@ -44,7 +44,7 @@ TreePart* TreeParts::Next(const std::function<bool()>& should_stop,
       changed_.notify_all();
       break;
     }
-    changed_.wait_for(lock, kPatience);
+    changed_.wait_for(lock, kTreePatience);
     if (should_stop && !over_ && should_stop()) {
       over_ = failed_ = true;
       changed_.notify_all();

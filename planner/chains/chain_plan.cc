@@ -16,12 +16,13 @@ namespace {
 constexpr int kMostStages = 64;
 constexpr int kMostSlots = 400;
 constexpr int kFewestSlots = 50;
-constexpr int kMostRounds = 4;
+constexpr int kMostChainRounds = 4;
 
 // Evaluates execs, or what the generator makes of them if versions clash or the
 // executor forbids their positions. Returns false if they cannot be run.
-bool Replay(const Problem& problem, std::vector<OpId> execs,
-            Generator& generator, Effort& effort, ChainSchedule& schedule) {
+bool ReplayExecs(const Problem& problem, std::vector<OpId> execs,
+                 Generator& generator, Effort& effort,
+                 ChainSchedule& schedule) {
   if (execs.empty()) return false;
   execs = WithoutUnread(problem, execs);
   const StatusOr<Evaluation> evaluation = EvaluateExecs(problem, execs);
@@ -86,8 +87,8 @@ struct ChainSchedules::State {
         const bool ran =
             RevolveForwardSteps(length, slots) <=
                 int64_t{kMostExecsPerOp} * length &&
-            Replay(problem, model->Execs(RevolveSteps(length, slots)),
-                   generator, effort, schedule);
+            ReplayExecs(problem, model->Execs(RevolveSteps(length, slots)),
+                        generator, effort, schedule);
         known = revolved.emplace(slots, Ran{ran, schedule.peak_bytes}).first;
         if (ran) schedules.push_back(std::move(schedule));
       }
@@ -131,11 +132,11 @@ struct ChainSchedules::State {
     if (bytes <= 0) return;
     MakeTable(at, bytes, effort);
     int64_t within = bytes;
-    for (int round = 0; round < kMostRounds && !effort.Over(); ++round) {
+    for (int round = 0; round < kMostChainRounds && !effort.Over(); ++round) {
       if (at.rotor->TimeNs(within) == Rotor::kImpossible) return;
       ChainSchedule schedule{.solver = "rotor"};
-      if (!Replay(problem, at.model.Execs(at.rotor->Steps(within)), generator,
-                  effort, schedule)) {
+      if (!ReplayExecs(problem, at.model.Execs(at.rotor->Steps(within)),
+                       generator, effort, schedule)) {
         return;
       }
       const int64_t over = schedule.peak_bytes - budget_bytes;

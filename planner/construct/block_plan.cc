@@ -9,7 +9,7 @@
 namespace reprise::planner {
 namespace {
 
-constexpr int kMostRounds = 12;
+constexpr int kMostBlockRounds = 12;
 // Instances between two whose ends are always saved.
 constexpr int kLongestSegment = 16;
 // For an improvement: how often stretches are halved, and temperatures as
@@ -20,7 +20,7 @@ constexpr int32_t kMostStretches = 16;
 constexpr int32_t kFewestInStretch = 32;
 constexpr int kHot = 8;
 constexpr int kWarm = 10;  // starting from a schedule that fits
-constexpr int kCold = 18;
+constexpr int kColdBlocks = 18;
 // An impatient annealing that finds nothing better in this part of its ticks
 // ends: the blocks differ too much to be decided alike.
 constexpr int64_t kIdlePart = 4;
@@ -232,7 +232,7 @@ void BlockPlan::FitSaving(const std::vector<ValueId>& saved, const Score& score,
   const int64_t budget = score.budget_bytes;
   // The most room known to fit, and the least known not to.
   int64_t fits = 0, exceeds = budget + 1, room = budget;
-  for (int round = 0; round < kMostRounds && !effort.Over(); ++round) {
+  for (int round = 0; round < kMostBlockRounds && !effort.Over(); ++round) {
     const WindowResult cuts = certificate.KeepSetFor(at_, room, saved);
     if (!cuts.has_keep_set) {
       // It is impossible to save less than this.
@@ -365,7 +365,7 @@ bool BlockPlan::Anneal(const Score& score, Random& random, int64_t ticks,
     // Temperature from 2^-hot to 2^-cold of the base time.
     const int64_t spent = generator.ticks() - begin;
     const int shift =
-        hot + static_cast<int>((kCold - hot) * spent / (ticks + 1));
+        hot + static_cast<int>((kColdBlocks - hot) * spent / (ticks + 1));
     const int64_t slack =
         static_cast<int64_t>(static_cast<__int128>(random.Exponential16()) *
                                  (score.base_time_ns >> shift) >>

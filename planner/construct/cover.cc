@@ -14,7 +14,7 @@ using Node = ExecList::Node;
 using Event = ExecList::Event;
 
 // Re-runs that one change may insert.
-constexpr int kMostInserted = 40;
+constexpr int kMostInsertedPerChange = 40;
 // By how much the price falls from pass to pass, and how far at most.
 constexpr double kStep = 1.25;
 constexpr double kFarthest = 1e-9;
@@ -207,7 +207,7 @@ class Covering {
   bool Remake(ValueId v, Node next) {
     const OpId op = problem_.versions.maker[v];
     next = PlaceFor(problem_, list_, op, next);
-    if (next == kNoOp || ++inserted_ > kMostInserted ||
+    if (next == kNoOp || ++inserted_ > kMostInsertedPerChange ||
         problem_.rules.may_remake[v] == 0 || !list_.MayInsert(op, next)) {
       return false;
     }

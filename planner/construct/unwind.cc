@@ -21,9 +21,10 @@ constexpr size_t kMostExecsPerOp = 100;
 // Execs of one reduction.
 constexpr size_t kMostExecs = 1000;
 
-class Walk {
+class Unwinding {
  public:
-  Walk(const Problem& problem, const UnwindOptions& options, Effort& effort)
+  Unwinding(const Problem& problem, const UnwindOptions& options,
+            Effort& effort)
       : problem_(problem),
         options_(options),
         effort_(effort),
@@ -547,7 +548,7 @@ class Walk {
 
 std::vector<OpId> Unwind(const Problem& problem, const UnwindOptions& options,
                          Effort& effort) {
-  return Walk(problem, options, effort).Run();
+  return Unwinding(problem, options, effort).Run();
 }
 
 }  // namespace reprise::planner

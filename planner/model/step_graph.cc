@@ -11,7 +11,7 @@ namespace {
 constexpr int64_t kMaxSum = int64_t{1} << 62;
 
 // Names an op for errors: "op 17 (aten.bmm.default)".
-std::string NameOf(const StepGraph& graph, OpId op) {
+std::string OpLabel(const StepGraph& graph, OpId op) {
   const std::string& name = graph.ops[op].name;
   return name.empty() ? StrCat("ops[", op, "]")
                       : StrCat("ops[", op, "] (", name.substr(0, 80), ")");
@@ -49,10 +49,10 @@ Status CheckStorages(const StepGraph& graph) {
   int64_t workspace = 0;
   for (OpId o = 0; o < graph.op_count(); ++o) {
     const Op& op = graph.ops[o];
-    RETURN_IF_ERROR(CheckNotNegative(NameOf(graph, o) + ".workspace_bytes",
+    RETURN_IF_ERROR(CheckNotNegative(OpLabel(graph, o) + ".workspace_bytes",
                                      op.workspace_bytes));
     RETURN_IF_ERROR(
-        CheckNotNegative(NameOf(graph, o) + ".state_bytes", op.state_bytes));
+        CheckNotNegative(OpLabel(graph, o) + ".state_bytes", op.state_bytes));
     fits = fits && bytes.Add(op.state_bytes);
     workspace = std::max(workspace, op.workspace_bytes);
   }
@@ -67,8 +67,8 @@ Status CheckTimes(const StepGraph& graph) {
   Total time;
   for (OpId o = 0; o < graph.op_count(); ++o) {
     RETURN_IF_ERROR(
-        CheckNotNegative(NameOf(graph, o) + ".time_ns", graph.ops[o].time_ns));
-    RETURN_IF_ERROR(CheckNotNegative(NameOf(graph, o) + ".again_ns",
+        CheckNotNegative(OpLabel(graph, o) + ".time_ns", graph.ops[o].time_ns));
+    RETURN_IF_ERROR(CheckNotNegative(OpLabel(graph, o) + ".again_ns",
                                      graph.ops[o].again_ns));
     if (!time.Add(std::max(graph.ops[o].time_ns, graph.ops[o].again_ns))) {
       return InvalidArgument("ops: their time_ns sum to more than 2^62");
@@ -115,7 +115,7 @@ Status CheckWindows(const StepGraph& graph, const std::string& name,
 Status CheckOp(const StepGraph& graph, OpId o, std::vector<OpId>& writer,
                std::vector<int64_t>& seen) {
   const Op& op = graph.ops[o];
-  const std::string name = NameOf(graph, o);
+  const std::string name = OpLabel(graph, o);
   const int64_t list = int64_t{3} * o;
   RETURN_IF_ERROR(CheckIds(graph, name + ".reads", op.reads, seen, list));
   for (const StorageId s : op.reads) {

@@ -57,11 +57,11 @@ std::string SolverName(const Problem& problem, const RegionPlan& plan) {
   return DepthOf(plan) > 1 ? "nested-regions" : "regions";
 }
 
-// Annealing: the search for one kind of executor.
-class Annealing {
+// RegionAnnealing: the search for one kind of executor.
+class RegionAnnealing {
  public:
-  Annealing(const Problem& problem, int64_t budget_bytes, uint64_t seed,
-            Archive& archive, Effort& effort)
+  RegionAnnealing(const Problem& problem, int64_t budget_bytes, uint64_t seed,
+                  Archive& archive, Effort& effort)
       : problem_(problem),
         most_depth_(MostDepth(problem)),
         random_(seed),
@@ -289,7 +289,7 @@ std::vector<SavedSet> SavedSets(const Problem& problem, int64_t budget_bytes,
 // Plans to start from, with their scores.
 class Starts {
  public:
-  explicit Starts(Annealing& search) : search_(search) {}
+  explicit Starts(RegionAnnealing& search) : search_(search) {}
 
   // Adds a plan if it is among the best few.
   void Add(const RegionPlan& plan) {
@@ -311,7 +311,7 @@ class Starts {
   }
 
  private:
-  Annealing& search_;
+  RegionAnnealing& search_;
   std::vector<std::pair<int64_t, RegionPlan>> best_;
 };
 
@@ -438,7 +438,7 @@ class RegionSearch {
   Archive& archive_;
   Effort& effort_;
   const bool nests_;
-  Annealing search_;
+  RegionAnnealing search_;
   Starts flat_, nested_;
   std::vector<std::vector<Region>> regions_;
 };

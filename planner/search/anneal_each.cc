@@ -10,7 +10,7 @@ namespace reprise::planner {
 namespace {
 
 // How often a search that waits for others checks whether it should stop.
-constexpr std::chrono::milliseconds kPatience{5};
+constexpr std::chrono::milliseconds kAnnealPatience{5};
 
 }  // namespace
 
@@ -61,7 +61,7 @@ void Search::AnnealEach(size_t count, const std::function<bool()>& is_over,
     anneal(stop_mine);
     std::unique_lock lock(mutex);
     while (running > 0) {
-      ended.wait_for(lock, kPatience);
+      ended.wait_for(lock, kAnnealPatience);
       stop_mine();
     }
   };

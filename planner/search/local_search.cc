@@ -27,10 +27,10 @@ constexpr size_t kMostLogged = size_t{1} << 20;
 constexpr double kFirstPrice = 2.5;
 constexpr double kLastPrice = 20;
 
-class Annealing {
+class ListAnnealing {
  public:
-  Annealing(const Problem& problem, const LocalSearchOptions& options,
-            std::vector<OpId>& execs, Archive& archive, Effort& effort)
+  ListAnnealing(const Problem& problem, const LocalSearchOptions& options,
+                std::vector<OpId>& execs, Archive& archive, Effort& effort)
       : problem_(problem),
         options_(options),
         execs_(execs),
@@ -390,7 +390,7 @@ class Annealing {
 int64_t LocalSearch(const Problem& problem, const LocalSearchOptions& options,
                     std::vector<OpId>& execs, Archive& archive,
                     Effort& effort) {
-  return Annealing(problem, options, execs, archive, effort).Run();
+  return ListAnnealing(problem, options, execs, archive, effort).Run();
 }
 
 }  // namespace reprise::planner

@@ -8,7 +8,7 @@ namespace {
 
 // In large steps, a window is worth its flows if it may raise the bound by this
 // fraction of the base time: a tenth of the target gap.
-constexpr int64_t kLeastRise = 10'000;
+constexpr int64_t kLeastRiseOfABound = 10'000;
 
 }  // namespace
 
@@ -19,7 +19,7 @@ void CertifyBase(const Problem& problem, int64_t budget_bytes, int64_t ticks,
     // Small steps can afford windows that prove nothing more: exact windows and
     // runs of windows start from them.
     return problem.op_count <= kMostSmallOps ||
-           certificate.MayRise(at, problem.base.time_ns / kLeastRise);
+           certificate.MayRise(at, problem.base.time_ns / kLeastRiseOfABound);
   };
   for (const OpId at :
        LocalPeaks(problem.base_bytes, 9, std::max(1, problem.op_count / 64))) {

@@ -14,7 +14,7 @@ namespace {
 constexpr int kFewestSegmentOps = 8;
 constexpr int kMostWorse = 3;
 // How often the room of one count is reduced.
-constexpr int kMostRounds = 3;
+constexpr int kMostRepairRounds = 3;
 // Part of the ticks left that one repair may take.
 constexpr int64_t kRepairPart = 8;
 
@@ -33,7 +33,7 @@ void Search::ConstructSegments(int64_t ticks) {
     const std::vector<ValueId> ends = SegmentEnds(problem_, count);
     const int64_t before = best_ns;
     int64_t room = request_.budget_bytes;
-    for (int round = 0; round < kMostRounds; ++round) {
+    for (int round = 0; round < kMostRepairRounds; ++round) {
       if (effort_.Over() || effort_.ticks() > end || Done()) return;
       const WindowResult cut = certificate_.KeepSetFor(at, room, ends);
       if (!cut.has_keep_set) break;

@@ -19,7 +19,7 @@ namespace {
 
 constexpr size_t kMaxNames = 1 << 17;
 constexpr size_t kMaxNamesBytes = 16 << 20;
-constexpr size_t kMaxNameBytes = 4096;
+constexpr size_t kMaxSentNameBytes = 4096;
 constexpr size_t kMaxCapabilityLines = 64;
 constexpr size_t kMaxCapabilityBytes = 512;
 constexpr size_t kMaxOutbox = 64;
@@ -93,7 +93,7 @@ void AgentSession::AddName(uint32_t id, std::string_view text) {
     }
     return;
   }
-  std::string valid = ValidUtf8(text, kMaxNameBytes);
+  std::string valid = ValidUtf8(text, kMaxSentNameBytes);
   names_bytes_ += valid.size();
   names_late_ = false;
   new_names_.push_back({.ordinal = ++last_name_, .name = id, .text = valid});

@@ -18,8 +18,8 @@ using std::chrono::milliseconds;
 constexpr uint32_t kProtoVersion = 1;
 constexpr uint64_t kDefaultInflight = 64;
 constexpr milliseconds kIdleWake{1000};
-constexpr milliseconds kFirstPause{100};
-constexpr milliseconds kLongestPause{5000};
+constexpr milliseconds kFirstStreamPause{100};
+constexpr milliseconds kLongestStreamPause{5000};
 // After this long without a Welcome, the trouble is reported.
 constexpr milliseconds kSilence{2000};
 
@@ -157,7 +157,7 @@ void Forwarder::Run() {
     v1::Down ignored;
     while (link.stream && !link.stream->Over(status)) {
       if (link.stream->TakeAnswer(ignored)) continue;
-      signal_->WaitUntil(Clock::now() + kFirstPause);
+      signal_->WaitUntil(Clock::now() + kFirstStreamPause);
     }
   }
 }
@@ -305,7 +305,8 @@ bool Forwarder::OnOver(Link& link, const grpc::Status& status) {
                       source_->waiting()));
   }
   const auto longest = std::min<milliseconds>(
-      kLongestPause, kFirstPause * (1 << std::min(link.failures, 6)));
+      kLongestStreamPause,
+      kFirstStreamPause * (1 << std::min(link.failures, 6)));
   ++link.failures;
   // Half to all of the pause, so that collectors do not return simultaneously.
   std::uniform_int_distribution<int64_t> pause(longest.count() / 2,

@@ -25,8 +25,8 @@ constexpr int kThreads = 3;
 constexpr size_t kPartBytes = 1 << 20;
 constexpr seconds kPutDeadline{30};
 constexpr seconds kPlanDeadline{300};
-constexpr milliseconds kFirstPause{200};
-constexpr milliseconds kLongestPause{5000};
+constexpr milliseconds kFirstCallPause{200};
+constexpr milliseconds kLongestCallPause{5000};
 // A JSON object takes 3 bytes as text and up to 200 as a message, so a small
 // file could need much memory. Real graphs have fewer than 100,000 objects.
 constexpr ptrdiff_t kMaxJsonObjects = 2'000'000;
@@ -172,9 +172,9 @@ void PlanRelay::Work() {
     const bool first = ++next->attempts == 1;
     if (again && wanted) {
       const int doublings = std::min(next->attempts - 1, 5);
-      next->not_before =
-          Clock::now() +
-          std::min<milliseconds>(kLongestPause, kFirstPause * (1 << doublings));
+      next->not_before = Clock::now() + std::min<milliseconds>(
+                                            kLongestCallPause,
+                                            kFirstCallPause * (1 << doublings));
     } else {
       jobs_.erase(next);
     }

@@ -11,7 +11,7 @@ namespace reprise::server {
 
 namespace {
 
-constexpr uint64_t kLargestCount = uint64_t{1} << 62;
+constexpr uint64_t kLargestRingCount = uint64_t{1} << 62;
 
 uint64_t Load(const uint64_t& shared) {
   return __atomic_load_n(&shared, __ATOMIC_ACQUIRE);
@@ -55,7 +55,7 @@ StatusOr<RingReader> RingReader::Attach(MappedRing ring, uint32_t slots,
   const uint64_t head = Load(reader.header()->head);
   const uint64_t position = committed.value_or(tail);
   if (tail > position || head < position || head - position > slots ||
-      head > kLargestCount) {
+      head > kLargestRingCount) {
     return InvalidArgument(StrCat("ring: head ", head, " and tail ", tail,
                                   " do not go on from position ", position,
                                   "; start a new session"));
@@ -71,11 +71,11 @@ StatusOr<RingReader> RingReader::Attach(MappedRing ring, uint32_t slots,
 }
 
 uint64_t RingReader::head() const {
-  return std::min(Load(header()->head), kLargestCount);
+  return std::min(Load(header()->head), kLargestRingCount);
 }
 
 uint64_t RingReader::dropped() const {
-  return std::min(Load(header()->dropped), kLargestCount);
+  return std::min(Load(header()->dropped), kLargestRingCount);
 }
 
 reprise_place RingReader::place() const {

@@ -19,7 +19,7 @@ struct HostPort {
 };
 
 // Splits "[::1]:80", "localhost:80" or "localhost". A bare "::1" has no port.
-HostPort Split(std::string_view text) {
+HostPort SplitPort(std::string_view text) {
   if (text.starts_with('[')) {
     const size_t close = text.find(']');
     if (close == std::string_view::npos) return {};
@@ -56,7 +56,7 @@ std::string Address::Text() const {
 }
 
 StatusOr<Address> ParseAddress(std::string_view flag, std::string_view text) {
-  const HostPort parts = Split(text);
+  const HostPort parts = SplitPort(text);
   unsigned port = 0;
   const char* end = parts.port.data() + parts.port.size();
   const auto parsed = std::from_chars(parts.port.data(), end, port);
@@ -94,7 +94,7 @@ bool IsLoopback(const Address& address) {
 }
 
 bool IsLoopbackHost(std::string_view host_header) {
-  const HostPort parts = Split(host_header);
+  const HostPort parts = SplitPort(host_header);
   for (const char c : parts.port) {
     if (c < '0' || c > '9') return false;
   }

@@ -52,7 +52,7 @@ struct SplitQuery {
   std::optional<std::string> token;
 };
 
-SplitQuery Split(std::string_view query) {
+SplitQuery SplitSecret(std::string_view query) {
   SplitQuery split;
   while (!query.empty()) {
     const std::string_view field = query.substr(0, query.find('&'));
@@ -112,7 +112,7 @@ std::optional<HttpResponse> Entry(const Secret& secret,
       request.path.starts_with(kRpcPrefix)) {
     return std::nullopt;
   }
-  const SplitQuery query = Split(request.query);
+  const SplitQuery query = SplitSecret(request.query);
   if (!query.token) return std::nullopt;
   if (!secret.IsToken(*query.token)) return AskForToken(request);
   // Exactly one leading slash: "//host" would be another server.

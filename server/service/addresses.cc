@@ -169,7 +169,7 @@ void Choose(const View& view, std::vector<Life> lives, uint64_t alive,
   boxes = std::move(kept);
 }
 
-void Fill(const Life& life, v1::AddressBox& box) {
+void FillBox(const Life& life, v1::AddressBox& box) {
   box.set_address(life.address);
   box.set_bytes(life.bytes);
   box.set_from_ns(life.from_ns);
@@ -236,7 +236,7 @@ class Recorded {
     Choose(view_, std::move(lives), alive, area, answer, boxes);
     for (const Life& life : boxes) {
       v1::AddressBox& box = *answer.add_boxes();
-      Fill(life, box);
+      FillBox(life, box);
       const Allocation& one = all_[life.index];
       const std::string& stack = step_.Text(one.stack);
       const std::string& name = step_.Text(one.name);
@@ -451,7 +451,7 @@ StatusOr<v1::Addresses> DrawPlan(const StoredPlan& plan,
   }
   for (const Life& life : boxes) {
     v1::AddressBox& box = *answer.add_boxes();
-    Fill(life, box);
+    FillBox(life, box);
     if (life.index == static_index) {
       box.set_category(v1::CATEGORY_PARAMETER);
       box.set_owner("static memory: parameters, optimizer state");

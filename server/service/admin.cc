@@ -26,7 +26,7 @@ namespace reprise::server {
 namespace {
 
 constexpr int kRunsPerCall = 8;
-constexpr size_t kPartBytes = 1 << 20;
+constexpr size_t kBackupPartBytes = 1 << 20;
 constexpr size_t kMostUnsent = 4;
 constexpr uint32_t kDefaultAuditRead = 100;
 constexpr uint32_t kMostAuditRead = 10'000;
@@ -131,8 +131,9 @@ Status SendFile(int fd, Call& call) {
   v1::BackupPart part;
   off_t at = 0;
   while (!call.cancelled()) {
-    part.mutable_data()->resize(kPartBytes);
-    const ssize_t n = ::pread(fd, part.mutable_data()->data(), kPartBytes, at);
+    part.mutable_data()->resize(kBackupPartBytes);
+    const ssize_t n =
+        ::pread(fd, part.mutable_data()->data(), kBackupPartBytes, at);
     if (n < 0) {
       return Internal(
           StrCat("the copy cannot be read: ", std::strerror(errno)));

@@ -7,7 +7,7 @@ namespace reprise::server {
 
 namespace {
 
-constexpr size_t kPartBytes = 1 << 20;
+constexpr size_t kGraphPartBytes = 1 << 20;
 
 Status SendGraph(Services& services, const v1::GraphRef& request, Call& call) {
   RETURN_IF_ERROR(formats::ParseHexId(request.graph_id()).status());
@@ -18,9 +18,9 @@ Status SendGraph(Services& services, const v1::GraphRef& request, Call& call) {
     graph.SerializeToString(&bytes);
     return OkStatus();
   }));
-  for (size_t at = 0; at < bytes.size(); at += kPartBytes) {
+  for (size_t at = 0; at < bytes.size(); at += kGraphPartBytes) {
     v1::GraphPart part;
-    part.set_data(bytes.substr(at, kPartBytes));
+    part.set_data(bytes.substr(at, kGraphPartBytes));
     if (at == 0) part.set_graph_id(request.graph_id());
     call.Send(part);
   }

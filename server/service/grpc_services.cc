@@ -13,15 +13,12 @@
 #include "reprise/v1/planner.grpc.pb.h"
 #include "reprise/v1/query.grpc.pb.h"
 #include "server/service/grpc_peer.h"
+#include "server/service/grpc_status.h"
 #include "server/service/put_graph_call.h"
 
 namespace reprise::server {
 
 namespace {
-
-grpc::Status ToGrpc(const Status& status) {
-  return {static_cast<grpc::StatusCode>(status.code()), status.message()};
-}
 
 // ---- UnaryCall ----
 

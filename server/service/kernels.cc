@@ -94,7 +94,7 @@ class LaneWriter {
   std::vector<Span> spans_;
 };
 
-v1::Kernels Draw(const RecordedStep& step, const FoldWindow& window) {
+v1::Kernels DrawKernels(const RecordedStep& step, const FoldWindow& window) {
   v1::Kernels answer;
   const bool whole = window.from_ns == 0 && window.to_ns == 0;
   const int64_t from_ns = window.from_ns;
@@ -179,7 +179,7 @@ StatusOr<v1::Kernels> GetKernels(Services& services,
                                          ? kDefaultColumns
                                          : request.width_px()};
   RETURN_IF_ERROR(CheckWindow(window, step->step_ns));
-  return Draw(*step, window);
+  return DrawKernels(*step, window);
 }
 
 }  // namespace reprise::server

@@ -7,27 +7,27 @@
 namespace reprise::server {
 
 namespace {
-constexpr size_t kFan = 16;
+constexpr size_t kLifetimeFan = 16;
 }  // namespace
 
 void Lifetimes::Build(std::vector<Allocation> allocations) {
   all_ = std::move(allocations);
   latest_.clear();
   std::vector<uint32_t> level;
-  for (size_t at = 0; at < all_.size(); at += kFan) {
+  for (size_t at = 0; at < all_.size(); at += kLifetimeFan) {
     uint32_t latest = 0;
-    for (size_t i = at; i < std::min(at + kFan, all_.size()); ++i) {
+    for (size_t i = at; i < std::min(at + kLifetimeFan, all_.size()); ++i) {
       latest = std::max(latest, all_[i].died);
     }
     level.push_back(latest);
   }
   while (level.size() > 1) {
     std::vector<uint32_t> above;
-    for (size_t at = 0; at < level.size(); at += kFan) {
+    for (size_t at = 0; at < level.size(); at += kLifetimeFan) {
       above.push_back(*std::max_element(
           level.begin() + static_cast<ptrdiff_t>(at),
-          level.begin() +
-              static_cast<ptrdiff_t>(std::min(at + kFan, level.size()))));
+          level.begin() + static_cast<ptrdiff_t>(
+                              std::min(at + kLifetimeFan, level.size()))));
     }
     latest_.push_back(std::exchange(level, std::move(above)));
   }
@@ -39,18 +39,20 @@ void Lifetimes::Visit(size_t level, size_t node, size_t born_until,
                       const std::function<void(size_t)>& visit) const {
   // Nobody in this stretch lives longer.
   if (latest_[level][node] <= event) return;
-  const size_t first = node * kFan;
+  const size_t first = node * kLifetimeFan;
   if (level > 0) {
-    size_t leaf = kFan * kFan;  // allocations below a child of this level
-    for (size_t l = 1; l < level; ++l) leaf *= kFan;
-    const size_t last = std::min(first + kFan, latest_[level - 1].size());
+    size_t leaf =
+        kLifetimeFan * kLifetimeFan;  // allocations below a child of this level
+    for (size_t l = 1; l < level; ++l) leaf *= kLifetimeFan;
+    const size_t last =
+        std::min(first + kLifetimeFan, latest_[level - 1].size());
     for (size_t child = first; child < last; ++child) {
-      if (child * (leaf / kFan) >= born_until) return;
+      if (child * (leaf / kLifetimeFan) >= born_until) return;
       Visit(level - 1, child, born_until, event, visit);
     }
     return;
   }
-  for (size_t i = first; i < std::min(first + kFan, born_until); ++i) {
+  for (size_t i = first; i < std::min(first + kLifetimeFan, born_until); ++i) {
     if (all_[i].died > event) visit(i);
   }
 }

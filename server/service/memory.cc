@@ -22,19 +22,19 @@ constexpr uint32_t kDefaultRows = 100;
 constexpr uint32_t kMostRows = 1000;
 constexpr size_t kMostOwners = 50;
 constexpr size_t kCategories = v1::Category_ARRAYSIZE;
-constexpr size_t kMostSearchBytes = 256;
+constexpr size_t kMostFilterBytes = 256;
 
-char Lower(char c) {
+char LowerLetter(char c) {
   return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
 }
 
 bool Contains(std::string_view text, std::string_view lower) {
   return std::search(text.begin(), text.end(), lower.begin(), lower.end(),
-                     [](char a, char b) { return Lower(a) == b; }) !=
+                     [](char a, char b) { return LowerLetter(a) == b; }) !=
          text.end();
 }
 
-std::string_view NameOf(v1::Category category) {
+std::string_view CategoryName(v1::Category category) {
   constexpr std::array<std::string_view, kCategories> kNames = {
       "unknown",         "parameters",    "gradients",
       "optimizer state", "activations",   "inputs",
@@ -52,10 +52,11 @@ class Instant {
  public:
   Instant(const RecordedStep& step, const v1::GetMemoryRequest& request)
       : step_(step), search_(request.search()) {
-    std::transform(search_.begin(), search_.end(), search_.begin(), Lower);
+    std::transform(search_.begin(), search_.end(), search_.begin(),
+                   LowerLetter);
     for (size_t c = 0; c < kCategories; ++c) {
       category_matches_[c] =
-          Contains(NameOf(static_cast<v1::Category>(c)), search_);
+          Contains(CategoryName(static_cast<v1::Category>(c)), search_);
     }
     digits_ = AddressDigits(search_);
     event_ = EventFor(request);
@@ -296,8 +297,8 @@ StatusOr<v1::LiveMemory> GetMemory(Services& services,
     return InvalidArgument(
         StrCat("limit: must be 0 to ", kMostRows, ", got ", request.limit()));
   }
-  if (request.search().size() > kMostSearchBytes) {
-    return InvalidArgument(StrCat("search: at most ", kMostSearchBytes,
+  if (request.search().size() > kMostFilterBytes) {
+    return InvalidArgument(StrCat("search: at most ", kMostFilterBytes,
                                   " bytes, got ", request.search().size()));
   }
   if (request.has_at_ns() && request.at_ns() < 0) {

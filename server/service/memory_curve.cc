@@ -10,7 +10,7 @@ namespace reprise::server {
 namespace {
 
 constexpr size_t kLeaf = 64;
-constexpr size_t kFan = 16;
+constexpr size_t kCurveFan = 16;
 
 }  // namespace
 
@@ -27,9 +27,9 @@ MemoryCurve::MemoryCurve(std::vector<int64_t> times, std::vector<int64_t> bytes,
   }
   while (level.size() > 1) {
     std::vector<Extremes> above;
-    for (size_t i = 0; i < level.size(); i += kFan) {
+    for (size_t i = 0; i < level.size(); i += kCurveFan) {
       Extremes all = level[i];
-      for (size_t k = i; k < std::min(i + kFan, level.size()); ++k) {
+      for (size_t k = i; k < std::min(i + kCurveFan, level.size()); ++k) {
         all.most = std::max(all.most, level[k].most);
         all.least = std::min(all.least, level[k].least);
       }
@@ -63,10 +63,10 @@ MemoryCurve::Extremes MemoryCurve::Within(size_t from, size_t to) const {
   for (size_t level = 0; from < to; ++level) {
     const std::vector<Extremes>& nodes = levels_[level];
     const bool top = level + 1 == levels_.size();
-    while (from < to && (top || from % kFan != 0)) add(nodes[from++]);
-    while (from < to && to % kFan != 0) add(nodes[--to]);
-    from /= kFan;
-    to /= kFan;
+    while (from < to && (top || from % kCurveFan != 0)) add(nodes[from++]);
+    while (from < to && to % kCurveFan != 0) add(nodes[--to]);
+    from /= kCurveFan;
+    to /= kCurveFan;
   }
   return all;
 }

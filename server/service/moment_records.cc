@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "profiler/include/reprise_wire.h"
+#include "server/service/column_cell.h"
 #include "server/service/moment_view.h"
 
 namespace reprise::server {
@@ -12,9 +13,9 @@ namespace reprise::server {
 namespace {
 
 // How far back to search for a baseline: 4 million records.
-constexpr int kMostChunks = 1024;
+constexpr int kMostChunksBeforeAMoment = 1024;
 
-struct Event {
+struct MomentEvent {
   int64_t time_ns = 0;
   uint32_t kind = 0;
   uint32_t name = 0;
@@ -23,11 +24,6 @@ struct Event {
   uint64_t address = 0;
   int64_t bytes = 0;
 };
-
-template <typename List>
-auto At(const List& list, int i) -> std::decay_t<decltype(list.Get(0))> {
-  return i < list.size() ? list.Get(i) : 0;
-}
 
 class RecordedMoment {
  public:
@@ -38,9 +34,10 @@ class RecordedMoment {
     RETURN_IF_ERROR(ReadBack());
     if (!traced_) return view;
     view.traced = true;
-    std::stable_sort(
-        events_.begin(), events_.end(),
-        [](const Event& a, const Event& b) { return a.time_ns < b.time_ns; });
+    std::stable_sort(events_.begin(), events_.end(),
+                     [](const MomentEvent& a, const MomentEvent& b) {
+                       return a.time_ns < b.time_ns;
+                     });
     RETURN_IF_ERROR(LastOps(most_ops, view));
     RETURN_IF_ERROR(Hold(view));
     return view;
@@ -69,24 +66,25 @@ class RecordedMoment {
           }
           // A chunk of reports only does not show how far back the walk has
           // come.
-          if (columns.kind_size() == 0) return ++visited < kMostChunks;
+          if (columns.kind_size() == 0)
+            return ++visited < kMostChunksBeforeAMoment;
           Take(columns);
           const bool past = begin_ns_ >= 0 && t1_ns < begin_ns_;
           const bool enough = past && (!traced_ || baseline_);
-          return !enough && ++visited < kMostChunks;
+          return !enough && ++visited < kMostChunksBeforeAMoment;
         });
   }
 
   void Take(const v1::Columns& columns) {
     const int count = std::min(columns.kind_size(), columns.start_ns_size());
     for (int i = count - 1; i >= 0; --i) {
-      Event event{.time_ns = static_cast<int64_t>(columns.start_ns(i)),
-                  .kind = columns.kind(i),
-                  .name = At(columns.name(), i),
-                  .op = At(columns.op(), i),
-                  .what = At(columns.extra(), i),
-                  .address = At(columns.ptr(), i),
-                  .bytes = At(columns.bytes(), i)};
+      MomentEvent event{.time_ns = static_cast<int64_t>(columns.start_ns(i)),
+                        .kind = columns.kind(i),
+                        .name = CellOf(columns.name(), i),
+                        .op = CellOf(columns.op(), i),
+                        .what = CellOf(columns.extra(), i),
+                        .address = CellOf(columns.ptr(), i),
+                        .bytes = CellOf(columns.bytes(), i)};
       if (event.time_ns > until_ns()) continue;
       switch (event.kind) {
         case v1::RECORD_KIND_STEP:
@@ -113,7 +111,7 @@ class RecordedMoment {
 
   Status LastOps(size_t most_ops, MomentView& view) {
     std::unordered_set<uint64_t> ended;
-    for (const Event& event : events_) {
+    for (const MomentEvent& event : events_) {
       if (event.kind == v1::RECORD_KIND_OP_END) ended.insert(event.op);
       if (event.kind == v1::RECORD_KIND_OP_BEGIN) {
         name_of_op_[event.op] = event.name;
@@ -132,10 +130,10 @@ class RecordedMoment {
   }
 
   Status Hold(MomentView& view) {
-    std::unordered_map<uint64_t, Event> alive;
+    std::unordered_map<uint64_t, MomentEvent> alive;
     int64_t before = 0;  // alive when the window opened
     bool known = false;
-    for (const Event& event : events_) {
+    for (const MomentEvent& event : events_) {
       if (event.kind != v1::RECORD_KIND_ALLOC) continue;
       if (event.what == REPRISE_BASELINE) {
         known = true;
@@ -186,7 +184,7 @@ class RecordedMoment {
   int64_t begin_ns_ = -1;
   bool traced_ = false;
   bool baseline_ = false;
-  std::vector<Event> events_;
+  std::vector<MomentEvent> events_;
   std::unordered_map<uint64_t, uint32_t> name_of_op_;
   std::unordered_map<uint32_t, std::string> texts_;
 };

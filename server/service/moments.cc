@@ -145,8 +145,9 @@ void PutStorages(std::vector<v1::HeldStorage> storages, uint32_t most,
   }
 }
 
-Status Fill(Database& db, const MomentRow& row, const std::string& graph_id,
-            uint32_t most_ops, uint32_t most_storages, v1::ShownMoment& shown) {
+Status FillMoment(Database& db, const MomentRow& row,
+                  const std::string& graph_id, uint32_t most_ops,
+                  uint32_t most_storages, v1::ShownMoment& shown) {
   const bool killed = row.moment.reason() == v1::MOMENT_REASON_KILLED;
   v1::Moment& moment = *shown.mutable_moment();
   ASSIGN_OR_RETURN(const bool reported, WasReported(db, row));
@@ -223,7 +224,7 @@ StatusOr<v1::GetMomentsResponse> GetMoments(
         shown.set_at_ns(row.moment.at_ns() + row.monotonic_to_unix_ns);
       }
       RETURN_IF_ERROR(
-          Fill(db, row, run.graph_id(), most_ops, most_storages, shown));
+          FillMoment(db, row, run.graph_id(), most_ops, most_storages, shown));
     }
     return OkStatus();
   }));

@@ -26,7 +26,7 @@ constexpr size_t kMostRequestBytes = 1000;
 
 // Equal for requests that ask for the same plan, whoever asks: what they say, as
 // hex digits. "" for those that are too large.
-std::string NameOf(const v1::PlanRequest& request, uint32_t replan) {
+std::string RequestName(const v1::PlanRequest& request, uint32_t replan) {
   v1::PlanRequest what = request;
   what.clear_run_id();
   what.clear_request_id();
@@ -73,7 +73,7 @@ StatusOr<std::optional<v1::Plan>> Planning::Known(
 StatusOr<v1::Plan> Planning::MakeOnce(const v1::PlanRequest& request,
                                       const PlanningHooks& hooks,
                                       uint32_t replan) {
-  const std::string name = NameOf(request, replan);
+  const std::string name = RequestName(request, replan);
   if (name.empty()) return MakeHere(request, hooks, replan, "");
   const Clock::time_point start = Clock::now();
   while (true) {

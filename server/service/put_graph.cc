@@ -50,8 +50,8 @@ StatusOr<v1::GraphRef> PutGraph(Services& services, const std::string& run_id,
   return ref;
 }
 
-v1::AuditEntry EntryOf(const Caller& caller, const std::string& run_id,
-                       const std::string& graph_id, const Status& status) {
+v1::AuditEntry UploadEntry(const Caller& caller, const std::string& run_id,
+                           const std::string& graph_id, const Status& status) {
   v1::AuditEntry entry;
   entry.set_who(caller.who);
   entry.set_peer(caller.peer);
@@ -73,7 +73,7 @@ StatusOr<v1::GraphRef> ReceiveGraph(
   StatusOr<v1::GraphRef> ref =
       serialized.ok() ? PutGraph(services, run_id, graph_id, *serialized)
                       : StatusOr<v1::GraphRef>(serialized.status());
-  services.audit.Add(EntryOf(
+  services.audit.Add(UploadEntry(
       caller, run_id, ref.ok() ? ref->graph_id() : graph_id, ref.status()));
   return ref;
 }

@@ -10,6 +10,7 @@
 #include "base/str_cat.h"
 #include "base/units.h"
 #include "server/service/grpc_peer.h"
+#include "server/service/grpc_status.h"
 
 namespace reprise::server {
 
@@ -20,10 +21,6 @@ using Clock = std::chrono::steady_clock;
 constexpr size_t kMaxGraphBytes = 64 << 20;
 constexpr size_t kMaxPartBytes = 1 << 20;
 constexpr auto kSilence = std::chrono::seconds(30);
-
-grpc::Status ToGrpc(const Status& status) {
-  return {static_cast<grpc::StatusCode>(status.code()), status.message()};
-}
 
 }  // namespace
 

@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "base/str_cat.h"
+#include "server/service/column_cell.h"
 #include "server/service/handlers.h"
 #include "server/service/step_cache.h"
 #include "server/store/chunk_rows.h"
@@ -17,7 +18,7 @@ namespace reprise::server {
 namespace {
 
 // More than any real step has; earlier chunks are omitted.
-constexpr size_t kMostChunks = 8192;
+constexpr size_t kMostChunksOfAStep = 8192;
 
 bool IsShown(uint32_t kind) {
   switch (kind) {
@@ -33,13 +34,9 @@ bool IsShown(uint32_t kind) {
   }
 }
 
-template <typename List>
-auto At(const List& list, int i) -> std::decay_t<decltype(list.Get(0))> {
-  return i < list.size() ? list.Get(i) : 0;
-}
-
 // Copies the records of a chunk that belong to the step.
-void Cut(const v1::Columns& from, const RecordedStep& step, v1::Columns& to) {
+void CutColumns(const v1::Columns& from, const RecordedStep& step,
+                v1::Columns& to) {
   const int count = std::min(from.kind_size(), from.start_ns_size());
   for (int i = 0; i < count; ++i) {
     const auto at = static_cast<int64_t>(from.start_ns(i));
@@ -47,16 +44,16 @@ void Cut(const v1::Columns& from, const RecordedStep& step, v1::Columns& to) {
       continue;
     }
     to.add_start_ns(from.start_ns(i));
-    to.add_dur_ns(At(from.dur_ns(), i));
+    to.add_dur_ns(CellOf(from.dur_ns(), i));
     to.add_kind(from.kind(i));
-    to.add_op(At(from.op(), i));
-    to.add_name(At(from.name(), i));
-    to.add_stream(At(from.stream(), i));
-    to.add_device(At(from.device(), i));
-    to.add_bytes(At(from.bytes(), i));
-    to.add_ptr(At(from.ptr(), i));
-    to.add_thread(At(from.thread(), i));
-    to.add_extra(At(from.extra(), i));
+    to.add_op(CellOf(from.op(), i));
+    to.add_name(CellOf(from.name(), i));
+    to.add_stream(CellOf(from.stream(), i));
+    to.add_device(CellOf(from.device(), i));
+    to.add_bytes(CellOf(from.bytes(), i));
+    to.add_ptr(CellOf(from.ptr(), i));
+    to.add_thread(CellOf(from.thread(), i));
+    to.add_extra(CellOf(from.extra(), i));
   }
 }
 
@@ -82,7 +79,8 @@ class StepReader {
         db, held_->session_id, held_->end_ns,
         [&](int64_t t1_ns, std::string_view body) -> StatusOr<bool> {
           chunks_.emplace_front(body);
-          return t1_ns >= held_->begin_ns && chunks_.size() < kMostChunks;
+          return t1_ns >= held_->begin_ns &&
+                 chunks_.size() < kMostChunksOfAStep;
         });
   }
 
@@ -102,7 +100,7 @@ class StepReader {
       }
       std::string().swap(body);
       v1::StepPart part;
-      Cut(columns, step, *part.mutable_records());
+      CutColumns(columns, step, *part.mutable_records());
       if (part.records().kind_size() == 0) continue;
       for (const uint32_t id : part.records().name()) {
         if (step.Text(id).empty() || !sent_.insert(id).second) continue;

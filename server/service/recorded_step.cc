@@ -10,19 +10,20 @@
 
 #include "base/str_cat.h"
 #include "profiler/include/reprise_wire.h"
+#include "server/service/column_cell.h"
 
 namespace reprise::server {
 
 namespace {
 
 // How far back to search for a baseline, and the most that is indexed.
-constexpr int64_t kMostChunks = 8192;
+constexpr int64_t kMostChunksBack = 8192;
 constexpr size_t kMostEvents = 12'000'000;
 constexpr size_t kMostKernels = 2'000'000;
 // Texts that a stack may be; fewer are stored of a session.
 constexpr uint32_t kMostStack = (1U << 29) - 1;
 
-struct Event {
+struct MemoryEvent {
   int64_t time_ns = 0;
   int64_t bytes = 0;  // the change; of a baseline, all that is alive
   uint64_t address = 0;
@@ -31,11 +32,6 @@ struct Event {
   uint32_t phase : 2 = 0;
   uint32_t baseline : 1 = 0;
 };
-
-template <typename List>
-auto At(const List& list, int i) -> std::decay_t<decltype(list.Get(0))> {
-  return i < list.size() ? list.Get(i) : 0;
-}
 
 StatusOr<v1::Columns> Parse(std::string_view body) {
   v1::Columns columns;
@@ -101,9 +97,10 @@ class StepBuilder {
                              ": its baseline was not recorded"));
     }
     if (!sorted_) {
-      std::stable_sort(
-          events_.begin(), events_.end(),
-          [](const Event& a, const Event& b) { return a.time_ns < b.time_ns; });
+      std::stable_sort(events_.begin(), events_.end(),
+                       [](const MemoryEvent& a, const MemoryEvent& b) {
+                         return a.time_ns < b.time_ns;
+                       });
     }
     ASSIGN_OR_RETURN(made_.texts, LoadNames(db_, row_.session_id));
     Follow();
@@ -115,9 +112,9 @@ class StepBuilder {
   // Finds the oldest chunk that is needed: the one with the last baseline before
   // the step, or as far as there are any.
   Status FindBegin() {
-    ASSIGN_OR_RETURN(
-        const std::vector<ListedChunk> chunks,
-        ListChunksBackwards(db_, row_.session_id, made_.end_ns, kMostChunks));
+    ASSIGN_OR_RETURN(const std::vector<ListedChunk> chunks,
+                     ListChunksBackwards(db_, row_.session_id, made_.end_ns,
+                                         kMostChunksBack));
     int64_t records = 0;
     for (const ListedChunk& chunk : chunks) {
       from_ = chunk.place;
@@ -128,11 +125,11 @@ class StepBuilder {
       if (!MayHaveBaseline(body)) continue;
       ASSIGN_OR_RETURN(const v1::Columns columns, Parse(body));
       for (int i = 0; i < columns.kind_size(); ++i) {
-        found_baseline_ =
-            found_baseline_ ||
-            (columns.kind(i) == v1::RECORD_KIND_ALLOC &&
-             At(columns.extra(), i) == REPRISE_BASELINE &&
-             static_cast<int64_t>(At(columns.start_ns(), i)) <= made_.begin_ns);
+        found_baseline_ = found_baseline_ ||
+                          (columns.kind(i) == v1::RECORD_KIND_ALLOC &&
+                           CellOf(columns.extra(), i) == REPRISE_BASELINE &&
+                           static_cast<int64_t>(CellOf(columns.start_ns(),
+                                                       i)) <= made_.begin_ns);
       }
       // What is older than the baseline is not used.
       if (found_baseline_) break;
@@ -149,14 +146,14 @@ class StepBuilder {
       const auto time_ns = static_cast<int64_t>(columns.start_ns(i));
       // A column of zeros is stored as empty, for example if all records are
       // ALLOC.
-      const uint64_t extra = At(columns.extra(), i);
+      const uint64_t extra = CellOf(columns.extra(), i);
       switch (columns.kind(i)) {
         case v1::RECORD_KIND_STEP:
           if (extra == made_.step) mark_ns_ = std::max(mark_ns_, time_ns);
           break;
         case v1::RECORD_KIND_OP_BEGIN:
-          if (At(columns.op(), i) != 0) {
-            name_of_op_[At(columns.op(), i)] = At(columns.name(), i);
+          if (CellOf(columns.op(), i) != 0) {
+            name_of_op_[CellOf(columns.op(), i)] = CellOf(columns.name(), i);
           }
           break;
         case v1::RECORD_KIND_KERNEL:
@@ -169,10 +166,10 @@ class StepBuilder {
           made_.kernels.push_back(
               {.start_ns = time_ns,
                .dur_ns = static_cast<int64_t>(std::min<uint64_t>(
-                   At(columns.dur_ns(), i), uint64_t{1} << 50)),
-               .stream = At(columns.stream(), i),
-               .device = At(columns.device(), i),
-               .name = At(columns.name(), i)});
+                   CellOf(columns.dur_ns(), i), uint64_t{1} << 50)),
+               .stream = CellOf(columns.stream(), i),
+               .device = CellOf(columns.device(), i),
+               .name = CellOf(columns.name(), i)});
           break;
         case v1::RECORD_KIND_ALLOC:
           if (i >= columns.bytes_size() ||
@@ -182,10 +179,10 @@ class StepBuilder {
           }
           RETURN_IF_ERROR(Add({.time_ns = time_ns,
                                .bytes = columns.bytes(i),
-                               .address = At(columns.ptr(), i),
+                               .address = CellOf(columns.ptr(), i),
                                .name = NameOf(columns, i),
-                               .stack = At(columns.stack(), i) & kMostStack,
-                               .phase = At(columns.corr(), i) & 3U,
+                               .stack = CellOf(columns.stack(), i) & kMostStack,
+                               .phase = CellOf(columns.corr(), i) & 3U,
                                .baseline = extra == REPRISE_BASELINE}));
           break;
         default:
@@ -195,7 +192,7 @@ class StepBuilder {
     return OkStatus();
   }
 
-  Status Add(const Event& event) {
+  Status Add(const MemoryEvent& event) {
     if (event.time_ns > made_.end_ns) return OkStatus();
     known_ = known_ || event.baseline;
     if (!known_) return OkStatus();
@@ -211,8 +208,8 @@ class StepBuilder {
   }
 
   uint32_t NameOf(const v1::Columns& columns, int i) const {
-    const uint32_t name = At(columns.name(), i);
-    const uint64_t op = At(columns.op(), i);
+    const uint32_t name = CellOf(columns.name(), i);
+    const uint64_t op = CellOf(columns.op(), i);
     if (name != 0 || op == 0) return name;
     const auto found = name_of_op_.find(op);
     return found == name_of_op_.end() ? 0 : found->second;
@@ -266,7 +263,7 @@ class StepBuilder {
     Places places;
     int64_t live = 0;
     bool known = false, begun = false;
-    for (const Event& event : events_) {
+    for (const MemoryEvent& event : events_) {
       if (!known && !event.baseline) continue;
       known = true;
       const int64_t time_ns = event.time_ns - made_.begin_ns;
@@ -321,7 +318,7 @@ class StepBuilder {
       }
       made_.first = times.size() - 1;
     }
-    std::vector<Event>().swap(events_);
+    std::vector<MemoryEvent>().swap(events_);
     AddBlocks(places, before, before_bytes);
     born.insert(born.begin(), before.begin(), before.end());
     made_.lifetimes.Build(std::move(born));
@@ -357,7 +354,7 @@ class StepBuilder {
   bool found_baseline_ = false;
   int64_t mark_ns_ = -1;
   bool known_ = false, sorted_ = true;
-  std::vector<Event> events_;
+  std::vector<MemoryEvent> events_;
   std::unordered_map<uint64_t, uint32_t> name_of_op_;
 };
 

@@ -61,7 +61,7 @@ std::vector<std::string> WordsOf(std::string_view search) {
 }
 
 // Cuts a text to so many bytes, at the begin of a character.
-std::string Cut(const std::string& text, size_t most) {
+std::string CutText(const std::string& text, size_t most) {
   if (text.size() <= most) return text;
   size_t end = most;
   while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) {
@@ -205,7 +205,7 @@ StatusOr<v1::ListRunsResponse> RunList::Read(
     v1::Run& run = *response.add_runs();
     run = found[i]->run;
     v1::Verdict& verdict = *run.mutable_verdict();
-    verdict.set_sentence(Cut(verdict.sentence(), kMostSentence));
+    verdict.set_sentence(CutText(verdict.sentence(), kMostSentence));
   }
   return response;
 }

@@ -130,7 +130,7 @@ uint64_t DrawPieces(const RecordedStep& step, const v1::MemorySegment& from,
   return writer.Finish();
 }
 
-v1::Segments Draw(const RecordedStep& step, uint32_t width) {
+v1::Segments DrawSegments(const RecordedStep& step, uint32_t width) {
   v1::Segments answer;
   std::vector<size_t> order(step.segments.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -192,7 +192,7 @@ StatusOr<v1::Segments> GetSegments(Services& services,
   }));
   // Only snapshots of PyTorch's allocator have them.
   if (step->segments.empty()) return v1::Segments();
-  return Draw(*step, width);
+  return DrawSegments(*step, width);
 }
 
 }  // namespace reprise::server

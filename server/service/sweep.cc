@@ -15,7 +15,7 @@ constexpr uint32_t kMaxPoints = 501;
 // Limit for the whole curve; points not reached by then use cheaper plans.
 constexpr uint32_t kDefaultSweepLimitMs = 20'000;
 
-v1::TradeoffPoint ToProto(const formats::Task& task,
+v1::TradeoffPoint PointOf(const formats::Task& task,
                           const planner::CurvePoint& from) {
   v1::TradeoffPoint to;
   to.set_budget_bytes(from.budget_bytes + task.reserve_bytes);
@@ -64,7 +64,7 @@ Status RunSweep(Services& services, const v1::SweepRequest& request,
   const int points = static_cast<int>(request.points() == 0 ? kDefaultPoints
                                                             : request.points());
   const auto send = [&](const planner::CurvePoint& point) {
-    call.Send(ToProto(task, point));
+    call.Send(PointOf(task, point));
   };
   RETURN_IF_ERROR(
       planner::Sweep(task.graph, task.request, points, send).status());

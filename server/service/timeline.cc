@@ -19,12 +19,12 @@ namespace reprise::server {
 
 namespace {
 
-constexpr size_t kCategories = v1::Category_ARRAYSIZE;
+constexpr size_t kCurves = v1::Category_ARRAYSIZE;
 
 // A predicted step: total bytes and their parts, one value per exec.
 struct Profile {
   std::vector<BytesAt> total;
-  std::array<std::vector<BytesAt>, kCategories> parts;
+  std::array<std::vector<BytesAt>, kCurves> parts;
   int64_t step_ns = 0;
 };
 
@@ -33,7 +33,7 @@ struct Profile {
 void SplitByCategory(const planner::StepGraph& graph,
                      const planner::Schedule& schedule, int64_t reserve_bytes,
                      Profile& profile) {
-  std::vector<std::array<int64_t, kCategories>> change(schedule.size() + 1);
+  std::vector<std::array<int64_t, kCurves>> change(schedule.size() + 1);
   for (const planner::Lifetime& life : planner::Lifetimes(graph, schedule)) {
     const planner::Storage& storage =
         graph.storages[static_cast<size_t>(life.storage)];
@@ -44,17 +44,17 @@ void SplitByCategory(const planner::StepGraph& graph,
     change[static_cast<size_t>(life.born)][category] += storage.bytes;
     change[static_cast<size_t>(life.dead)][category] -= storage.bytes;
   }
-  std::array<int64_t, kCategories> live{};
+  std::array<int64_t, kCurves> live{};
   live[v1::CATEGORY_PARAMETER] += graph.static_bytes;
   live[v1::CATEGORY_UNKNOWN] += reserve_bytes;
   size_t exec = 0;
   for (size_t entry = 0; entry < schedule.size(); ++entry) {
-    for (size_t c = 0; c < kCategories; ++c) live[c] += change[entry][c];
+    for (size_t c = 0; c < kCurves; ++c) live[c] += change[entry][c];
     if (schedule[entry].kind != planner::Entry::Kind::kExec) continue;
     const BytesAt& total = profile.total[exec++];
     int64_t rest = total.bytes;
     for (const int64_t bytes : live) rest -= bytes;
-    for (size_t c = 0; c < kCategories; ++c) {
+    for (size_t c = 0; c < kCurves; ++c) {
       const bool temporary = c == v1::CATEGORY_TEMPORARY;
       profile.parts[c].push_back(
           {total.time_ns, live[c] + (temporary ? rest : 0)});
@@ -80,9 +80,10 @@ StatusOr<Profile> Predict(const planner::StepGraph& graph,
   return profile;
 }
 
-void Draw(const Profile& profile, const FoldWindow& window, v1::Curve& curve) {
+void DrawCurves(const Profile& profile, const FoldWindow& window,
+                v1::Curve& curve) {
   curve = Fold(profile.total, profile.step_ns, window);
-  for (size_t c = 0; c < kCategories; ++c) {
+  for (size_t c = 0; c < kCurves; ++c) {
     const bool used =
         std::any_of(profile.parts[c].begin(), profile.parts[c].end(),
                     [](const BytesAt& point) { return point.bytes != 0; });
@@ -188,10 +189,11 @@ StatusOr<v1::Timeline> GetTimeline(Services& services,
   // A curve that ends before the window begins is not shown.
   const auto shown = [&](int64_t step_ns) { return window.from_ns <= step_ns; };
   if (curves.predicted && shown(curves.predicted->step_ns)) {
-    Draw(*curves.predicted, window, *timeline.mutable_predicted());
+    DrawCurves(*curves.predicted, window, *timeline.mutable_predicted());
   }
   if (curves.predicted_base && shown(curves.predicted_base->step_ns)) {
-    Draw(*curves.predicted_base, window, *timeline.mutable_predicted_base());
+    DrawCurves(*curves.predicted_base, window,
+               *timeline.mutable_predicted_base());
   }
   if (curves.measured && shown(curves.measured->step_ns)) {
     DrawMeasured(*curves.measured, window, *timeline.mutable_measured());

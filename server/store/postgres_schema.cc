@@ -18,7 +18,7 @@ namespace {
 constexpr char kSchemaLock[] = "SELECT pg_advisory_xact_lock(1919250546, 1)";
 
 // A database may have the right version but lack tables.
-Status CheckTables(Database& db, const std::string& place) {
+Status CheckPostgresTables(Database& db, const std::string& place) {
   ASSIGN_OR_RETURN(Database fresh, Database::Open(":memory:"));
   RETURN_IF_ERROR(Migrate(fresh, Migrations()));
   ASSIGN_OR_RETURN(Statement wanted,
@@ -73,7 +73,7 @@ Status MigratePostgres(PostgresConnection& connection) {
     }
     RETURN_IF_ERROR(MigrateInTransaction(db, migrations));
     RETURN_IF_ERROR(ApplyAdditions(db));
-    return CheckTables(db, connection.place());
+    return CheckPostgresTables(db, connection.place());
   });
 }
 

@@ -22,7 +22,7 @@ using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 using Connection = std::unique_ptr<PostgresConnection>;
 
-constexpr size_t kMaxIdleReaders = 4;
+constexpr size_t kMaxIdleConnections = 4;
 constexpr milliseconds kAskPause{100};
 // `degraded` is kept so long after a failure, unless something succeeds. A
 // balancer sends no writes meanwhile, which alone find out whether there is room
@@ -225,7 +225,7 @@ Status PostgresStore::Read(const std::function<Status(Database&)>& body) {
     return reader->lost() && !status.ok() ? Note(status) : status;
   }
   const std::lock_guard lock(readers_mutex_);
-  if (idle_readers_.size() < kMaxIdleReaders) {
+  if (idle_readers_.size() < kMaxIdleConnections) {
     idle_readers_.push_back(std::move(reader));
   }
   return status;

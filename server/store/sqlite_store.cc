@@ -22,7 +22,7 @@ int64_t FileBytes(const std::string& path) {
 }
 
 // A file may have the right schema version but lack tables.
-Status CheckTables(Database& database, const std::string& path) {
+Status CheckSqliteTables(Database& database, const std::string& path) {
   constexpr char kTables[] =
       "SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name";
   ASSIGN_OR_RETURN(Database fresh, Database::Open(":memory:"));
@@ -175,7 +175,7 @@ StatusOr<std::unique_ptr<Store>> OpenSqliteStore(const StoreOptions& options) {
   ASSIGN_OR_RETURN(Database writer, Database::Open(options.path));
   RETURN_IF_ERROR(CheckWhole(writer, options.path));
   RETURN_IF_ERROR(Migrate(writer, Migrations()));
-  RETURN_IF_ERROR(CheckTables(writer, options.path));
+  RETURN_IF_ERROR(CheckSqliteTables(writer, options.path));
   // A read-only file opens without an error, so try to write now.
   RETURN_IF_ERROR(writer.Transaction([&]() -> Status {
     ASSIGN_OR_RETURN(const int64_t version, writer.UserVersion());

@@ -24,6 +24,9 @@ class BothStores : public ::testing::TestWithParam<const char*> {
   void SetUp() override {
     StoreOptions options{.path = folder_.path() + "/a.db"};
     if (std::string_view(GetParam()) == "PostgreSQL") {
+#ifdef REPRISE_NO_POSTGRES
+      GTEST_SKIP() << "built without PostgreSQL (REPRISE_POSTGRES=OFF)";
+#endif
       options.url = PostgresCluster::Shared().NewDatabase();
     }
     auto opened = Store::Open(options);

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -168,3 +169,68 @@ def test_what_is_installed_for_fuzzing_configures_it() -> None:
         if "GTest::" in path.read_text():
             needed |= {"libgtest-dev", "libgmock-dev"}
     assert needed <= set(fuzz[1].split())
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Callable[..., str]:
+    """Runs scripts/build beside a dashboard that is built, and says how cmake was called."""
+    for path in ("web/src", "proto", "scripts"):
+        (tmp_path / path).mkdir(parents=True)
+    for path in ("web/index.html", "web/package-lock.json", "web/dist/index.html"):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).touch()
+    for name in ("cmake", "ninja"):
+        program = tmp_path / "tools" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f'#!/bin/sh\necho "{name} $*" >>"{tmp_path}/calls"\n')
+        program.chmod(0o755)
+    shutil.copy(ROOT / "scripts/build", tmp_path / "scripts/build")
+
+    def run(*arguments: str) -> str:
+        subprocess.run(
+            [tmp_path / "scripts/build", "--no-setup", "--programs", *arguments],
+            check=True,
+            capture_output=True,
+            env={**os.environ, "PATH": f"{tmp_path / 'tools'}:{os.environ['PATH']}"},
+        )
+        calls = (tmp_path / "calls").read_text().splitlines()
+        return [line for line in calls if line.startswith("cmake ")][-1]
+
+    return run
+
+
+def test_a_new_build_folder_compiles_in_batches_and_one_that_is_there_stays(
+    build: Callable[..., str], tmp_path: Path
+) -> None:
+    first = build()
+    (tmp_path / "build").mkdir()
+    (tmp_path / "build/CMakeCache.txt").touch()
+    again = build()
+
+    assert "-DCMAKE_UNITY_BUILD=ON" in first.split()
+    assert "CMAKE_UNITY_BUILD" not in again
+
+
+def test_by_file_ends_batches_in_any_build_folder(
+    build: Callable[..., str], tmp_path: Path
+) -> None:
+    (tmp_path / "build").mkdir()
+    (tmp_path / "build/CMakeCache.txt").touch()
+
+    assert "-DCMAKE_UNITY_BUILD=OFF" in build("--by-file").split()
+
+
+def test_clang_tidy_reads_a_build_folder_without_batches(checkout: Checkout) -> None:
+    for name in ("cmake", "ninja", "run-clang-tidy-14"):
+        program = checkout.folder / "tools" / name
+        program.write_text('#!/bin/sh\necho "$(basename "$0") $*" >&2\n')
+        program.chmod(0o755)
+
+    done = checkout.test("--no-setup", "tidy")
+
+    cmake, tidy = (
+        next(line.split() for line in done.err.splitlines() if line.startswith(name))
+        for name in ("cmake ", "run-clang-tidy-14 ")
+    )
+    assert "-DCMAKE_UNITY_BUILD=OFF" in cmake
+    assert cmake[cmake.index("-B") + 1] == tidy[tidy.index("-p") + 1] != "build"
