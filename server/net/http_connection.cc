@@ -2,9 +2,12 @@
 #include "server/net/http_connection.h"
 
 #include <algorithm>
+#include <boost/asio/post.hpp>
+#include <boost/asio/write.hpp>
 #include <new>
 
 #include "server/log.h"
+#include "server/net/compress.h"
 #include "server/net/peer.h"
 
 namespace reprise::server {
@@ -95,6 +98,26 @@ HttpRequest Connection::RequestOf(const http::request_header<>& head) {
     request.headers.emplace_back(std::move(name), std::string(field.value()));
   }
   return request;
+}
+
+void Connection::Read() {
+  head_parser_.emplace();
+  head_parser_->header_limit(kMaxHeaderBytes);
+  head_parser_->body_limit(boost::none);  // not known yet
+  stream_.expires_after(kReadTimeout);
+  http::async_read_header(
+      stream_, buffer_, *head_parser_,
+      [self = shared_from_this()](beast::error_code error, size_t /*bytes*/) {
+        self->OnHead(error);
+      });
+}
+
+void Connection::Close() {
+  cancelled_ = true;
+  ForgetBody();
+  beast::error_code ignored;
+  stream_.socket().shutdown(tcp::socket::shutdown_both, ignored);
+  stream_.close();
 }
 
 void Connection::OnHead(beast::error_code error) {

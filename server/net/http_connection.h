@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // One HTTP connection: reads a request, answers it, reads the next. Included
-// only by http.cc and http_connection.cc, to keep Boost out of everything else.
+// only by http.cc, http_connection.cc and http_answers.cc, to keep Boost out of everything else.
 //
 //   head ─┬─▶ whole body ─▶ HttpHandler ─────────────────┐
 //         └─▶ part, part, ... ─▶ HttpUpload ─▶ Finish ───┴─▶ reply ─▶ next head
@@ -11,12 +11,8 @@
 // with unread bytes would discard the response on the client's side.
 #pragma once
 
-#include <sys/socket.h>
-
 #include <atomic>
 #include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/post.hpp>
-#include <boost/asio/write.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
 #include <chrono>
@@ -28,7 +24,6 @@
 #include <utility>
 
 #include "server/byte_share.h"
-#include "server/net/compress.h"
 #include "server/net/http.h"
 
 namespace reprise::server {
@@ -69,101 +64,15 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   // Reads the head of the next request, which decides what to do with the body.
-  void Read() {
-    head_parser_.emplace();
-    head_parser_->header_limit(kMaxHeaderBytes);
-    head_parser_->body_limit(boost::none);  // not known yet
-    stream_.expires_after(kReadTimeout);
-    http::async_read_header(
-        stream_, buffer_, *head_parser_,
-        [self = shared_from_this()](beast::error_code error, size_t /*bytes*/) {
-          self->OnHead(error);
-        });
-  }
-
-  void Close() {
-    cancelled_ = true;
-    ForgetBody();
-    beast::error_code ignored;
-    stream_.socket().shutdown(tcp::socket::shutdown_both, ignored);
-    stream_.close();
-  }
+  void Read();
+  void Close();
 
   // ---- Answers, on the HTTP thread ----
 
-  void Respond(HttpResponse response) {
-    if (cancelled_ || answered_) return;
-    answered_ = true;
-    ForgetBody();
-    if (accepts_gzip_) Compress(response);
-    const bool keep = keep_alive_;
-    const bool head = head_;
-    auto message = std::make_shared<http::response<http::string_body>>(
-        http::int_to_status(static_cast<unsigned>(response.status)), version_);
-    for (const auto& [name, value] : response.headers) {
-      message->insert(name, value);
-    }
-    message->keep_alive(keep);
-    if (!response.view.empty()) response.body = std::string(response.view);
-    const size_t length = response.body.size();
-    if (!head) message->body() = std::move(response.body);
-    message->content_length(length);
-    stream_.expires_after(kWriteTimeout);
-    if (head) {
-      // A response to HEAD carries the length of the body that it omits.
-      auto serializer =
-          std::make_shared<http::response_serializer<http::string_body>>(
-              *message);
-      http::async_write_header(
-          stream_, *serializer,
-          [self = shared_from_this(), message, serializer](
-              beast::error_code error, size_t) { self->OnAnswered(error); });
-      return;
-    }
-    http::async_write(
-        stream_, *message,
-        [self = shared_from_this(), message](beast::error_code error, size_t) {
-          self->OnAnswered(error);
-        });
-  }
-
-  void BeginStream(int status, const HttpHeaders& headers) {
-    if (cancelled_ || answered_) return;
-    answered_ = true;
-    ForgetBody();
-    streaming_ = true;
-    auto message = std::make_shared<http::response<http::empty_body>>(
-        http::int_to_status(static_cast<unsigned>(status)), 11);
-    for (const auto& [name, value] : headers) message->insert(name, value);
-    message->keep_alive(keep_alive_);
-    message->chunked(true);
-    auto serializer =
-        std::make_shared<http::response_serializer<http::empty_body>>(*message);
-    writing_ = true;
-    stream_.expires_after(kWriteTimeout);
-    http::async_write_header(
-        stream_, *serializer,
-        [self = shared_from_this(), message, serializer](
-            beast::error_code error, size_t) { self->OnChunkWritten(error); });
-    WatchForClose();
-  }
-
-  void Write(std::string bytes) {
-    if (cancelled_) {
-      unsent_ = 0;
-      return;
-    }
-    // May run before BeginStream: asio runs work posted by its own thread from
-    // a separate queue, so work of another thread may overtake it.
-    chunks_.push_back(std::move(bytes));
-    if (streaming_) WriteMore();
-  }
-
-  void End() {
-    if (cancelled_) return;
-    ended_ = true;
-    if (streaming_) WriteMore();
-  }
+  void Respond(HttpResponse response);
+  void BeginStream(int status, const HttpHeaders& headers);
+  void Write(std::string bytes);
+  void End();
 
   const auto& executor() { return executor_; }
 
@@ -189,72 +98,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void ForgetBody() { bodies_.Give(std::exchange(body_bytes_, 0)); }
   HttpRequest RequestOf(const http::request_header<>& head);
 
-  void OnAnswered(beast::error_code error) {
-    if (!error && unread_) {
-      Linger();
-      return;
-    }
-    if (error || !keep_alive_) {
-      Close();
-      return;
-    }
-    answered_ = false;
-    Read();
-  }
-
-  void WriteMore() {
-    if (writing_) return;
-    if (!chunks_.empty()) {
-      writing_ = true;
-      stream_.expires_after(kWriteTimeout);
-      asio::async_write(
-          stream_, http::make_chunk(asio::buffer(chunks_.front())),
-          [self = shared_from_this()](beast::error_code error, size_t) {
-            self->chunks_.pop_front();
-            self->unsent_ -= self->unsent_ > 0 ? 1 : 0;
-            self->OnChunkWritten(error);
-          });
-    } else if (ended_) {
-      ended_ = false;
-      writing_ = true;
-      stream_.expires_after(kWriteTimeout);
-      asio::async_write(
-          stream_, http::make_chunk_last(),
-          [self = shared_from_this()](beast::error_code error, size_t) {
-            self->writing_ = false;
-            self->streaming_ = false;
-            beast::error_code ignored;
-            self->stream_.socket().cancel(ignored);
-            self->OnAnswered(error);
-          });
-    } else {
-      // A stream may be silent between two events for any length of time.
-      stream_.expires_never();
-    }
-  }
-
-  void OnChunkWritten(beast::error_code error) {
-    writing_ = false;
-    if (error) {
-      Close();
-      return;
-    }
-    WriteMore();
-  }
-
+  void OnAnswered(beast::error_code error);
+  void WriteMore();
+  void OnChunkWritten(beast::error_code error);
   // The client of a stream sends nothing more, so when its socket becomes
   // readable it has disconnected.
-  void WatchForClose() {
-    stream_.socket().async_wait(
-        tcp::socket::wait_read,
-        [self = shared_from_this()](beast::error_code error) {
-          if (error || !self->streaming_) return;
-          char byte = 0;
-          const ssize_t n = ::recv(self->stream_.socket().native_handle(),
-                                   &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-          if (n <= 0) self->Close();
-        });
-  }
+  void WatchForClose();
 
   beast::tcp_stream stream_;
   const bool tls_;
