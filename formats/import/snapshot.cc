@@ -2,10 +2,10 @@
 #include "formats/import/snapshot.h"
 
 #include <algorithm>
-#include <unordered_map>
 #include <vector>
 
 #include "base/str_cat.h"
+#include "formats/import/snapshot_stacks.h"
 
 namespace reprise::formats {
 
@@ -13,12 +13,6 @@ namespace {
 
 constexpr size_t kMostDevices = 1024;
 constexpr int64_t kMostEntryBytes = int64_t{1} << 50;
-// Entries, frames and blocks have about ten keys, stacks some hundred frames.
-// They may be shared by any number of events, and are searched again for each.
-constexpr size_t kMostKeys = 64;
-constexpr size_t kMostFrames = 1024;
-constexpr size_t kMostPathBytes = 4096;
-constexpr size_t kMostNameBytes = 512;
 constexpr uint64_t kMostBlocks = 1 << 27;
 constexpr int64_t kMostMicroseconds = int64_t{1} << 52;
 // Without times, events are placed one microsecond apart.
@@ -35,8 +29,9 @@ struct TraceEntry {
 
 Status CheckDict(const PickleValue& item, const char* what) {
   if (!item.is_dict()) return InvalidArgument(StrCat(what, " that is no dict"));
-  if (item.items().size() <= 2 * kMostKeys) return OkStatus();
-  return InvalidArgument(StrCat(what, " of more than ", kMostKeys, " keys"));
+  if (item.items().size() <= 2 * kMostSnapshotKeys) return OkStatus();
+  return InvalidArgument(
+      StrCat(what, " of more than ", kMostSnapshotKeys, " keys"));
 }
 
 StatusOr<TraceEntry> ReadEntry(const PickleValue& item) {
@@ -90,8 +85,9 @@ struct BlockEnd {
 };
 
 StatusOr<BlockEnd> ReadBlock(const PickleValue& item) {
-  if (item.items().size() > 2 * kMostKeys) {
-    return InvalidArgument(StrCat("a block of more than ", kMostKeys, " keys"));
+  if (item.items().size() > 2 * kMostSnapshotKeys) {
+    return InvalidArgument(
+        StrCat("a block of more than ", kMostSnapshotKeys, " keys"));
   }
   BlockEnd block;
   const PickleValue* state = item.Find("state");
@@ -143,90 +139,6 @@ StatusOr<SegmentEnd> ReadSegment(const PickleValue& item) {
   return end;
 }
 
-// Truncates a text at a character boundary.
-std::string_view Cut(std::string_view text, size_t most) {
-  if (text.size() <= most) return text;
-  while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xc0) == 0x80) {
-    --most;
-  }
-  return text.substr(0, most);
-}
-
-// Returns the end of a path. Truncated, because all events may share a text of
-// megabytes.
-std::string_view PathOf(const PickleValue& frame) {
-  if (frame.items().size() > 2 * kMostKeys) return {};
-  const PickleValue* file = frame.Find("filename");
-  if (file == nullptr) return {};
-  std::string_view path = file->text();
-  if (path.size() <= kMostPathBytes) return path;
-  path.remove_prefix(path.size() - kMostPathBytes);
-  // No file name is that long, so the truncated part is a folder, or this is no
-  // path.
-  const size_t slash = path.find('/');
-  return slash == std::string_view::npos ? path.substr(0, 0)
-                                         : path.substr(slash);
-}
-
-// Returns "train.py:12 loss" for the innermost frame outside PyTorch.
-std::string NameOfStack(const PickleValue* frames) {
-  if (frames == nullptr || !frames->is_list()) return "";
-  const std::vector<PickleValue>& all = frames->items();
-  const PickleValue* best = nullptr;
-  for (size_t i = 0; i < std::min(all.size(), kMostFrames); ++i) {
-    const std::string_view path = PathOf(all[i]);
-    if (!path.ends_with(".py")) continue;
-    if (best == nullptr) best = &all[i];
-    if (path.find("/torch/") == std::string_view::npos) {
-      best = &all[i];
-      break;
-    }
-  }
-  if (best == nullptr && !all.empty()) best = &all[0];
-  if (best == nullptr || best->items().size() > 2 * kMostKeys) return "";
-  const PickleValue* line = best->Find("line");
-  const PickleValue* name = best->Find("name");
-  std::string text;
-  int64_t number = 0;
-  if (const std::string_view path = PathOf(*best); !path.empty()) {
-    text = path.substr(path.rfind('/') + 1);
-    if (line != nullptr && line->AsInt(number) && number > 0) {
-      text += StrCat(":", number);
-    }
-  }
-  if (name != nullptr && !name->text().empty()) {
-    text += StrCat(text.empty() ? "" : " ", Cut(name->text(), kMostNameBytes));
-  }
-  return text;
-}
-
-// Returns the frames of a stack, innermost first, one a line:
-// "/home/me/train.py:12 loss".
-std::string LinesOfStack(const PickleValue* frames) {
-  std::string lines;
-  if (frames == nullptr || !frames->is_list()) return lines;
-  const std::vector<PickleValue>& all = frames->items();
-  for (size_t i = 0; i < std::min(all.size(), kMostFrames); ++i) {
-    if (all[i].items().size() > 2 * kMostKeys) continue;
-    if (lines.size() > kMostPathBytes) break;
-    const PickleValue* line = all[i].Find("line");
-    const PickleValue* name = all[i].Find("name");
-    std::string text(Cut(PathOf(all[i]), kMostNameBytes));
-    int64_t number = 0;
-    if (!text.empty() && line != nullptr && line->AsInt(number) && number > 0) {
-      text += StrCat(":", number);
-    }
-    if (name != nullptr && !name->text().empty()) {
-      text +=
-          StrCat(text.empty() ? "" : " ", Cut(name->text(), kMostNameBytes));
-    }
-    std::replace(text.begin(), text.end(), '\n', ' ');
-    if (!lines.empty()) lines += '\n';
-    lines += text.empty() ? "?" : text;
-  }
-  return lines;
-}
-
 // Converts a segment whose blocks cover it. One whose sizes do not add up is
 // ended, or filled, by a free block, and a block without a size is not shown.
 RecordedSegment SegmentFor(const PickleValue& item, int64_t reserved,
@@ -271,32 +183,6 @@ RecordedSegment SegmentFor(const PickleValue& item, int64_t reserved,
   add({.bytes = reserved - at});
   return segment;
 }
-
-// The texts of stacks. One that many events share is spelled out once.
-class StackTexts {
- public:
-  struct Ids {
-    uint32_t name = 0;
-    uint32_t stack = 0;
-  };
-
-  Ids Of(const PickleValue* frames, RecordingNames& names) {
-    // Only what the reader keeps has an address that stays its own.
-    const bool kept =
-        frames != nullptr && frames->is_list() && frames->node().kept;
-    if (kept) {
-      const auto found = ids_.find(&frames->node());
-      if (found != ids_.end()) return found->second;
-    }
-    const Ids ids{names.Intern(NameOfStack(frames)),
-                  names.InternStack(LinesOfStack(frames))};
-    if (kept) ids_.emplace(&frames->node(), ids);
-    return ids;
-  }
-
- private:
-  std::unordered_map<const PickleNode*, Ids> ids_;
-};
 
 // Results of the first pass for one device.
 struct Device {
