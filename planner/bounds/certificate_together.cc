@@ -15,7 +15,7 @@ constexpr size_t kMostPairs = 6;
 constexpr int kLongestRun = 16;
 // Of a program too large for CBC: a tree is grown instead of adding a window that
 // raises the LP by less than this part of the way to the best plan.
-constexpr int64_t kLeastRiseTogether = 32;
+constexpr int64_t kRiseParts = 32;
 
 }  // namespace
 
@@ -201,8 +201,7 @@ void Certificate::Combine(int64_t incumbent_ns, int64_t ticks,
     }
     const bool small_rise =
         !lacks && together_is_large_ && incumbent_ns >= 0 &&
-        chosen_ns - together_ns_ <
-            (incumbent_ns - together_ns_) / kLeastRiseTogether;
+        chosen_ns - together_ns_ < (incumbent_ns - together_ns_) / kRiseParts;
     if (chosen == kNoOp || small_rise) {
       together_grows_ = false;
       continue;

@@ -21,10 +21,9 @@ constexpr size_t kMostExecsPerOp = 100;
 // Execs of one reduction.
 constexpr size_t kMostExecs = 1000;
 
-class Unwinding {
+class Unwinder {
  public:
-  Unwinding(const Problem& problem, const UnwindOptions& options,
-            Effort& effort)
+  Unwinder(const Problem& problem, const UnwindOptions& options, Effort& effort)
       : problem_(problem),
         options_(options),
         effort_(effort),
@@ -548,7 +547,7 @@ class Unwinding {
 
 std::vector<OpId> Unwind(const Problem& problem, const UnwindOptions& options,
                          Effort& effort) {
-  return Unwinding(problem, options, effort).Run();
+  return Unwinder(problem, options, effort).Run();
 }
 
 }  // namespace reprise::planner
