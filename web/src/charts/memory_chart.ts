@@ -249,7 +249,9 @@ function drawOver(u: uPlot, data: MemoryData, palette: Palette): void {
   const {ctx} = u;
   ctx.save();
   clip(u);
-  for (const section of data.sections) boundary(u, section, palette);
+  data.sections.forEach((section, i) => {
+    boundary(u, section, data.sections[i + 1], palette);
+  });
   if (data.whatIfBudgetBytes > 0) hairline(u, data.whatIfBudgetBytes, palette.whatif, [2, 3]);
   if (data.budgetBytes > 0) {
     hairline(u, data.budgetBytes, palette.budget, []);
@@ -259,8 +261,8 @@ function drawOver(u: uPlot, data: MemoryData, palette: Palette): void {
   ctx.restore();
 }
 
-/** Where a part of the step begins, and its name above. */
-function boundary(u: uPlot, section: Section, palette: Palette): void {
+/** Where a part of the step begins, and its name above if there is room before the next one. */
+function boundary(u: uPlot, section: Section, next: Section | undefined, palette: Palette): void {
   const {ctx, bbox} = u;
   const x = Math.round(u.valToPos(section.at, 'x', true)) + 0.5;
   if (x > bbox.left + bbox.width) return;
@@ -277,8 +279,10 @@ function boundary(u: uPlot, section: Section, palette: Palette): void {
   ctx.font = scaled(palette.font);
   ctx.textAlign = 'left';
   ctx.textBaseline = 'top';
-  if (x >= bbox.left) {
-    outlined(ctx, section.name, x + 4 * devicePixelRatio, 2, palette.soft, palette.card);
+  const at = x + 4 * devicePixelRatio;
+  const end = next ? u.valToPos(next.at, 'x', true) : Infinity;
+  if (x >= bbox.left && at + ctx.measureText(section.name).width <= end) {
+    outlined(ctx, section.name, at, 2, palette.soft, palette.card);
   }
 }
 

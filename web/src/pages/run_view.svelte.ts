@@ -34,6 +34,7 @@ export class RunView extends WithSession {
 
   #moving = false;
   #firstBudget = '';
+  #planId = '';
 
   constructor(runId: string) {
     super(runId);
@@ -152,6 +153,13 @@ export class RunView extends WithSession {
     const {plan, explanation, explanationWhy} = this.session;
     // What the plan was made for comes with its explanation.
     if (plan === undefined || (explanation === undefined && explanationWhy === '')) return;
+    const another = this.#planId !== '' && this.#planId !== plan.planId;
+    this.#planId = plan.planId;
+    // The job has taken the what-if: it is the plan of the run now.
+    if (another && wanted !== '' && plan.budget === wanted) {
+      untrack(() => place.update({budget: undefined}));
+      return;
+    }
     // Chosen before there was a plan: the plan has it.
     if (wanted !== '' && this.#firstBudget === wanted) {
       this.#firstBudget = '';

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/**
+ * A real training under `reprise run`, without a budget, from its first step to its end: its
+ * captured step on every page, a budget sent from there while it trains, the verdict, another
+ * budget. `PICTURES=FOLDER` keeps pictures.
+ */
+import {spawn, type ChildProcess} from 'node:child_process';
+import {existsSync} from 'node:fs';
+import {dirname, join} from 'node:path';
+import {fileURLToPath} from 'node:url';
+import type {Browser, Locator, Page} from 'playwright-core';
+import {afterAll, beforeAll, expect, onTestFinished, test, vi} from 'vitest';
+import {Standing, type Run} from '../../web/src/gen/reprise/v1/query_pb';
+import {formatBytes} from '../../web/src/format/units';
+import {openPage, startBrowser} from './browser';
+import {startDaemon, type Daemon} from './daemon';
+import {clients} from './job';
+
+const ROOT = fileURLToPath(new URL('../..', import.meta.url));
+const NAME = 'a small network';
+/** Of a machine that does much else. */
+const LONG = {timeout: 150_000, interval: 200};
+
+let daemon: Daemon;
+let browser: Browser;
+let job: ChildProcess;
+let runId = '';
+let said = '';
+let out = '';
+
+beforeAll(async () => {
+  [daemon, browser] = await Promise.all([startDaemon(), startBrowser()]);
+  job = start();
+  await vi.waitUntil(async () => {
+    const {runs} = await clients(daemon).query.listRuns({});
+    alive();
+    runId = runs[0]?.runId ?? '';
+    return runs[0]?.graphId;
+  }, LONG);
+}, 200_000);
+
+afterAll(async () => {
+  // Its input ends, and so does it.
+  job?.stdin?.end();
+  if (job && job.exitCode === null) await new Promise((resolve) => job.once('close', resolve));
+  await browser?.close();
+  await daemon?.remove();
+});
+
+/** `reprise run -- python real_job.py`, without a budget. */
+function start(): ChildProcess {
+  const python = process.env['REPRISE_PYTHON'] ?? `${ROOT}.venv/bin/python`;
+  const agent = process.env['REPRISE_AGENT'] ?? `${ROOT}build/lib/libreprise_agent.so`;
+  const built = process.env['REPRISED'] ?? `${ROOT}build/bin/reprised`;
+  const reprise = join(dirname(built), 'reprise');
+  for (const file of [python, agent, reprise]) {
+    if (!existsSync(file)) throw new Error(`${file}: is not there; run scripts/build`);
+  }
+  const command = ['run', '--name', NAME, '--', python, `${ROOT}tests/e2e/real_job.py`];
+  const started = spawn(reprise, command, {
+    env: {
+      ...process.env,
+      PYTHONPATH: `${ROOT}clients/python/src`,
+      REPRISE_AGENT: agent,
+      REPRISE_SOCKET: daemon.socket,
+      XDG_STATE_HOME: join(daemon.folder, 'state'),
+    },
+    stdio: ['pipe', 'pipe', 'pipe'],
+  });
+  started.stdout.on('data', (part: Buffer) => void (out += part.toString()));
+  started.stderr.on('data', (part: Buffer) => void (said += part.toString()));
+  return started;
+}
+
+function alive(): void {
+  if (job.exitCode !== null) throw new Error(`the job ended with ${job.exitCode}: ${said}`);
+}
+
+/** The run as the server has it. */
+async function run(): Promise<Run> {
+  alive();
+  return clients(daemon).query.getRun({runId});
+}
+
+async function open(path: string): Promise<Page> {
+  const {page, problems} = await openPage(browser, {width: 1440});
+  page.setDefaultTimeout(LONG.timeout);
+  onTestFinished(async () => {
+    await page.close();
+    expect(problems).toEqual([]);
+  });
+  await page.goto(daemon.link(path));
+  return page;
+}
+
+const region = (page: Page, name: string): Locator => page.getByRole('region', {name, exact: true});
+const textOf = (page: Page, name: string): Promise<string | null> =>
+  region(page, name).textContent();
+
+/** Wide and narrow, one of them dark: no wider than the screen. */
+async function fits(page: Page, name: string, dark: 1440 | 390): Promise<void> {
+  for (const width of [1440, 390]) {
+    await page.emulateMedia({colorScheme: width === dark ? 'dark' : 'light'});
+    await page.setViewportSize({width, height: 900});
+    const wide = (): Promise<number> => page.evaluate(() => document.documentElement.scrollWidth);
+    await expect.poll(wide, {...LONG, message: `${name}, ${width} px`}).toBe(width);
+    const folder = process.env['PICTURES'];
+    if (!folder) continue;
+    await page.waitForTimeout(300);
+    await page.screenshot({path: `${folder}/${name}-${width}.png`, fullPage: true});
+  }
+}
+
+// The tests follow each other as the job goes on.
+
+test('a job without a budget has its captured step on the page of the run', async () => {
+  const page = await open(`/runs/${runId}`);
+
+  await page.getByText('No plan yet: choose a budget below').waitFor();
+  const peak = region(page, 'At the peak');
+  await peak.getByText('0.up.aten.addmm.default').waitFor();
+  expect(await peak.textContent()).toMatch(/[\d.]+ MiB in \d+ storages/);
+  await expect.poll(() => textOf(page, 'Steps'), LONG).toMatch(/\d+ steps, 0 under a plan/);
+  expect(await textOf(page, 'The job')).toContain('none until a budget is given');
+  await fits(page, 'real-run', 390);
+}, 200_000);
+
+test('its graph has the operators of the program, by module', async () => {
+  const page = await open(`/runs/${runId}/graph`);
+  const map = region(page, 'Step graph');
+
+  await map.getByText(/^\d{3} ops; [\d.]+ MiB kept for the backward pass/).waitFor();
+  await map.getByRole('application').focus();
+  await page.keyboard.press('ArrowRight');
+
+  const chosen = page.getByRole('status', {name: 'Chosen module'});
+  await expect.poll(() => chosen.textContent(), LONG).toMatch(/1\.0 MiB\s*0\.up\.aten\.addmm/);
+  await fits(page, 'real-graph', 1440);
+}, 200_000);
+
+test('its memory has an owner for every large allocation', async () => {
+  const page = await open(`/runs/${runId}/memory`);
+  const alive = region(page, 'Alive at the instant');
+
+  await alive.getByText('aten.gelu.default').first().waitFor();
+  expect(await textOf(page, 'Memory over the recording')).toMatch(/recorded, peak [\d.]+ MiB/);
+  await alive.getByRole('button', {name: 'by owner'}).click();
+  const owner = alive.getByRole('row').filter({hasText: 'aten.addmm.default'});
+  await expect.poll(() => owner.textContent(), LONG).toMatch(/[\d.]+ MiB/);
+  await fits(page, 'real-memory', 390);
+}, 200_000);
+
+test('it takes a budget from its page, trains under the plan and is validated', async () => {
+  const page = await open(`/runs/${runId}/plan`);
+  const form = region(page, 'Plan');
+  await form.getByText(/[\d.]+ MiB is without a plan/).waitFor();
+  const apply = form.getByRole('button', {name: 'Apply to the running job'});
+
+  // Nothing fits there: the job goes on as it is.
+  await form.getByLabel('Budget, typed').fill('1MiB');
+  await apply.click();
+  await form.getByText(/^Not sent\. Nothing fits in 1\.0 MiB/).waitFor();
+  expect((await run()).planId).toBe('');
+  await fits(page, 'real-plan-none', 1440);
+
+  await form.getByLabel('Budget, typed').fill('0.6x');
+  await apply.click();
+
+  await region(page, 'This plan').getByText('The plan of the run.').waitFor();
+  expect(await textOf(page, 'This plan')).toContain('It fits in');
+  await region(page, 'Decisions')
+    .getByText(/^recomputed: /)
+    .first()
+    .waitFor();
+  await page.getByRole('link', {name: 'Run', exact: true}).click();
+  const verdict = region(page, 'Verdict');
+  await verdict.getByText('validated').waitFor();
+  const text = await verdict.textContent();
+  expect(text).toMatch(/Measured [\d.]+ MiB .*values made again bit for bit equal in \d+ checks?/);
+  expect(text).toMatch(/Recomputed tensors\s*all equal bit for bit in \d+ checks?/);
+  await expect.poll(() => textOf(page, 'Steps'), LONG).toMatch(/all within the budget/);
+  expect(await textOf(page, 'The job')).toContain('tape, since a budget was sent to it');
+  const has = (await run()).verdict!;
+  expect(has.measuredPeakBytes).toBeLessThanOrEqual(has.budgetBytes);
+  expect(has.measuredPeakBytes).toBeLessThan(has.basePeakBytes);
+  await fits(page, 'real-validated', 390);
+}, 400_000);
+
+test('it takes another budget from the slider, which is then the plan of the run', async () => {
+  const before = await run();
+  const page = await open(`/runs/${runId}/plan`);
+  await page.getByRole('slider').focus();
+  for (let i = 0; i < 5; i++) await page.keyboard.press('ArrowRight');
+  await page.getByText('A what-if: the job runs another plan.').waitFor();
+  expect(page.url()).toContain('?budget=');
+
+  await page.getByRole('button', {name: 'Apply to the running job'}).click();
+
+  await region(page, 'This plan').getByText('The plan of the run.').waitFor();
+  await expect.poll(() => page.url(), LONG).not.toContain('budget=');
+  // The verdict speaks of a plan once a step has run under it.
+  const budget = async (): Promise<bigint> => (await run()).verdict!.budgetBytes;
+  await expect.poll(budget, LONG).toBeGreaterThan(before.verdict!.budgetBytes);
+  expect((await run()).planId).not.toBe(before.planId);
+  expect(await textOf(page, 'This plan')).toContain(
+    `It fits in ${formatBytes(Number(await budget()))}`,
+  );
+  await fits(page, 'real-plan', 1440);
+}, 200_000);
+
+test('its graph and its memory are shown with the plan', async () => {
+  const page = await open(`/runs/${runId}/graph`);
+  await region(page, 'Step graph')
+    .getByText(/^\d{3} ops, \d+ run again/)
+    .waitFor();
+  await page.getByRole('link', {name: 'Memory', exact: true}).click();
+  await page.getByRole('button', {name: 'with the plan', pressed: true}).waitFor();
+  await region(page, 'Alive at the instant').getByText('aten.gelu.default').first().waitFor();
+  await fits(page, 'real-memory-planned', 1440);
+}, 200_000);
+
+test('the list of runs says that it finished', async () => {
+  const page = await open('/');
+  const row = page.getByRole('row').filter({hasText: NAME});
+  await row.getByText('running').waitFor();
+
+  job.stdin!.end();
+  await new Promise((resolve) => job.once('close', resolve));
+
+  await row.getByText('finished').waitFor();
+  expect(job.exitCode).toBe(0);
+  expect(out).toMatch(/^stopped after \d+ steps, the loss is a number: True$/m);
+  expect(said).not.toContain('failed');
+  const {runs} = await clients(daemon).query.listRuns({});
+  expect(runs.map(({standing}) => standing)).toEqual([Standing.VALIDATED]);
+  expect(await row.textContent()).toContain('validated');
+  await fits(page, 'real-runs', 390);
+}, 200_000);
