@@ -126,6 +126,16 @@ test('a job without a budget has its captured step on the page of the run', asyn
   await fits(page, 'real-run', 390);
 }, 200_000);
 
+test('its steps are recorded on request', async () => {
+  const page = await open(`/runs/${runId}`);
+  const panel = region(page, 'The job');
+
+  await panel.getByLabel('steps').fill('2');
+  await panel.getByRole('button', {name: 'Record now'}).click();
+
+  await panel.getByText(/^Recorded 2 steps/).waitFor();
+}, 200_000);
+
 test('its graph has the operators of the program, by module', async () => {
   const page = await open(`/runs/${runId}/graph`);
   const map = region(page, 'Step graph');
