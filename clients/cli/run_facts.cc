@@ -14,6 +14,9 @@
 namespace reprise::cli {
 namespace {
 
+// What an eager PyTorch job says that was started without a budget.
+constexpr char kNoExecutor[] = "none until a budget is given";
+
 constexpr size_t kShown = 10;
 
 struct Group {
@@ -133,9 +136,20 @@ void PrintCapabilities(const v1::Run& run, Console& console) {
   // Ranks of a job are alike: print the first one, and others where they
   // differ.
   std::map<std::string, std::string> said;
+  const bool planned = run.verdict().planned_steps() > 0;
   for (const v1::SessionReport& session : run.sessions()) {
-    for (const v1::Capability& one : session.capabilities()) {
+    std::vector<v1::Capability> lines(session.capabilities().begin(),
+                                      session.capabilities().end());
+    std::stable_sort(lines.begin(), lines.end(),
+                     [](const v1::Capability& a, const v1::Capability& b) {
+                       return a.name() < b.name();
+                     });
+    for (const v1::Capability& one : lines) {
       std::string text = one.value();
+      // Said when the job began; a budget came while it ran.
+      if (planned && one.name() == "executor" && text == kNoExecutor) {
+        text = "tape, since a budget was sent to it";
+      }
       if (!one.why().empty()) {
         text += StrCat(text.empty() ? "" : ": ", one.why());
       }

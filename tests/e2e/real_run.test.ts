@@ -5,7 +5,7 @@
  * captured step on every page, a budget sent from there while it trains, the verdict, another
  * budget. `PICTURES=FOLDER` keeps pictures.
  */
-import {spawn, type ChildProcess} from 'node:child_process';
+import {execFileSync, spawn, type ChildProcess} from 'node:child_process';
 import {existsSync} from 'node:fs';
 import {dirname, join} from 'node:path';
 import {fileURLToPath} from 'node:url';
@@ -48,12 +48,13 @@ afterAll(async () => {
   await daemon?.remove();
 });
 
+const built = process.env['REPRISED'] ?? `${ROOT}build/bin/reprised`;
+const reprise = join(dirname(built), 'reprise');
+
 /** `reprise run -- python real_job.py`, without a budget. */
 function start(): ChildProcess {
   const python = process.env['REPRISE_PYTHON'] ?? `${ROOT}.venv/bin/python`;
   const agent = process.env['REPRISE_AGENT'] ?? `${ROOT}build/lib/libreprise_agent.so`;
-  const built = process.env['REPRISED'] ?? `${ROOT}build/bin/reprised`;
-  const reprise = join(dirname(built), 'reprise');
   for (const file of [python, agent, reprise]) {
     if (!existsSync(file)) throw new Error(`${file}: is not there; run scripts/build`);
   }
@@ -71,6 +72,14 @@ function start(): ChildProcess {
   started.stdout.on('data', (part: Buffer) => void (out += part.toString()));
   started.stderr.on('data', (part: Buffer) => void (said += part.toString()));
   return started;
+}
+
+/** What `reprise show` says of the run. */
+function shown(): string {
+  return execFileSync(reprise, ['show', runId], {
+    encoding: 'utf8',
+    env: {...process.env, REPRISE_SOCKET: daemon.socket},
+  });
 }
 
 function alive(): void {
@@ -191,6 +200,7 @@ test('it takes a budget from its page, trains under the plan and is validated', 
   expect(text).toMatch(/Recomputed tensors\s*all equal bit for bit in \d+ checks?/);
   await expect.poll(() => textOf(page, 'Steps'), LONG).toMatch(/all within the budget/);
   expect(await textOf(page, 'The job')).toContain('tape, since a budget was sent to it');
+  expect(shown()).toMatch(/^ {2}executor +tape, since a budget was sent to it$/m);
   const has = (await run()).verdict!;
   expect(has.measuredPeakBytes).toBeLessThanOrEqual(has.budgetBytes);
   expect(has.measuredPeakBytes).toBeLessThan(has.basePeakBytes);
