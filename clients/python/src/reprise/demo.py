@@ -265,8 +265,9 @@ def demonstrate(server: Server, daemon: Daemon, job: Job, budget: str) -> dict[s
     return result
 
 
-def print_verdict(result: dict[str, Any], server: Server) -> None:
-    """Prints the verdict and the address of the dashboard."""
+def print_verdict(result: dict[str, Any], server: Server, *, stays: bool) -> None:
+    """Prints the verdict and where the run is seen: the address of the dashboard if the daemon
+    `stays`, otherwise the command that shows it."""
     print()
     print(result["sentence"])
     if not result["feasible"]:
@@ -276,6 +277,9 @@ def print_verdict(result: dict[str, Any], server: Server) -> None:
     else:
         print("The losses differ from those of the plain job.")
     print()
+    if not stays:
+        print(f"The run is kept; this shows it: reprise serve --data-dir {state_folder()}")
+        return
     # The token is printed on a terminal only, so that no log contains it.
     entry = f"?token={server.token}" if sys.stdout.isatty() else ""
     print(f"Dashboard: {server.url}/runs/{result['run_id']}{entry}", flush=True)
@@ -356,7 +360,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.json:
             print(json.dumps(result), flush=True)
         else:
-            print_verdict(result, server)
+            print_verdict(result, server, stays=not options.no_wait)
         if not options.no_wait:
             signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])
             wait_for_interrupt()
