@@ -186,6 +186,12 @@ StatusOr<v1::Plan> Planning::MakeHere(const v1::PlanRequest& asked,
                                 : Solve(request, hooks, replan, &finished);
   metrics_.CountPlan(Outcome(plan), MillisecondsSince(start) / 1000);
   if (!plan.ok()) return plan;
+  if (!request.run_id().empty()) {
+    RETURN_IF_ERROR(CheckTrusted(*plan));
+  }
+  // A search that somebody ended is no answer for others.
+  RETURN_IF_ERROR(Keep(request, *plan, finished ? "" : name));
+  // Once it is stored: where daemons share a store, each plan has one such line.
   LogInfo("planned",
           StrCat("plan ", plan->plan_id(), " for graph ", plan->graph_id(),
                  request.run_id().empty() ? "" : ", run ", request.run_id(),
@@ -195,11 +201,6 @@ StatusOr<v1::Plan> Planning::MakeHere(const v1::PlanRequest& asked,
            {"plan_id", plan->plan_id()},
            {"budget_bytes", plan->budget_bytes()},
            {"peak_bytes", plan->peak_bytes()}});
-  if (!request.run_id().empty()) {
-    RETURN_IF_ERROR(CheckTrusted(*plan));
-  }
-  // A search that somebody ended is no answer for others.
-  RETURN_IF_ERROR(Keep(request, *plan, finished ? "" : name));
   if (!request.run_id().empty()) hub_.Notify(request.run_id());
   return plan;
 }
