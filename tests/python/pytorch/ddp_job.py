@@ -39,6 +39,18 @@ class Odd(nn.Module):
         return y.sin() if self.rank else y.cos()
 
 
+class Branching(nn.Module):
+    """Another program for large batches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = ResNet((1, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.net(x)
+        return y.sin() if len(x) > 8 else y
+
+
 def _runs_out(*_: object) -> None:
     print("memory runs out", file=sys.stderr)
     raise torch.OutOfMemoryError("too much")
@@ -78,9 +90,19 @@ def _stall() -> None:
     setattr(RankCoordinator, "_await", stalls)  # noqa: B010
 
 
+STEPS = {
+    "shapes": 40, "drop": 24, "leaves": 24, "grows": 30,
+    "larger": 24, "branches": 40, "branches-later": 24,
+}  # fmt: skip
+
+
 def rows_of(mode: str, step: int, rank: int) -> int:
     """Returns the batch size of a step. In mode "shapes" every rank has its own: large ones from
-    the eighth step on, and later some that are larger than any before."""
+    the eighth step on, and later some that are larger than any before. In modes "larger" and
+    "branches" rank 1 alone has large ones, from the eighth step on; in "branches-later" rank 0 has
+    them, too, from step 16 on."""
+    if mode in ("larger", "branches", "branches-later"):
+        return 16 if step > (6 if rank else 14) and (rank or mode == "branches-later") else 8
     if mode != "shapes" or step < 7:
         return 8
     return (20, 12, 24, 16)[(step + rank) % 4] if step > 32 else 8 + 8 * ((step + rank) % 2)
@@ -93,7 +115,11 @@ def main() -> None:
     distributed.init_process_group("gloo", rank=rank, world_size=world)
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    model: nn.Module = Odd(rank) if mode == "odd" else ResNet((1, 1))
+    model: nn.Module = ResNet((1, 1))
+    if mode == "odd":
+        model = Odd(rank)
+    elif mode.startswith("branches"):
+        model = Branching()
     if mode == "alone":
         ranks.TIMEOUT = timedelta(seconds=3)
     meetings = _watch_meetings()
@@ -108,7 +134,7 @@ def main() -> None:
     losses = []
     # What only one rank has: static memory; the batch of the step before, to the middle of a step.
     ballast = [torch.ones(64 << 10)] if mode == "heavy" and rank == 1 else []
-    for step in range({"shapes": 40, "drop": 24, "leaves": 24, "grows": 30}.get(mode, 12)):
+    for step in range(STEPS.get(mode, 12)):
         optimizer.zero_grad()
         rows = rows_of(mode, step, rank)
         if mode == "drop" and step == 6 and rank == 1 and budget != "none":

@@ -2,20 +2,22 @@
 """The ladder of ranks that run the same ops: the same rungs on each, each with one plan.
 
     coordinator = RankCoordinator(session, ranks)
-    coordinator.meet(ended=True)         # after every step; meets the other ranks where it must
-    coordinator.meet(ended=False)        # before every step
-    coordinator.captures                 # is the step that begins captured, on every rank?
+    coordinator.meet()                   # after every step; meets the other ranks where it must
+    coordinator.wants()                  # is the step that begins captured on this rank?
     coordinator.captured(...)            # what this rank has seen of it
 
 Ranks meet when an optimizer has ended a step, at points that all of them compute from what they
-have in common: until the first plan, after a capture, every MEET_EVERY steps, and while a plan is
-under way. When one of them has seen an input that its ladder does not cover, they also meet at the
-beginning of the next so many steps, because whether a step has such an input is known there: no
-other meeting is within a forward. What a rank has to say is in one message, so a meeting is one
-collective, and nobody waits for a server but the rank that asked it.
+have in common: until the first plan, after a capture of all, every MEET_EVERY steps, and while a
+plan is under way. No meeting is within a forward. What a rank has to say is in one message, so most
+meetings are one collective, and nobody waits for a server but the rank that asked it.
 
-A capture is of the same step on all ranks, whatever their inputs: structures leave sizes out. The
-rank with the largest input asks for the plan, and all run it or none does. It asks for what all
+The first capture is of the same step on all ranks, whatever their inputs: structures leave sizes
+out. Later a rank that sees an input which its ladder does not cover captures that step by itself,
+and says so at the next meeting. The rung is for the largest input that any rank has captured; a
+rank that has not captured it knows its ops from another size of the same program. Where one knows
+no step of these ops, all capture the next step.
+
+The rank with the largest input asks for the plan, and all run it or none does. It asks for what all
 need: with the static memory of the rank that has most, with shortcuts that all have; and when it
 knows two sizes of the program, for a rung of a larger one (ladder.py). A plan that peaks above the
 budget on any rank is asked for again, with that much less.
@@ -59,26 +61,32 @@ class _Word:
 
     out: str  # why it does not take part any more; empty: it does
     ready: bool  # for the first capture
-    wants: bool  # the step that begins, captured
-    seen: bool  # an input since the last meeting that no rung covers
     tighter: float
     over: dict[int, int]  # by rung: bytes that were measured above the budget
     run: str  # of the server's, which ranks may share
-    structure: str | None = None  # of the step that was captured
+    structure: str = ""  # of the step that was captured since the last meeting; empty: none was
     key: Key | None = None
-    idle_bytes: int = 0
-    shortcuts: frozenset[int] = frozenset()
     replies: dict[int, PlanReply] = field(default_factory=dict)  # by rung, of those it asked for
 
 
 @dataclass(frozen=True, slots=True)
-class _Fresh:
-    """A step this rank has captured, before the others are known to have seen the same."""
+class _Known:
+    """A step that this rank has captured."""
 
     key: Key
+    size: int  # elements of its input here
     graph: CapturedGraph
     left_out: frozenset[str]
     leaks: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """What a rank has to say of a step of which all are to have a plan."""
+
+    idle_bytes: int
+    shortcuts: frozenset[int]
+    is_planned: bool  # another size of it is, on this rank: its shortcuts stay as they are
 
 
 class RankCoordinator:
@@ -88,29 +96,45 @@ class RankCoordinator:
         self._session = session
         self._planning = session.planning
         self._ranks = ranks
-        self.captures = False
-        self._after_capture = False
-        self._watched_until = self._awaited_until = 0
+        self._together = False  # all ranks capture the step that begins
+        self._awaited_until = 0
         self._next = 0  # the step that begins, or will
         self._lost = 0
         self._ended = False
         self._asks: dict[int, int] = {}  # by rung: the rank that asks for its plans
         self._awaited: set[int] = set()  # rungs whose next plan is under way
-        self._fresh: _Fresh | None = None  # local
-        self._seen = False  # local
+        self._fresh: _Known | None = None  # local: captured since the last meeting
 
     # ---- Local ----------------------------------------------------------------------
 
     def captured(self, graph: CapturedGraph, left_out: frozenset[str], leaks: bool) -> None:
-        """The step is over; the others are met when the next one begins. What may take long is done
-        now, by all at once: nobody waits for it at a meeting."""
+        """Keeps what this rank has seen of a step until the next meeting. What may take long is
+        done now: nobody waits for it at a meeting."""
         self._planning.measure_costs(graph)
-        self._fresh = _Fresh(self._session.step.key, graph, left_out, leaks)
+        key = self._session.step.key
+        self._fresh = _Known(key, key.size, graph, left_out, leaks)
 
-    def _wants(self) -> bool:
+    def wants(self) -> bool:
+        """Returns whether this rank captures the step that begins: one that all capture, or the
+        first one since the last meeting with an input that no rung of its ladder covers."""
         session, ladder = self._session, self._planning.ladder
-        room = ladder.room and self._lost < LOST_AT_MOST
-        return room and session.stage is Stage.PLANNED and ladder.wants(session.step.key)
+        if self._together:
+            return True
+        may = bool(ladder.rungs) and ladder.room and self._fresh is None and not self._ended
+        may = may and self._lost < LOST_AT_MOST and session.stage is Stage.PLANNED
+        return may and ladder.wants(session.step.key)
+
+    def _known(self, structure: str) -> _Known | None:
+        """Returns a step of these ops that this rank has captured: the newest one, or the largest
+        that has a rung. None if there is none."""
+        if self._fresh is not None and self._fresh.graph.structure == structure:
+            return self._fresh
+        rungs = self._planning.ladder.rungs
+        same = [r for r in rungs if not r.fitted and r.graph.structure == structure]
+        if not same:
+            return None
+        rung = max(same, key=lambda r: r.own_size)
+        return _Known(rung.key, rung.own_size, rung.graph, rung.left_out, rung.leaks)
 
     def _replies(self, wait_s: float = 0) -> dict[int, PlanReply]:
         """For the rungs this rank asked for; waits for those that are under way."""
@@ -133,77 +157,60 @@ class RankCoordinator:
 
     # ---- Common ---------------------------------------------------------------------
 
-    def meet(self, *, ended: bool) -> None:
-        """Meets the other ranks, if it is time to: at the end of a step (`ended`), or at the
-        beginning of one."""
-        if ended:
-            self.captures = False
-        fresh = self._fresh
+    def meet(self) -> None:
+        """Meets the other ranks at the end of a step, if it is time to."""
         try:
-            if not self._ended and self._is_due(ended):
-                self._meet(ended)
+            if not self._ended and self._is_due():
+                self._meet()
         except RepriseError as error:
-            self.captures = False
-            self._go_alone(f"{error}; this rank is planned by itself", fresh)
+            self._go_alone(f"{error}; this rank is planned by itself")
 
-    def _is_due(self, ended: bool) -> bool:
+    def _is_due(self) -> bool:
         """Returns whether the ranks meet now: the same on all."""
-        rungs = self._planning.ladder.rungs
-        self._next = self._session.step.number + ended
-        if ended:
-            awaits = bool(self._awaited) and self._next <= self._awaited_until
-            return bool(not rungs or self._after_capture or awaits or self._next % MEET_EVERY == 0)
-        self._seen |= self._wants()
-        return bool(rungs) and not self.captures and self._next <= self._watched_until
+        self._next = self._session.step.number + 1
+        awaits = bool(self._awaited) and self._next <= self._awaited_until
+        begins = not self._planning.ladder.rungs or self._together
+        return begins or awaits or self._next % MEET_EVERY == 0
 
-    def _meet(self, ended: bool) -> None:
-        session, ladder, number = self._session, self._planning.ladder, self._next
-        fresh = self._fresh
+    def _meet(self) -> None:
+        session, ladder, fresh = self._session, self._planning.ladder, self._fresh
         words: list[_Word] = self._ranks.meet(
             _Word(
                 out=session.why if session.stage is Stage.PLAIN else "",
                 ready=session.stage is Stage.CAPTURE,
-                wants=not ended and self._wants(),
-                seen=self._seen,
                 tighter=session.startup.notes.tighter,
                 over=self._over_budget(),
                 run=session.agent.run_id,
-                structure=fresh.graph.structure if fresh else None,
+                structure=fresh.graph.structure if fresh else "",
                 key=fresh.key if fresh else None,
-                idle_bytes=fresh.graph.idle_bytes if fresh else 0,
-                shortcuts=fresh.graph.shortcuts if fresh else frozenset(),
                 replies=self._replies(),
             )
         )
-        self._seen, self._fresh = False, None
         outs = [word.out for word in words if word.out]
         if outs:
             self._end(outs[0])
-            return
-        if self._after_capture:
-            # What was wanted was said before there was the rung that this makes.
-            self._after_capture = False
-            self._settle(fresh, words)
-            return
-        replies = {n: r for word in words for n, r in word.replies.items()}
-        self._hold(words)  # first: what was measured was not under the plans that come now
-        if any(reply.kind != "pending" for reply in replies.values()):
-            self._install(replies)
-        if any(word.seen for word in words):
-            self._watched_until = number + MEET_EVERY
-        ready = all(word.ready for word in words)
-        self.captures = self._after_capture = not self._ended and (
-            any(word.wants for word in words) if ladder.rungs else ready
-        )
+        elif self._together:
+            self._together = False
+            self._settle(words)
+        else:
+            replies = {n: r for word in words for n, r in word.replies.items()}
+            self._hold(words)  # first: what was measured was not under the plans that come now
+            if any(reply.kind != "pending" for reply in replies.values()):
+                self._install(replies)
+            if not self._ended and any(word.structure for word in words):
+                self._grow(words)
+            elif not ladder.rungs and not self._ended:
+                self._together = all(word.ready for word in words)
+        self._fresh = None
 
     def _end(self, why: str) -> None:
         self._ended = True
         self._planning.drop(why)
 
-    def _go_alone(self, why: str, fresh: _Fresh | None) -> None:
+    def _go_alone(self, why: str = "") -> None:
         """Plans for this rank alone from now on: the step that it has captured, if it is not
         planned yet, and what it has asked for."""
-        self._ended = True
+        self._ended, self._together, fresh = True, False, self._fresh
         if why:
             self._session.say(why)
         asked = {number for number, rank in self._asks.items() if rank == self._ranks.place}
@@ -211,45 +218,67 @@ class RankCoordinator:
         if fresh is not None and not self._planning.ladder.rungs:
             self._planning.plan(fresh.key, fresh.graph, fresh.left_out, fresh.leaks)
 
-    def _settle(self, fresh: _Fresh | None, words: list[_Word]) -> None:
+    def _settle(self, words: list[_Word]) -> None:
         """Ranks that have captured the same step share a plan; else it is forgotten."""
-        session, ladder = self._session, self._planning.ladder
+        fresh, ladder = self._fresh, self._planning.ladder
         structures = [word.structure for word in words]
-        if fresh is not None and None not in structures:
+        if fresh is not None and "" not in structures:
             same = [n for n, other in enumerate(structures) if other == fresh.graph.structure]
             if len(same) == len(words):
-                self._share(fresh, words)
+                self._grow(words)
                 return
             if not ladder.rungs:
-                self._part(fresh, words, same)
+                self._part(words, same)
                 return
         self._lost += 1
         why = "the ranks did not capture the same step"
         if ladder.rungs:
-            session.say(f"a different kind of step is not planned: {why}")
+            self._session.say(f"a different kind of step is not planned: {why}")
         elif self._lost >= LOST_AT_MOST:
-            self._go_alone(f"{why}: each of them is planned by itself", fresh)
+            self._go_alone(f"{why}: each of them is planned by itself")
 
-    def _part(self, fresh: _Fresh, words: list[_Word], same: list[int]) -> None:
+    def _part(self, words: list[_Word], same: list[int]) -> None:
         """Goes on with the ranks that run the same ops, or alone where there is none."""
         if len(same) == 1:
-            self._go_alone("", fresh)
+            self._go_alone()
             return
         self._ranks = self._ranks.among([self._ranks.members[n] for n in same])
-        self._share(fresh, [words[n] for n in same])
+        self._grow([words[n] for n in same])
 
-    def _share(self, fresh: _Fresh, words: list[_Word]) -> None:
-        """A rung for all, planned for the largest input, and waited for: no other is for it."""
-        session, planning = self._session, self._planning
-        sizes = [word.key.size if word.key is not None else 0 for word in words]
+    def _grow(self, words: list[_Word]) -> None:
+        """A rung for all, of the largest step that a rank has captured and that none is of."""
+        ladder = self._planning.ladder
+        new = [w if w.key and not ladder.has(w.key, w.structure) else None for w in words]
+        sizes = [word.key.size if word and word.key else -1 for word in new]
         owner = sizes.index(max(sizes))
-        key = words[owner].key or fresh.key
-        fresh.graph.only_shortcuts(frozenset.intersection(*(word.shortcuts for word in words)))
-        rung = planning.ladder.share(key, fresh.key.size, fresh.graph, fresh.left_out, fresh.leaks)
-        rung.beside_bytes = max(word.idle_bytes for word in words) - fresh.graph.idle_bytes
+        word = new[owner]
+        if word is None or word.key is None:
+            ladder.wasted()
+            return
+        known = self._known(word.structure)
+        said = None
+        if known is not None:
+            graph = known.graph
+            said = _Share(graph.idle_bytes, graph.shortcuts, known is not self._fresh)
+        shares: list[_Share | None] = self._ranks.meet(said, PLAN)
+        every = [share for share in shares if share is not None]
+        shortcuts = frozenset.intersection(*(share.shortcuts for share in every))
+        fit = all(share.shortcuts == shortcuts or not share.is_planned for share in every)
+        if known is None or len(every) < len(shares) or not fit:
+            self._lost += 1
+            self._together = self._lost < LOST_AT_MOST
+            return
+        known.graph.only_shortcuts(shortcuts)
+        rung = ladder.share(word.key, known.size, known.graph, known.left_out, known.leaks)
+        rung.beside_bytes = max(share.idle_bytes for share in every) - known.graph.idle_bytes
+        self._submit(rung, owner, min(word.tighter for word in words))
+
+    def _submit(self, rung: Rung, owner: int, tighter: float) -> None:
+        """Asks for the plan of a rung that all ranks have, and waits for it: no other is for it."""
+        session, planning = self._session, self._planning
         self._asked(rung, owner)
         if self._asks_for(rung):
-            session.startup.notes.tighter = min(word.tighter for word in words)
+            session.startup.notes.tighter = tighter
             planning.submit(rung)
         self._fit_ahead(rung, owner)
         if session.stage is Stage.CAPTURE:

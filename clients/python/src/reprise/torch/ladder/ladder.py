@@ -122,6 +122,18 @@ class Ladder:
             Rung(self._next_number, key, key.size, graph, left_out, leaks, own_size, shared=True)
         )
 
+    def has(self, key: Key, structure: str) -> bool:
+        """Returns whether there is a rung of a captured step with this input and these ops."""
+        return any(
+            r.key == key and r.graph.structure == structure and not r.fitted for r in self.rungs
+        )
+
+    def wasted(self) -> None:
+        """Notes a capture that came upon a step that has a rung."""
+        self.captures += 1
+        self._wasted += 1
+        self._mismatches = self._in_a_row = 0
+
     def sketched(self, key: Key, graph: CapturedGraph) -> Rung:
         """Adds the rung of a step of which only the shapes are known, and returns it. The first one
         captured takes its place."""

@@ -47,7 +47,7 @@ class Action(Enum):
 
     # Capturing a step, if what is named agrees.
     CAPTURE_IF_WATCHED = "capture it if a job without a budget is still to be captured"
-    CAPTURE_IF_RANKS_DO = "capture it if all ranks do"
+    CAPTURE_IF_RANKS_DO = "capture it if all ranks do, or if no plan of theirs is for its input"
     CAPTURE_IF_CHANGED = "capture it if it may differ from the one that was refused"
     CAPTURE_IF_NEW = "capture it if no plan is for its input"
     # Where a job goes.

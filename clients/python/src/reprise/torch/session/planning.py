@@ -162,15 +162,13 @@ class Planning:
     def meet(self) -> None:
         """Meets the other ranks at the end of a step, if it is time to."""
         if self.coordinator is not None:
-            self.coordinator.meet(ended=True)
+            self.coordinator.meet()
 
     def ask(self) -> None:
         """Takes plans, between steps. Waits for the first one, and for one that the step which
         begins cannot do without if it is to keep its budget; takes any other when it is there."""
         if self.coordinator is not None:
-            self.coordinator.meet(ended=False)
-        if self.coordinator is not None:
-            return
+            return  # it has met the others when the last step ended
         session = self._session
         needed = self.ladder.lacks(session.step.key)
         for rung in [r for r in self.ladder.rungs if r.open]:

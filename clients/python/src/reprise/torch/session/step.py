@@ -140,7 +140,7 @@ class Step:
                 return session.watched.wants()
             if action is Action.CAPTURE_IF_RANKS_DO:
                 ranks = session.planning.coordinator
-                return ranks is not None and ranks.captures
+                return ranks is not None and ranks.wants()
             if action is Action.CAPTURE_IF_CHANGED:
                 return session.retry.wants(self.key)
             if action is Action.CAPTURE_IF_NEW:
