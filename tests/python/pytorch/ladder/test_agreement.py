@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks that see other inputs and other ops than each other, at random, meet at the same points and
+have the same rungs. Each rank is a thread; server, capture and executor are made up."""
+
+from __future__ import annotations
+
+import random
+import threading
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from reprise.agent import PlanReply
+from reprise.torch.ladder import ladder as ladder_module
+from reprise.torch.ladder.coordination import RankCoordinator
+from reprise.torch.ladder.ladder import Ladder
+from reprise.torch.ladder.rung import Key, Rung
+from reprise.torch.policy.stage import Stage
+
+STEPS = 70
+BUDGET = 100
+SIZES = (2, 2, 2, 3, 5, 8)
+
+
+class Room:
+    """Where ranks meet: nobody goes on before all have come, and for the same."""
+
+    def __init__(self, count: int) -> None:
+        self._barrier = threading.Barrier(count, timeout=20)
+        self._values: list[Any] = [None] * count
+        self.meetings = 0
+
+    def meet(self, place: int, value: Any, what: str) -> list[Any]:
+        self._values[place] = (what, value)
+        self._barrier.wait()
+        found = list(self._values)
+        self._barrier.wait()
+        assert len({what for what, _ in found}) == 1, found
+        self.meetings += place == 0
+        return [value for _, value in found]
+
+
+class Rooms:
+    """The rooms of a job, one for each group of ranks."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._rooms: dict[tuple[int, ...], Room] = {}
+
+    def of(self, members: tuple[int, ...]) -> Room:
+        with self._lock:
+            return self._rooms.setdefault(members, Room(len(members)))
+
+
+class MadeUpRanks:
+    """`Ranks` over threads."""
+
+    def __init__(self, rooms: Rooms, rank: int, members: tuple[int, ...]) -> None:
+        self._rooms, self.rank, self.members = rooms, rank, members
+        self.place, self.count = members.index(rank), len(members)
+
+    def meet(self, value: Any, what: str = "a step") -> list[Any]:
+        return self._rooms.of(self.members).meet(self.place, value, what)
+
+    def among(self, members: list[int]) -> MadeUpRanks:
+        return MadeUpRanks(self._rooms, self.rank, tuple(members))
+
+
+@dataclass(eq=False)
+class MadeUpGraph:
+    """As much of a captured graph as ranks agree about."""
+
+    structure: str
+    shortcuts: frozenset[int]
+    idle_bytes: int = 7
+    storages: tuple[Any, ...] = ()
+    measured_peak_bytes: int = 1
+
+    def only_shortcuts(self, numbers: frozenset[int]) -> None:
+        self.shortcuts &= numbers
+
+
+@dataclass(eq=False)
+class MadeUpPlanning:
+    """A server that answers late, refuses, or has a plan that does not run here, at random."""
+
+    job: MadeUpJob
+    draw: random.Random
+    wait_s: float = 4.0
+    ladder: Ladder = field(default_factory=Ladder)
+    alone: bool = False
+    polls: dict[int, int] = field(default_factory=dict)
+    plans: int = 0
+
+    def measure_costs(self, graph: Any) -> None:
+        pass
+
+    def submit(self, rung: Rung, message: Any = None) -> None:
+        rung.request_id = self.polls[rung.number] = self.draw.choice((1, 2, 9))
+
+    def needs_more(self, rung: Rung, more_bytes: int) -> bool:
+        self.submit(rung)
+        return True
+
+    def reply(self, rung: Rung, wait_s: float = 0) -> PlanReply:
+        self.polls[rung.number] -= 1
+        if self.polls[rung.number] != 0:
+            return PlanReply("pending")
+        if self.draw.random() < 0.1:
+            return PlanReply("refused", why="nothing fits")
+        self.plans += 1
+        plan: Any = SimpleNamespace(
+            plan_number=self.plans, feasible=True, budget_bytes=BUDGET, peak_bytes=BUDGET
+        )
+        return PlanReply("plan", plan)
+
+    def take(self, rung: Rung, reply: PlanReply) -> bool:
+        rung.refused = rung.refused or reply.why
+        return rung.tape is not None
+
+    def prepared(self, rung: Rung, plan: Any) -> Any:
+        if self.draw.random() < 0.05:
+            return "another version"
+        return SimpleNamespace(plan=plan, tape=object(), remove=lambda: None)
+
+    def apply(self, rung: Rung, planned: Any) -> None:
+        rung.planned, self.job.stage = planned, Stage.PLANNED
+
+    def reject(self, plan: Any, why: str) -> None:
+        pass
+
+    def drop(self, why: str) -> None:
+        self.job.stage, self.job.why = Stage.PLAIN, why
+
+    def plan(self, key: Key, graph: Any, left_out: frozenset[str], leaks: bool) -> None:
+        self.ladder.add(key, graph, left_out, leaks)
+
+    def go_alone(self, asked: set[int]) -> None:
+        self.alone = True
+
+
+class MadeUpJob:
+    """One rank's session."""
+
+    def __init__(self, rank: int, seed: int, *, exceeds: bool) -> None:
+        self.agent: Any = SimpleNamespace(run_id="run")
+        self.stage, self.why = Stage.CAPTURE, ""
+        self.step: Any = SimpleNamespace(number=0, key=None)
+        self.startup: Any = SimpleNamespace(notes=SimpleNamespace(tighter=1.0))
+        draw = random.Random(f"{seed} {rank}")
+        self.measured: Any = SimpleNamespace(
+            peak_under=lambda rung: BUDGET + (rank == 1 and rung % 2 and exceeds)
+        )
+        self.planning = MadeUpPlanning(self, draw)
+
+    def say(self, text: str) -> None:
+        pass
+
+
+def train(job: MadeUpJob, coordinator: RankCoordinator, inputs: list[tuple[str, int]]) -> None:
+    planning = job.planning
+    for number, (structure, size) in enumerate(inputs, start=1):
+        job.step.number, job.step.key = number, Key(("x",), ((size,),))
+        if planning.alone:
+            return
+        captures = job.stage is not Stage.PLAIN and coordinator.wants()
+        if captures:
+            shortcuts = frozenset(n for n in range(4) if planning.draw.random() < 0.9)
+            graph: Any = MadeUpGraph(structure, shortcuts)
+            if planning.draw.random() < 0.9:  # else something of the program was in the way
+                coordinator.captured(graph, frozenset(), leaks=False)
+        elif job.stage is Stage.PLANNED:
+            rung = planning.ladder.pick(job.step.key)
+            if rung is not None:
+                planning.ladder.after(rung, rung.graph.structure == structure)
+        coordinator.meet()
+
+
+def inputs_of(draw: random.Random, ranks: int) -> list[list[tuple[str, int]]]:
+    """By rank: the ops and the input size of each step. Either may be the same on all ranks; the
+    first steps are, in half of the jobs."""
+    same_ops, same_sizes = draw.random() < 0.5, draw.random() < 0.3
+    begins_alike = draw.choice((0, 5))
+    rare = draw.choice((0.0, 0.1, 0.5))
+    ops = ["b" if draw.random() < rare else "a" for _ in range(STEPS)]
+    sizes = [draw.choice(SIZES) for _ in range(STEPS)]
+    found = []
+    for _ in range(ranks):
+        own_ops = [one if same_ops or draw.random() > rare else "b" for one in ops]
+        own_sizes = [one if same_sizes else draw.choice(SIZES) for one in sizes]
+        steps = list(zip(own_ops, own_sizes, strict=True))
+        found.append([("a", 2)] * begins_alike + steps[begins_alike:])
+    return found
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_ranks_that_see_anything_meet_at_the_same_points_and_have_the_same_rungs(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ladder_module, "fitted", lambda points, size: {"size": size})
+    draw = random.Random(seed)
+    count = draw.choice((2, 2, 3, 4))
+    rooms, everybody = Rooms(), tuple(range(count))
+    exceeds = draw.random() < 0.3
+    jobs = [MadeUpJob(rank, seed, exceeds=exceeds) for rank in everybody]
+    coordinators: list[RankCoordinator] = []
+    for rank, job in enumerate(jobs):
+        ranks: Any = MadeUpRanks(rooms, rank, everybody)
+        session: Any = job
+        coordinators.append(RankCoordinator(session, ranks))
+    failed: list[BaseException] = []
+
+    def run(rank: int, inputs: list[tuple[str, int]]) -> None:
+        try:
+            train(jobs[rank], coordinators[rank], inputs)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [
+        threading.Thread(target=run, args=(rank, inputs))
+        for rank, inputs in enumerate(inputs_of(draw, count))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert not failed, failed
+    classes: dict[tuple[int, ...], list[Any]] = {}
+    for rank, job in enumerate(jobs):
+        if not job.planning.alone:
+            rungs = [
+                (r.number, r.key, r.size, r.graph.structure, r.fitted, r.tape is None)
+                for r in job.planning.ladder.rungs
+            ]
+            members: Any = coordinators[rank]._ranks.members
+            classes.setdefault(members, []).append((job.stage is Stage.PLAIN, rungs))
+    for words in classes.values():
+        assert all(word == words[0] for word in words), words
