@@ -41,7 +41,7 @@ void ApplyCommand::Define(CommandLine& line) {
       "The job keeps running and takes the plan between two steps; one "
       "without a\nplan captures its next step first. Eager PyTorch jobs of one "
       "process can; others\n(torch.compile, JAX, TensorFlow, several ranks) "
-      "refuse, and it is said why.\nExits with 3 when nothing fits: then "
+      "refuse, and it is said why.\nExits with 3 when no plan fits: then "
       "nothing was sent, and the plan stays.\n\n"
       "Example:\n  reprise apply latest --budget 0.5x");
 }

@@ -40,7 +40,7 @@ std::string CurveTable(const std::vector<v1::TradeoffPoint>& points) {
     text += StrCat("  ", Right(FormatBytes(p.budget_bytes()), 10));
     text +=
         needed > p.budget_bytes()
-            ? StrCat("  nothing fits: op ", p.infeasible().blocking_op(), " ",
+            ? StrCat("  no plan fits: op ", p.infeasible().blocking_op(), " ",
                      p.infeasible().blocking_op_name(), " needs at least ",
                      formats::FormatBytesUp(needed), "\n")
             : "  no plan found\n";

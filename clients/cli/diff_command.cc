@@ -63,7 +63,7 @@ StatusOr<formats::PeakSide> SideOfPlanFile(const std::string& path,
   }
   if (!read->plan.feasible()) {
     return FailedPrecondition(
-        StrCat(path, ": says that nothing fits and holds no schedule; compare ",
+        StrCat(path, ": says that no plan fits and holds no schedule; compare ",
                *graph_path, " instead"));
   }
   ASSIGN_OR_RETURN(const CheckedPlan checked,

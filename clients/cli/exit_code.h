@@ -11,7 +11,7 @@ enum ExitCode {
   kDone = 0,
   kFailed = 1,
   kUsage = 2,
-  kNoPlan = 3,       // proven: nothing fits in the budget
+  kNoPlan = 3,       // proven: no plan fits in the budget
   kUnreachable = 4,  // there is no server
   kTimedOut = 5,     // the time limit was reached without a plan
   kInterrupted = 130,

@@ -44,8 +44,8 @@ class ExplainCommand : public Command {
 };
 
 void ExplainCommand::Define(CommandLine& line) {
-  Verb& verb = line.AddVerb("explain",
-                            "Say why a plan is as it is, or why nothing fits");
+  Verb& verb =
+      line.AddVerb("explain", "Say why a plan is as it is, or why none fits");
   verb.Add("TARGET", target_,
            "A plan (file or id), or a step graph with --budget",
            {.required = true, .completes = Completes::kFiles});
@@ -56,7 +56,7 @@ void ExplainCommand::Define(CommandLine& line) {
            {.shows_default = true, .range = {{1, 1000}}});
   flags_.Define(verb, /*with_strategy=*/true);
   verb.Footer(
-      "Exits with 3 when it is proven that nothing fits.\n\n"
+      "Exits with 3 when it is proven that no plan fits.\n\n"
       "Example:\n  reprise explain resnet.graph.json --budget 0.5x");
 }
 

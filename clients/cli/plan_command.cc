@@ -71,7 +71,7 @@ void PlanCommand::Define(CommandLine& line) {
   verb.Flag("--explain,!--no-explain", explain_,
             "Say why as well, as `reprise explain` does");
   verb.Footer(
-      "Exits with 3 when it is proven that nothing fits.\n\n"
+      "Exits with 3 when it is proven that no plan fits.\n\n"
       "Example:\n  reprise plan resnet.graph.json --budget 0.5x");
 }
 

@@ -101,7 +101,7 @@ Status ShowGraph(const std::string& path, const Globals& globals,
                       "; step ", FormatDuration(report.evaluation.time_ns)));
   if (smallest.blocking_op != planner::kNoOp) {
     console.Line(
-        StrCat("  nothing fits in less than ",
+        StrCat("  no plan fits in less than ",
                formats::FormatBytesUp(smallest.smallest_budget_bytes), ": op ",
                smallest.blocking_op, " ",
                graph.ops[static_cast<size_t>(smallest.blocking_op)].name,

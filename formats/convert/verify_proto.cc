@@ -148,8 +148,9 @@ class Verifier {
       const std::string least =
           StrCat(plan_.infeasible().smallest_budget_bytes(), " bytes");
       return checked
-                 ? StrCat("Proven: nothing fits in less than ", least, ".")
-                 : StrCat("Not proven here: that nothing fits in less than ",
+                 ? StrCat("Proven: no plan of this executor fits in less than ",
+                          least, ".")
+                 : StrCat("Not proven here: that no plan fits in less than ",
                           least, " is the solver's word.");
     }
     const std::string walked =
@@ -158,8 +159,9 @@ class Verifier {
     const std::string bound = FormatPercent(plan_.bound());
     if (found_.proven_optimal()) return walked + " Proven: none is faster.";
     if (checked) {
-      return StrCat(walked, " Proven: every schedule adds at least ", bound,
-                    ".");
+      return StrCat(walked,
+                    " Proven: every schedule of this executor adds at least ",
+                    bound, ".");
     }
     if (found_.bound_proof() == v1::BOUND_PROOF_NONE) {
       return walked + " No bound is claimed.";
@@ -169,8 +171,9 @@ class Verifier {
                                     static_cast<double>(base_ns_)
                               : 0;
     return StrCat(
-        walked, " Not proven here: that every schedule adds at least ", bound,
-        " is the solver's word; ", FormatPercent(proven), " is proven.");
+        walked,
+        " Not proven here: that every schedule of this executor adds at least ",
+        bound, " is the solver's word; ", FormatPercent(proven), " is proven.");
   }
 
   const v1::Plan& plan_;

@@ -352,7 +352,7 @@ StatusOr<v1::Addresses> DrawPlan(const StoredPlan& plan,
                                  View view) {
   if (plan.schedule.empty()) {
     return NotFound(StrCat("plan ", plan.proto.plan_id(),
-                           " has no schedule: nothing fits its budget"));
+                           " has no schedule: no plan fits its budget"));
   }
   std::vector<planner::MemoryPoint> points;
   RETURN_IF_ERROR(

@@ -38,7 +38,7 @@ TEST(CurveText, HasALinePerBudget) {
   EXPECT_EQ(std::count(table.begin(), table.end(), '\n'), 5);
   EXPECT_THAT(table, HasSubstr("4.0 KiB"));
   EXPECT_THAT(table, HasSubstr("+10.0 %"));
-  EXPECT_THAT(table, HasSubstr("nothing fits: op 7 mm needs at least 2.0 KiB"));
+  EXPECT_THAT(table, HasSubstr("no plan fits: op 7 mm needs at least 2.0 KiB"));
 }
 
 TEST(CurveText, ThePictureFitsATerminal) {
