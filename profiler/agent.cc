@@ -57,6 +57,7 @@ Agent *EnsureAgent() {
 bool SetWindow(Agent *agent, uint32_t kinds, uint64_t steps) {
   __atomic_store_n(&agent->window.kinds, kinds, __ATOMIC_RELAXED);
   agent->window.steps_left = steps;
+  agent->window.step_begun = false;
   agent->outgoing.capabilities = true;
   return BeginDeviceWindow(agent, agent->window.paused != 0 ? 0 : kinds);
 }

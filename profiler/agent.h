@@ -78,6 +78,7 @@ struct Window {
   uint32_t kinds;       // those asked for; 0: closed. Atomic
   uint32_t paused;      // atomic
   uint64_t steps_left;  // 0: until it is ended explicitly
+  bool step_begun;      // a step has begun since it was opened
 };
 
 struct Agent {

@@ -19,9 +19,12 @@ namespace {
 constexpr uint64_t kStartWait = kSecond;
 constexpr uint64_t kStopWait = kSecond;
 
+// Counts the step that ends because another begins. A step in which the window
+// was opened, by a call that found the command between two steps or in the
+// middle of one, did not begin within the window and is not counted.
 void CountWindowStep(Agent *agent) {
   Window &window = agent->window;
-  if (window.kinds == 0 || window.steps_left == 0) return;
+  if (window.kinds == 0 || window.steps_left == 0 || !window.step_begun) return;
   if (--window.steps_left == 0) SetWindow(agent, 0, 0);
 }
 
@@ -109,6 +112,8 @@ REPRISE_EXPORT void reprise_step(uint64_t step) {
   }
   CountWindowStep(agent);
   TakeTurn(agent, now);
+  // Afterwards: this turn may open the window, for the step that begins here.
+  agent->window.step_begun = true;
   agent->control.Release();
 }
 

@@ -365,6 +365,30 @@ TEST_F(SessionTest, AWindowFollowsCallsAndCommands) {
   ASSERT_TRUE(Stepping([] { return reprise_window_kinds() == 0; }));
 }
 
+TEST_F(SessionTest, AWindowThatOpensBetweenTwoStepsHasAllOfItsSteps) {
+  Collector collector(socket_, shelf_);
+  Start();
+  reprise_step(1);
+
+  // A poll for a plan takes the command.
+  collector.Send(REPRISE_MSG_COMMAND,
+                 CommandBody(REPRISE_COMMAND_WINDOW_BEGIN, 7, /*steps=*/2));
+  reprise_plan plan = {};
+  plan.struct_size = sizeof plan;
+  for (int polls = 0; polls < 10'000 && reprise_window_kinds() == 0; ++polls) {
+    reprise_plan_poll(/*request_id=*/1, /*have_plan_id=*/0, &plan);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  ASSERT_EQ(reprise_window_kinds(), 7u);
+
+  reprise_step(2);
+  EXPECT_EQ(reprise_window_kinds(), 7u);
+  reprise_step(3);
+  EXPECT_EQ(reprise_window_kinds(), 7u);
+  reprise_step(4);
+  EXPECT_EQ(reprise_window_kinds(), 0u);
+}
+
 TEST_F(SessionTest, UnknownMessagesAndLongerBodiesOfANewerCollectorAreFine) {
   Collector collector(socket_, shelf_);
   Start();

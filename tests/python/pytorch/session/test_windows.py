@@ -21,25 +21,27 @@ def _removed() -> Iterator[None]:
 
 
 class CountingAgent(LocalAgent):
-    """Counts the steps of a window as the native agent does: when they begin."""
+    """Counts the steps that begin within a window, as the native agent does."""
 
     def __init__(self) -> None:
         super().__init__()
         self.kinds = self.left = 0
+        self.begun = False  # a step has begun within the window
         self.within = 0  # steps asked for; the call that begins a step finds it
 
     def ask(self, steps: int, when: str) -> None:
         if when == "between":  # a poll for plans found it
-            self.kinds, self.left = 7, steps
+            self.kinds, self.left, self.begun = 7, steps, False
         else:
             self.within = steps
 
     def step(self, step: int) -> None:
-        if self.kinds and self.left:
+        if self.kinds and self.left and self.begun:
             self.left -= 1
             self.kinds = self.kinds if self.left else 0
         if self.within:
             self.kinds, self.left, self.within = 7, self.within, 0
+        self.begun = True
 
     def window_kinds(self) -> int:
         return self.kinds

@@ -114,7 +114,7 @@ class Step:
             self._begin_planned()
         if session.startup.host is not None and self.capture is None and self.run is None:
             self._begin_capture(keep=False)  # never plainly
-        self.tracing.step(self.number)
+        session.agent.step(self.number)
         session.progress.begin(self.run)
         session.progress.enter(FORWARD)
         if session.agent.window_kinds() and not self.tracing.on:

@@ -21,29 +21,6 @@ class Tracing:
         self._op_window: OpWindow | None = None
         self.on = False  # in this step; stays until the next begins
         self.ops = True  # may be recorded
-        self._kinds = 0  # of the window that was open when the step under way began
-        self._between = False  # that window was opened since the step before had begun
-        self._reopened = False
-
-    def step(self, number: int) -> None:
-        """Tells the agent that a step begins.
-
-        The agent counts the steps of a window when they begin. One that the collector opened
-        since the step before had begun (the session asks for plans between two steps) counts the
-        step that begins as over, and so closes a step too early: it is opened again for that
-        step."""
-        agent = self._agent
-        open_before = agent.window_kinds()
-        if open_before and not self._kinds:
-            self._between = True
-        agent.step(number)
-        self._kinds = agent.window_kinds()
-        if self._kinds:
-            return
-        if open_before and self._between:
-            agent.window_begin(open_before)
-            self._reopened = True
-        self._between = False
 
     def begin(self, run: Run | None) -> None:
         """Begins to record op events; those of the replays of the run, too."""
@@ -68,8 +45,5 @@ class Tracing:
     def end(self) -> None:
         """Stops recording ops and allocations."""
         self.end_ops()
-        if self._reopened:
-            self._reopened = False
-            self._agent.window_end()
         if self.on:
             self._meter.events_end()
