@@ -14,9 +14,6 @@
 namespace reprise::cli {
 namespace {
 
-// What an eager PyTorch job says that was started without a budget.
-constexpr char kNoExecutor[] = "none until a budget is given";
-
 constexpr size_t kShown = 10;
 
 struct Group {
@@ -136,7 +133,6 @@ void PrintCapabilities(const v1::Run& run, Console& console) {
   // Ranks of a job are alike: print the first one, and others where they
   // differ.
   std::map<std::string, std::string> said;
-  const bool planned = run.verdict().planned_steps() > 0;
   for (const v1::SessionReport& session : run.sessions()) {
     std::vector<v1::Capability> lines(session.capabilities().begin(),
                                       session.capabilities().end());
@@ -146,10 +142,6 @@ void PrintCapabilities(const v1::Run& run, Console& console) {
                      });
     for (const v1::Capability& one : lines) {
       std::string text = one.value();
-      // Said when the job began; a budget came while it ran.
-      if (planned && one.name() == "executor" && text == kNoExecutor) {
-        text = "tape, since a budget was sent to it";
-      }
       if (!one.why().empty()) {
         text += StrCat(text.empty() ? "" : ": ", one.why());
       }

@@ -56,17 +56,10 @@ describe('what works in a job', () => {
     ]);
   });
 
-  test('its executor is the one that it has had since a budget came', () => {
-    const executor = (plannedSteps: number) =>
-      capabilityRows(
-        create(RunSchema, {
-          sessions: [session(0, [['executor', 'none until a budget is given']])],
-          verdict: {plannedSteps},
-        }),
-      )[0]!.value;
+  test('its budget at the start is said in words', () => {
+    const run = create(RunSchema, {sessions: [session(0, [['budget_at_start', 'none']])]});
 
-    expect(executor(0)).toBe('none until a budget is given');
-    expect(executor(1)).toBe('tape, since a budget was sent to it');
+    expect(capabilityRows(run)).toMatchObject([{name: 'Budget at the start', value: 'none'}]);
   });
 
   test('all notes of an import are shown', () => {

@@ -36,11 +36,7 @@ test('a run without a plan says what it waits for', () => {
 test('a job without a budget waits for no plan while it runs', () => {
   const watched = create(RunSchema, {
     state: RunState.RUNNING,
-    sessions: [
-      {
-        capabilities: [{name: 'executor', value: 'none until a budget is given'}],
-      },
-    ],
+    sessions: [{capabilities: [{name: 'budget_at_start', value: 'none'}]}],
   });
 
   expect(waitingText(watched)).not.toContain('first plan');

@@ -26,7 +26,7 @@ export function capabilityRows(run: Run): CapabilityRow[] {
       if (first === undefined) said.set(name, key);
       const differs = first !== undefined && session.rank > 0;
       const rank = differs ? `rank ${session.rank}` : '';
-      rows.push({name: words(name), rank, value: valueOf(run, name, value), why});
+      rows.push({name: words(name), rank, value: valueOf(name, value), why});
       places.push(ORDER.indexOf(name));
     }
   }
@@ -42,6 +42,7 @@ const WORDS: Readonly<Record<string, string>> = {
   device: 'Device',
   adapter: 'Framework',
   executor: 'Executor of plans',
+  budget_at_start: 'Budget at the start',
   apply: 'Takes another budget while it runs',
   meter: 'Meter of memory',
   op_marks: 'Ops are marked by',
@@ -52,16 +53,9 @@ const WORDS: Readonly<Record<string, string>> = {
 };
 const ORDER = Object.keys(WORDS);
 
-/** What an eager PyTorch job says that was started without a budget. */
-const NO_EXECUTOR = 'none until a budget is given';
-
 const words = (name: string): string => WORDS[name] ?? name.replaceAll('_', ' ');
 
-function valueOf(run: Run, name: string, value: string): string {
-  // Said when the job began; a budget came while it ran.
-  if (name === 'executor' && value === NO_EXECUTOR && (run.verdict?.plannedSteps ?? 0) > 0) {
-    return 'tape, since a budget was sent to it';
-  }
+function valueOf(name: string, value: string): string {
   if (name === 'ring' && /^\d+$/.test(value)) return `at most ${formatCount(Number(value))}`;
   if (name === 'clock' && value === 'host') return "by the host's clock";
   return value;

@@ -35,7 +35,7 @@ export const STANDING_TEXT: Readonly<Record<Standing, string>> = {
 export function waitingText(run: Run): string {
   if (run.imported !== '') return importedText(run);
   const without = run.sessions.some(({capabilities}) =>
-    capabilities.some(({name, value}) => name === 'executor' && value.startsWith('none')),
+    capabilities.some(({name, value}) => name === 'budget_at_start' && value === 'none'),
   );
   if (run.graphId !== '' && (run.state !== RunState.RUNNING || without))
     return 'No plan yet: choose a budget below to see what it would cost.';

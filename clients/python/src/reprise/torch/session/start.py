@@ -263,7 +263,8 @@ def _what_works(model: nn.Module, budget: str | None) -> dict[str, str]:
         "torch": torch.__version__,
         "python": platform.python_version(),
         "device": str(model_device(model)),
-        "executor": "tape" if budget is not None else "none until a budget is given",
+        "executor": "tape",
+        "budget_at_start": budget if budget is not None else "none",
     }
     if torch.version.cuda is not None:
         facts["cuda"] = torch.version.cuda
