@@ -23,10 +23,58 @@ function brotli(): Plugin {
   };
 }
 
+// Pages that are fetched when they are first gone to, by the beginning of their address.
+const PAGES: Readonly<Record<string, string>> = {
+  'Compare.svelte': 'compare',
+  'Run.svelte': 'run',
+  'RunGraph.svelte': 'run/graph',
+  'RunMemory.svelte': 'run/memory',
+  'RunOutOfMemory.svelte': 'run/oom',
+  'RunPlan.svelte': 'run/plan',
+  'Status.svelte': 'status',
+};
+
+// Writes the files of each page into index.html, where public/early.js finds them: a browser that
+// opens the page fetches them beside the program, not after it.
+function pageFiles(): Plugin {
+  return {
+    name: 'page-files',
+    apply: 'build',
+    transformIndexHtml: {
+      order: 'post',
+      handler(html, {bundle = {}}) {
+        const files: Record<string, string[]> = {};
+        for (const chunk of Object.values(bundle)) {
+          if (chunk.type !== 'chunk' || !chunk.isDynamicEntry) continue;
+          const source = `${chunk.name}.svelte`;
+          if (!chunk.moduleIds.some((id) => id.endsWith(`/src/pages/${source}`))) continue;
+          const page = PAGES[source];
+          if (page === undefined) throw new Error(`${source}: add its address to vite.config.ts`);
+          const needed = new Set<string>();
+          const add = (name: string): void => {
+            const one = bundle[name];
+            if (one?.type !== 'chunk' || one.isEntry || needed.has(name)) return;
+            needed.add(name);
+            one.imports.forEach(add);
+            one.viteMetadata?.importedCss.forEach((css) => needed.add(css));
+          };
+          add(chunk.fileName);
+          files[page] = [...needed];
+        }
+        const absent = Object.values(PAGES).filter((page) => files[page] === undefined);
+        if (absent.length > 0) throw new Error(`no files of the pages ${absent.join(', ')}`);
+        const script = '<script src="/early.js"';
+        if (!html.includes(script)) throw new Error(`index.html has no ${script}`);
+        return html.replace(script, `${script} data-pages='${JSON.stringify(files)}'`);
+      },
+    },
+  };
+}
+
 // The result is embedded into reprised and served under a strict content
 // security policy: no inline script, no data: URL, nothing from elsewhere.
 export default defineConfig({
-  plugins: [svelte(), brotli()],
+  plugins: [svelte(), pageFiles(), brotli()],
   build: {
     target: 'es2022',
     assetsInlineLimit: 0,

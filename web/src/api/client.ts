@@ -8,11 +8,15 @@ import {Code, ConnectError, createClient, type Client} from '@connectrpc/connect
 import {createConnectTransport} from '@connectrpc/connect-web';
 import {Planner} from '../gen/reprise/v1/planner_pb';
 import {Control, Query} from '../gen/reprise/v1/query_pb';
+import {fetchWith, type Early} from './early';
 
 /** Requests of this page to its own server. */
 export const transport = createConnectTransport({
   baseUrl: globalThis.location?.origin ?? '',
   useBinaryFormat: true,
+  fetch: fetchWith((globalThis as {repriseEarly?: Early}).repriseEarly, (input, init) =>
+    fetch(input, init),
+  ),
 });
 
 export const query: Client<typeof Query> = createClient(Query, transport);

@@ -18,6 +18,7 @@ import {isCancelled, isRefusal, planner, query, QUICK, sentenceOf} from '../api/
 import {link} from '../api/link.svelte';
 import {watchRun, type WatchState} from '../api/watch';
 import {capabilitiesFor} from '../data/capabilities';
+import {BUCKETS} from '../data/first';
 import {appended, emptyLog, folded, MOST_BUCKETS, type StepLog} from '../data/steps';
 import {EMPTY_TRADEOFF, tradeoff, type Tradeoff} from '../data/tradeoff';
 import type {Plan} from '../gen/reprise/v1/plan_pb';
@@ -32,8 +33,6 @@ import type {Window} from '../url/state';
 import {StepSource} from './step_source.svelte';
 
 const TIMELINE_MS = 2000;
-/** The most that a chart of steps shows. */
-const BUCKETS = 700;
 
 export class RunSession {
   watch: WatchState = $state.raw({kind: 'connecting'});
