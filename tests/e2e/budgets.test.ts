@@ -42,7 +42,7 @@ describe('a validated run', () => {
 
     const alert = page.getByRole('alert');
     await alert.waitFor();
-    expect(await alert.textContent()).toMatch(/Nothing fits in less than [\d.]+ MiB/);
+    expect(await alert.textContent()).toMatch(/No plan fits in less than [\d.]+ MiB/);
     // It stands at a budget that is possible, and that budget is planned.
     const whatIf = page.getByLabel('What if');
     await expect.poll(() => whatIf.textContent()).toContain('It fits in ');
@@ -115,7 +115,7 @@ test('an impossible budget is refused in the words of the server', async () => {
   // What is alive without a plan is known, and what stands in the way adds up.
   const alive = page.getByRole('region', {name: 'At the peak'});
   await expect.poll(() => alive.getByRole('row').count()).toBeGreaterThan(2);
-  const why = page.getByRole('region', {name: 'Why nothing fits'});
+  const why = page.getByRole('region', {name: 'Why no plan fits'});
   await why.getByText('too much by').waitFor();
   expect(await why.getByText('the proof does not name').count()).toBe(0);
   const {workingSet} = await clients(site.daemon).planner.explain({

@@ -124,7 +124,7 @@ const PAGES: readonly (readonly [string, () => string, string])[] = [
   ['runs-grouped', () => '/?group=ending', 'whole job'],
   ['run', () => '/runs/whole', 'At the peak'],
   ['run-what-if', () => '/runs/whole?budget=0.8x', 'what if'],
-  ['run-refused', () => '/runs/refused', 'Why nothing fits'],
+  ['run-refused', () => '/runs/refused', 'Why no plan fits'],
   ['run-out-of-memory', () => '/runs/short', 'What was alive, and what would have fitted'],
   ['oom', () => '/runs/short/oom', 'See this plan'],
   ['plan', () => '/runs/whole/plan', 'Use this plan'],

@@ -3,7 +3,7 @@
 /**
  * The trade-off curve: budget against overhead. Plans are points on a line of
  * steps, the lower bound a line below them, what was measured a cross, the
- * budget of the run a red hairline; where nothing fits the ground is grey.
+ * budget of the run a red hairline; where no plan fits the ground is grey.
  * A few dozen shapes: SVG.
  */
 import {boundPath, overheadRange, planPath, scale} from '../data/geometry';

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-/** Why nothing fits, byte by byte, and the smallest budget that does. */
+/** Why no plan fits, byte by byte, and the smallest budget that does. */
 import type {WorkingSet} from '../gen/reprise/v1/planner_pb';
 import {num} from './number';
 import type {Tradeoff} from './tradeoff';

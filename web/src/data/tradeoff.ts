@@ -2,7 +2,7 @@
 
 /**
  * The trade-off curve: what each budget costs, what is proven about it, and
- * from where on nothing fits.
+ * from where on no plan fits.
  */
 import type {TradeoffPoint} from '../gen/reprise/v1/planner_pb';
 import {num} from './number';
@@ -17,7 +17,7 @@ export interface CurvePoint {
 }
 
 export interface Limit {
-  /** Proven: no schedule of any kind fits in less. */
+  /** Proven: no schedule that the executor can run fits in less. */
   readonly smallestBytes: number;
   /** The smallest budget a plan is known for; 0 where none was sought. */
   readonly knownBytes: number;
@@ -76,7 +76,7 @@ export function tradeoff(received: readonly TradeoffPoint[]): Tradeoff {
 export interface Domain {
   readonly low: number;
   readonly high: number;
-  /** Below this nothing fits: the grey region is [low, possible). */
+  /** Below this no plan fits, or is known: the grey region is [low, possible). */
   readonly possible: number;
 }
 
