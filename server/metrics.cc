@@ -109,6 +109,12 @@ std::string Metrics::Text() const {
               records_committed) +
       counter("reprise_replans_total", "Plans made again after measuring.",
               replans) +
+      counter("reprise_curves_made_total",
+              "Trade-off curves searched; those that were kept do not count.",
+              curves_made) +
+      counter("reprise_explanations_made_total",
+              "Explanations of plans made; those that were kept do not count.",
+              explanations_made) +
       MetricText("reprise_plan_queue_length", "gauge",
                  "Plans waiting for a worker.", plans_waiting.load());
 

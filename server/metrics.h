@@ -31,6 +31,8 @@ class Metrics {
   // ---- Planner ----
   std::atomic<int64_t> plans_waiting{0};
   std::atomic<uint64_t> replans{0};
+  std::atomic<uint64_t> curves_made{0};
+  std::atomic<uint64_t> explanations_made{0};
   // Outcomes: optimal, feasible, infeasible, timeout, error.
   void CountPlan(std::string_view outcome, double seconds);
 

@@ -4,9 +4,11 @@
 // has a file of its own; proto/reprise/v1 documents it.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "reprise/v1/forward.pb.h"
@@ -14,6 +16,7 @@
 #include "reprise/v1/query.pb.h"
 #include "server/byte_share.h"
 #include "server/metrics.h"
+#include "server/service/answer_cache.h"
 #include "server/service/audit.h"
 #include "server/service/method.h"
 #include "server/service/planning.h"
@@ -42,6 +45,21 @@ using PlanPusher =
     std::function<int(const std::string& run_id, const v1::Plan& plan,
                       const std::string& replaces)>;
 
+// A trade-off curve that was sent.
+struct KeptCurve {
+  std::vector<v1::TradeoffPoint> points;  // each budget once, in their order
+  // How long the search took if it was its limit that ended it, and until when
+  // it may be taken for the best there is; 0: it ended by itself.
+  std::chrono::milliseconds cut_after{0};
+  std::chrono::steady_clock::time_point cut_until;
+};
+
+// An explanation, and the stored plan that it is of.
+struct KeptExplanation {
+  std::string plan;  // serialized
+  v1::Explanation explanation;
+};
+
 // Shared by all handlers; must outlive all calls.
 struct Services {
   Store& store;
@@ -61,6 +79,8 @@ struct Services {
   Quota quota;
   RunList runs = RunList();
   StepCache steps = StepCache();
+  AnswerCache<KeptCurve> curves = AnswerCache<KeptCurve>();
+  AnswerCache<KeptExplanation> explanations = AnswerCache<KeptExplanation>();
 };
 
 // ---- Planner ----

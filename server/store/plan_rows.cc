@@ -13,6 +13,11 @@ Status Damaged(std::string_view what, std::string_view id) {
           StrCat(what, " ", id, ": the stored row is damaged")};
 }
 
+Status NoGraph(std::string_view graph_id) {
+  return NotFound(StrCat("graph_id: there is no step graph \"", graph_id,
+                         "\"; submit it with PutGraph first"));
+}
+
 }  // namespace
 
 StatusOr<bool> SaveGraph(Database& db, std::string_view graph_id,
@@ -33,15 +38,20 @@ StatusOr<bool> SaveGraph(Database& db, std::string_view graph_id,
                               graph_id, "; leave the id empty"));
 }
 
+Status FindGraph(Database& db, std::string_view graph_id) {
+  ASSIGN_OR_RETURN(Statement select,
+                   db.Prepare("SELECT 1 FROM graphs WHERE graph_id = ?"));
+  RETURN_IF_ERROR(select.BindAll(graph_id));
+  ASSIGN_OR_RETURN(const bool row, select.Step());
+  return row ? OkStatus() : NoGraph(graph_id);
+}
+
 StatusOr<v1::StepGraph> LoadGraph(Database& db, std::string_view graph_id) {
   ASSIGN_OR_RETURN(Statement select,
                    db.Prepare("SELECT body FROM graphs WHERE graph_id = ?"));
   RETURN_IF_ERROR(select.BindAll(graph_id));
   ASSIGN_OR_RETURN(const bool row, select.Step());
-  if (!row) {
-    return NotFound(StrCat("graph_id: there is no step graph \"", graph_id,
-                           "\"; submit it with PutGraph first"));
-  }
+  if (!row) return NoGraph(graph_id);
   const std::string_view body = select.Bytes(0);
   v1::StepGraph graph;
   if (!graph.ParseFromArray(body.data(), static_cast<int>(body.size()))) {

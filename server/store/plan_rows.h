@@ -21,6 +21,9 @@ namespace reprise::server {
 StatusOr<bool> SaveGraph(Database& db, std::string_view graph_id,
                          const v1::StepGraph& graph, int64_t now_ns);
 
+// NOT_FOUND: no graph with this id is stored. Reads no more than its id.
+Status FindGraph(Database& db, std::string_view graph_id);
+
 // NOT_FOUND.
 StatusOr<v1::StepGraph> LoadGraph(Database& db, std::string_view graph_id);
 

@@ -228,6 +228,53 @@ TEST(OnePieceTest, ACurveHasEachBudgetOnceLargestFirst) {
   }
 }
 
+// The first number after `name` in /metrics.
+std::string MetricOf(const TestServer& server, const std::string& name) {
+  const std::string text = server.Http(
+      "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+  const size_t at = text.find("\n" + name + " ");
+  return at == std::string::npos
+             ? "absent"
+             : text.substr(at + name.size() + 2,
+                           text.find('\n', at + 1) - at - name.size() - 2);
+}
+
+TEST(OnePieceTest, ACurveIsSearchedOnceForAllWhoAskForIt) {
+  TestServer server;
+  const std::string graph_id = server.PutGraph(SmallGraph(), "");
+  const auto curve = [&](const std::string& more) {
+    return Ask(server, "Planner/Sweep",
+               StrCat("{\"graphId\":\"", graph_id, "\"", more, "}"));
+  };
+
+  const json first = curve("");
+  const json again =
+      curve(R"(,"points":21,"timeLimitMs":1000,"requestId":"r")");
+
+  EXPECT_EQ(again, first);
+  EXPECT_EQ(MetricOf(server, "reprise_curves_made_total"), "1");
+  curve(R"(,"points":5)");
+  EXPECT_EQ(MetricOf(server, "reprise_curves_made_total"), "2");
+}
+
+TEST(OnePieceTest, APlanIsExplainedOnceForAllWhoAskForIt) {
+  TestServer server;
+  const std::string graph_id = server.PutGraph(SmallGraph(), "");
+  const auto explained = [&](const std::string& budget) {
+    const json plan = Ask(
+        server, "Planner/Plan",
+        StrCat("{\"graphId\":\"", graph_id, "\",\"budget\":\"", budget, "\"}"));
+    return Ask(server, "Planner/Explain",
+               StrCat("{\"planId\":", plan["planId"].dump(), "}"));
+  };
+
+  const json first = explained("0.9x");
+
+  EXPECT_EQ(explained("0.9x"), first);
+  EXPECT_EQ(MetricOf(server, "reprise_explanations_made_total"), "1");
+  EXPECT_NE(explained("1x"), first);
+}
+
 TEST(OnePieceTest, AStepGraphIsAFileThatCanBeSentBack) {
   TestServer server;
   const std::string graph_id = server.PutGraph(SmallGraph(), "");
