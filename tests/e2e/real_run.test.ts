@@ -19,19 +19,22 @@ import {clients} from './job';
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 const NAME = 'a small network';
+const PLAIN = 'without a plan';
 /** Of a machine that does much else. */
 const LONG = {timeout: 150_000, interval: 200};
 
 let daemon: Daemon;
 let browser: Browser;
 let job: ChildProcess;
+/** The same training once more, that nobody sends a budget to. */
+let plain: ChildProcess | undefined;
 let runId = '';
 let said = '';
 let out = '';
 
 beforeAll(async () => {
   [daemon, browser] = await Promise.all([startDaemon(), startBrowser()]);
-  job = start();
+  job = start(NAME);
   await vi.waitUntil(async () => {
     const {runs} = await clients(daemon).query.listRuns({});
     alive();
@@ -41,9 +44,7 @@ beforeAll(async () => {
 }, 200_000);
 
 afterAll(async () => {
-  // Its input ends, and so does it.
-  job?.stdin?.end();
-  if (job && job.exitCode === null) await new Promise((resolve) => job.once('close', resolve));
+  for (const one of [job, plain]) if (one) await ended(one);
   await browser?.close();
   await daemon?.remove();
 });
@@ -52,13 +53,13 @@ const built = process.env['REPRISED'] ?? `${ROOT}build/bin/reprised`;
 const reprise = join(dirname(built), 'reprise');
 
 /** `reprise run -- python real_job.py`, without a budget. */
-function start(): ChildProcess {
+function start(name: string): ChildProcess {
   const python = process.env['REPRISE_PYTHON'] ?? `${ROOT}.venv/bin/python`;
   const agent = process.env['REPRISE_AGENT'] ?? `${ROOT}build/lib/libreprise_agent.so`;
   for (const file of [python, agent, reprise]) {
     if (!existsSync(file)) throw new Error(`${file}: is not there; run scripts/build`);
   }
-  const command = ['run', '--name', NAME, '--', python, `${ROOT}tests/e2e/real_job.py`];
+  const command = ['run', '--name', name, '--', python, `${ROOT}tests/e2e/real_job.py`];
   const started = spawn(reprise, command, {
     env: {
       ...process.env,
@@ -74,13 +75,22 @@ function start(): ChildProcess {
   return started;
 }
 
-/** What `reprise show` says of the run. */
-function shown(): string {
-  return execFileSync(reprise, ['show', runId], {
+/** Ends the input of a job, and with it the job. */
+async function ended(one: ChildProcess): Promise<void> {
+  one.stdin?.end();
+  if (one.exitCode === null) await new Promise((resolve) => one.once('close', resolve));
+}
+
+/** What the command prints. */
+function printed(...words: string[]): string {
+  return execFileSync(reprise, words, {
     encoding: 'utf8',
     env: {...process.env, REPRISE_SOCKET: daemon.socket},
   });
 }
+
+/** What `reprise show` says of the run. */
+const shown = (): string => printed('show', runId);
 
 function alive(): void {
   if (job.exitCode !== null) throw new Error(`the job ended with ${job.exitCode}: ${said}`);
@@ -130,6 +140,7 @@ test('a job without a budget has its captured step on the page of the run', asyn
   const peak = region(page, 'At the peak');
   await peak.getByText('0.up.aten.addmm.default').waitFor();
   expect(await peak.textContent()).toMatch(/[\d.]+ MiB in \d+ storages/);
+  await peak.getByText(/activations · 0\.up · real_job\.py:\d+/).waitFor();
   await expect.poll(() => textOf(page, 'Steps'), LONG).toMatch(/\d+ steps, 0 under a plan/);
   expect(await textOf(page, 'The job')).toMatch(/Budget at the start\s*none/);
   await fits(page, 'real-run', 390);
@@ -246,8 +257,7 @@ test('the list of runs says that it finished', async () => {
   const row = page.getByRole('row').filter({hasText: NAME});
   await row.getByText('running').waitFor();
 
-  job.stdin!.end();
-  await new Promise((resolve) => job.once('close', resolve));
+  await ended(job);
 
   await row.getByText('finished').waitFor();
   expect(job.exitCode).toBe(0);
@@ -258,3 +268,44 @@ test('the list of runs says that it finished', async () => {
   expect(await row.textContent()).toContain('validated');
   await fits(page, 'real-runs', 390);
 }, 200_000);
+
+test('it is compared with a training without a plan: the same program, fewer activations', async () => {
+  const {query} = clients(daemon);
+  plain = start(PLAIN);
+  const other = await vi.waitUntil(async () => {
+    const {runs} = await query.listRuns({search: PLAIN});
+    if (plain!.exitCode !== null) throw new Error(`the plain job ended: ${said}`);
+    return runs[0]?.graphId ? runs[0] : undefined;
+  }, LONG);
+  await ended(plain);
+  const page = await open('/');
+  for (const name of [NAME, PLAIN]) {
+    await page.getByRole('checkbox', {name: `Choose ${name}`, exact: true}).check();
+  }
+
+  await page.getByRole('link', {name: 'Compare the two runs'}).click();
+
+  const comparison = await query.compare({a: runId, b: other.runId});
+  const peak = region(page, 'Alive at the peak');
+  await peak.getByText(comparison.sentence).waitFor();
+  expect(printed('diff', runId, other.runId)).toContain(comparison.sentence);
+  await peak.getByRole('button', {name: 'by category'}).click();
+  const activations = peak.getByRole('row', {name: /^activations/});
+  expect(await activations.textContent()).toMatch(/\+[\d.]+ MiB/);
+  await peak.getByRole('button', {name: 'by source line'}).click();
+  await peak
+    .getByRole('row', {name: /real_job\.py:\d+/})
+    .first()
+    .waitFor();
+  const again = region(page, 'Run again');
+  await again
+    .getByRole('row', {name: /aten\./})
+    .first()
+    .waitFor();
+  expect(
+    await region(page, 'Figures')
+      .getByRole('row', {name: /^Budget/})
+      .count(),
+  ).toBe(1);
+  await fits(page, 'real-compare', 390);
+}, 300_000);

@@ -137,6 +137,11 @@ export class RunView extends WithSession {
     return name === undefined ? `op ${op}` : `op ${op}: ${name}`;
   }
 
+  /** The line of the program that an op is from; "" where that is not known. */
+  sourceOf(op: number): string {
+    return this.session.steps.graph?.ops[op]?.source ?? '';
+  }
+
   /** Asks for another budget; "" ends the what-if. `moving`: more is to come. */
   choose(text: string, moving: boolean): void {
     const {plan, capabilities} = this.session;

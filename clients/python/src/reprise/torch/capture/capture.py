@@ -45,6 +45,7 @@ from reprise.torch.capture.kinds import CAPTURED_TYPES, kind_of, signature_of, w
 from reprise.torch.capture.lent import Resizes
 from reprise.torch.capture.packing import Packing
 from reprise.torch.capture.place import Place
+from reprise.torch.capture.program_line import program_line
 from reprise.torch.capture.seen import Seen
 from reprise.torch.capture.sizes import chosen_by
 from reprise.torch.capture.unpacked import Unpacked, reads
@@ -246,12 +247,13 @@ class Capture(Mode):
         self._peak = max(self._peak, peak)
 
         number = len(self._ops)
-        module, call = self._place.module, self._place.call
+        module, call, source = self._place.module, self._place.call, ""
         if phase == BACKWARD:
-            module, call = self._unpacked.module, 0
+            module, call, source = self._unpacked.module, 0, self._unpacked.source
         name = str(func)
         op = CapturedOp(func, name, phase, OpKind.PURE, self._place.in_region and phase == FORWARD)
         op.module, op.call, op.time_ns = module, call, took
+        op.source = source or program_line()
         op.covered = op.in_region and not self._hooks.on_top
         op.ordinal = self._place.ordinal(module, call, name)
         op.signature = signature_of(args, kwargs)

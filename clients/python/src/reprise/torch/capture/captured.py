@@ -82,6 +82,7 @@ class CapturedOp:
     module: str = ""
     call: int = 0
     ordinal: int = 0
+    source: str = ""  # the line of the program, "model.py:212"; of a backward, its forward's
     time_ns: int = 0
     again_ns: int = 0  # the time of a replay, if there is a shortcut for it (shortcut.py)
     kept_bytes: int = 0  # what is kept for the shortcut

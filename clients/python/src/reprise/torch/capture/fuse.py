@@ -81,6 +81,7 @@ def _fused(members: list[CapturedOp], alive: set[CapturedStorage]) -> CapturedOp
     kind = OpKind.ONCE if any(m.kind == OpKind.ONCE for m in members) else OpKind.PURE
     fused = CapturedOp(top.func, top.name, first.phase, kind, in_region=False)
     fused.module, fused.call, fused.ordinal = top.module, top.call, top.ordinal
+    fused.source = top.source
     fused.signature = ";".join(f"{m.name}({m.signature})" for m in members)
     fused.node = first.node
     for member in members:

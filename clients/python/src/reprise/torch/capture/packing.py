@@ -20,6 +20,7 @@ from reprise.torch.capture.captured import CapturedOp, CapturedStorage, SavedTen
 from reprise.torch.capture.identity import Storages
 from reprise.torch.capture.kinds import is_plain
 from reprise.torch.capture.place import Place
+from reprise.torch.capture.program_line import program_line
 from reprise.torch.capture.seen import Seen
 from reprise.torch.capture.unpacked import Unpacked
 from reprise.torch.internals.host import HostSaved, HostSaves
@@ -38,16 +39,22 @@ __all__ = ["Packing"]
 class _Packed:
     """What autograd keeps instead of a tensor."""
 
-    __slots__ = ("kept", "module", "slot", "storage", "version")
+    __slots__ = ("kept", "module", "slot", "source", "storage", "version")
 
     def __init__(
-        self, kept: Tensor | HostSaved, slot: int, storage: CapturedStorage, module: str
+        self,
+        kept: Tensor | HostSaved,
+        slot: int,
+        storage: CapturedStorage,
+        module: str,
+        source: str,
     ) -> None:
         self.kept = kept
         self.slot = slot
         self.storage = storage
         self.version = version_of(kept) if isinstance(kept, Tensor) else kept.version
         self.module = module
+        self.source = source
 
     def plainly(self) -> Tensor:
         """Returns the saved tensor without recording that it was read."""
@@ -109,7 +116,7 @@ class Packing:
         elif self._unpacked.keeps():
             # A backward that is itself differentiated keeps it for the next one.
             storage.pinned = True
-        return _Packed(alias, slot, storage, self._place.module)
+        return _Packed(alias, slot, storage, self._place.module, program_line())
 
     def _alias(self, tensor: Tensor) -> Tensor | HostSaved:
         """Returns the alias, or the copy on the host, that autograd keeps of a tensor."""
@@ -139,7 +146,9 @@ class Packing:
         alias = self._saved_tensor(packed)
         if self._place.running:
             self._place.phase()
-            self._unpacked.take(packed.storage, packed.slot, packed.module, alias)
+            self._unpacked.take(
+                packed.storage, packed.slot, packed.module, packed.source, alias
+            )
             for part in parts_of(alias):
                 self._storages.add_autograd_object(part)
         return alias

@@ -218,6 +218,8 @@ def _op_message(number: int, op: CapturedOp, stop: bool) -> dict[str, Any]:
         "call": op.call,
         "ordinal": op.ordinal,
     }
+    if op.source:
+        message["source"] = op.source
     if not stop:
         message["replay_point"] = False
     if op.replay_windows:

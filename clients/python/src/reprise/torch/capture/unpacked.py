@@ -2,7 +2,7 @@
 """Which autograd node of a captured step reads which saved tensors, and until when it holds them.
 
     unpacked.enter()                        # an op of the backward is about to run
-    unpacked.take(storage, slot, module, alias)     # a saved tensor is unpacked
+    unpacked.take(storage, slot, module, source, alias)     # a saved tensor is unpacked
     unpacked.read_by(op)                    # the op reads what its node has unpacked
 
 The tensors that a node unpacks live until the node returns. Autograd tells its hooks neither which
@@ -38,7 +38,8 @@ class Unpacked:
 
     def __init__(self, ops: list[CapturedOp]) -> None:
         self.unpacks: list[Unpack] = []
-        self.module = ""  # where the tensor was saved that was unpacked last
+        # Where the tensor was saved that was unpacked last: the module, the line of the program.
+        self.module = self.source = ""
         self._ops = ops
         self._saved_by: dict[int, str] = {}  # slot -> autograd node
         self._task, self._kept = -1, False  # the running backward, and whether it keeps its graph
@@ -56,18 +57,20 @@ class Unpacked:
             self._node = key
             self._number += 1
             self._of_node.clear()
-            self.module = ""
+            self.module = self.source = ""
 
     def leave(self) -> None:
         """Notes that no autograd node is running any more."""
         self._node = None
         self._of_node.clear()
 
-    def take(self, storage: CapturedStorage, slot: int, module: str, alias: Tensor) -> None:
+    def take(
+        self, storage: CapturedStorage, slot: int, module: str, source: str, alias: Tensor
+    ) -> None:
         """Notes that the running node unpacks a saved tensor. `slot` is -1 if it was saved outside
-        the root's forwards."""
+        the root's forwards; `module` and `source` say where."""
         self._pending.append(storage)
-        self.module = module
+        self.module, self.source = module, source
         if slot >= 0:
             task = torch._C._current_graph_task_id()
             if task != self._task:

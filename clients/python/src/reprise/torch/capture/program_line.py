@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The line of the program that is being run, below torch and this package."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import lru_cache
+
+import torch
+
+import reprise
+
+__all__ = ["program_line"]
+
+_NOT_THE_PROGRAM = tuple(
+    os.path.join(os.path.dirname(os.path.abspath(module.__file__ or "")), "")
+    for module in (torch, reprise)
+)
+
+
+def program_line() -> str:
+    """Returns the innermost line of the caller that is neither torch's nor this package's, such as
+    "model.py:212"; "" if there is none, as in a thread of autograd."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        name = _name(frame.f_code.co_filename)
+        if name:
+            return f"{name}:{frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return ""
+
+
+@lru_cache(maxsize=4096)
+def _name(path: str) -> str:
+    """Returns the name of a file of the program; "" for files of others and for generated code."""
+    if path.startswith("<") and path != "<stdin>":
+        return ""
+    if os.path.abspath(path).startswith(_NOT_THE_PROGRAM):
+        return ""
+    return os.path.basename(path)
