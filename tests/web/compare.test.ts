@@ -32,6 +32,15 @@ test('figures of two runs stand side by side, with what has changed', () => {
   expect(rows.has('Budget'), 'neither run has one').toBe(false);
 });
 
+test('a run that never had a plan has the peak of its steps beside that of one with a plan', () => {
+  const planned = create(RunSchema, {verdict: {basePeakBytes: 3000n, unplannedPeakBytes: 3100n}});
+  const plain = create(RunSchema, {verdict: {unplannedPeakBytes: 1500n}});
+
+  const row = figures(planned, plain).find(({name}) => name === 'Peak without a plan');
+
+  expect(row).toMatchObject({a: '2.9 KiB', b: '1.5 KiB', difference: '-50.0 %'});
+});
+
 test('the rows of the two peaks are the ones of the server, in its order', () => {
   const comparison = create(ComparisonSchema, {
     modules: [

@@ -35,7 +35,11 @@ export function figures(a: Run, b: Run): FigureRow[] {
     bytes('Budget', (run) => run.verdict?.budgetBytes),
     bytes('Peak, measured', (run) => run.verdict?.measuredPeakBytes),
     bytes('Peak, predicted', (run) => run.verdict?.predictedPeakBytes),
-    bytes('Peak without a plan', (run) => run.verdict?.basePeakBytes),
+    // Of a run that never had a plan, the largest of its steps.
+    bytes(
+      'Peak without a plan',
+      (run) => run.verdict?.basePeakBytes || run.verdict?.unplannedPeakBytes,
+    ),
     time('Step, measured', (run) => run.verdict?.measuredStepNs),
     time('Step, predicted', (run) => run.verdict?.predictedStepNs),
     time('Step without a plan', (run) => run.verdict?.baseStepNs),
