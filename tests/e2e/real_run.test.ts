@@ -19,7 +19,7 @@ import {clients} from './job';
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 const NAME = 'a small network';
-const PLAIN = 'without a plan';
+const PLAIN = 'plain twin';
 /** Of a machine that does much else. */
 const LONG = {timeout: 150_000, interval: 200};
 
