@@ -36,6 +36,7 @@ def _name(path: str) -> str:
     """Returns the name of a file of the program; "" for files of others and for generated code."""
     if path.startswith("<") and path != "<stdin>":
         return ""
-    if os.path.abspath(path).startswith(_NOT_THE_PROGRAM):
+    # As it is: the current folder, which a relative path is below, may be gone.
+    if path.startswith(_NOT_THE_PROGRAM):
         return ""
     return os.path.basename(path)
