@@ -12,8 +12,8 @@ namespace {
 
 // Labels that describe capabilities; others are set by the job.
 constexpr std::array<std::string_view, 11> kCapabilityLabels = {
-    "adapter",  "torch",    "python",   "cuda",  "device", "executor",
-    "op_marks", "imported", "meter",    "apply", "budget_at_start"};
+    "adapter",  "torch",    "python", "cuda",  "device",         "executor",
+    "op_marks", "imported", "meter",  "apply", "budget_at_start"};
 
 void AddLabels(std::string_view lines, v1::SessionReport& report) {
   while (!lines.empty()) {

@@ -146,9 +146,7 @@ class Packing:
         alias = self._saved_tensor(packed)
         if self._place.running:
             self._place.phase()
-            self._unpacked.take(
-                packed.storage, packed.slot, packed.module, packed.source, alias
-            )
+            self._unpacked.take(packed.storage, packed.slot, packed.module, packed.source, alias)
             for part in parts_of(alias):
                 self._storages.add_autograd_object(part)
         return alias
