@@ -9,13 +9,13 @@ from functools import lru_cache
 
 import torch
 
-import reprise
-
 __all__ = ["program_line"]
 
+# Where this package and torch are. It is not imported as a whole: it imports this.
+_PACKAGE = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
 _NOT_THE_PROGRAM = tuple(
-    os.path.join(os.path.dirname(os.path.abspath(module.__file__ or "")), "")
-    for module in (torch, reprise)
+    os.path.join(folder, "")
+    for folder in (_PACKAGE, os.path.dirname(os.path.abspath(torch.__file__)))
 )
 
 
@@ -37,6 +37,4 @@ def _name(path: str) -> str:
     if path.startswith("<") and path != "<stdin>":
         return ""
     # As it is: the current folder, which a relative path is below, may be gone.
-    if path.startswith(_NOT_THE_PROGRAM):
-        return ""
-    return os.path.basename(path)
+    return "" if path.startswith(_NOT_THE_PROGRAM) else os.path.basename(path)
