@@ -77,7 +77,9 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
     folder.chmod(0o755)
     root = make_image(folder / "root")
     for name in ("run", "var"):
-        (folder / name).mkdir(mode=0o700)
+        (folder / name).mkdir()
+        # Others may enter: what keeps them out is the mode of each file.
+        (folder / name).chmod(0o755)
         os.chown(folder / name, USER, USER)
     process = subprocess.Popen(
         [*NAMESPACES, "--mount", "sh", "-c", PREPARE, "sh", root, folder / "run", folder / "var"],
@@ -152,8 +154,47 @@ def test_a_job_in_another_container_is_planned(image: Image, tmp_path: Path) -> 
     assert done.stdout == "training under a plan True\n", done.stderr
 
 
-def test_another_user_can_neither_reach_the_socket_nor_read_what_is_stored(image: Image) -> None:
-    for path in (image.run / "agent.sock", image.run.with_name("var") / "reprise.db"):
-        assert path.exists()
-        done = subprocess.run(["stat", path], user=USER + 1, group=USER + 1, extra_groups=[])
-        assert done.returncode != 0
+OTHER = """
+import socket, sys
+if sys.argv[1] == "connect":
+    socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET).connect(sys.argv[2])
+else:
+    open(sys.argv[2], "rb").read()
+"""
+
+
+@pytest.mark.parametrize(
+    ("does", "file"),
+    [
+        ("connect", "run/agent.sock"),
+        ("read", "var/token"),
+        ("read", "var/reprise.db"),
+    ],
+)
+def test_another_user_can_neither_reach_the_socket_nor_read_what_is_stored(
+    image: Image, does: str, file: str
+) -> None:
+    path = image.run.parent / file
+    assert path.exists()
+    # The folder is open, so that the file's own mode is what is tested.
+    assert path.parent.stat().st_mode & 0o005 == 0o005
+    who = {"user": USER + 1, "group": USER + 1, "extra_groups": []}
+
+    done = subprocess.run(
+        ["/usr/bin/python3", "-c", OTHER, does, path],
+        **who,  # type: ignore[call-overload]
+        capture_output=True,
+        text=True,
+        cwd="/",
+    )
+
+    assert "PermissionError" in done.stderr, done.stderr or "no error"
+
+
+def test_another_user_cannot_enter_the_folders_that_an_engine_copies_into_volumes(
+    image: Image,
+) -> None:
+    for name in ("run/reprise", "var/lib/reprise"):
+        about = (image.root / name).stat()
+
+        assert (about.st_mode & 0o777, about.st_uid) == (0o700, USER)
