@@ -34,10 +34,16 @@ def _compiled_tape() -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _nothing_stays_alive() -> Iterator[None]:
-    """Clears the caches of torch.compile, whose content would count as memory of later tests."""
+    """Clears the caches of torch.compile, whose content would count as memory of later tests. Puts
+    aside what is alive before the first test of a file: a capture looks for tensors in the whole
+    heap, which has a million objects of torch."""
+    import torch._dynamo  # an optimizer's first step imports it
+
+    gc.collect()
+    gc.freeze()
     yield
-    if "torch._dynamo" in sys.modules:
-        torch._dynamo.reset()
+    gc.unfreeze()
+    torch._dynamo.reset()
     gc.collect()
 
 
