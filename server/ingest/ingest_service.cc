@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/ingest/ingest_service.h"
 
+#include "server/grpc_peer.h"
 #include "server/ingest/ingest_call.h"
 
 namespace reprise::server {
@@ -46,11 +47,10 @@ std::shared_ptr<IngestCall> IngestRegistry::Find(
 
 grpc::ServerBidiReactor<v1::Up, v1::Down>* IngestService::Stream(
     grpc::CallbackServerContext* context) {
-  const std::string peer = context->peer();
-  // Within the process nobody but the server itself calls.
-  const bool inside = peer.starts_with("inproc");
-  return IngestCall::Start(committer_, registry_, metrics_,
-                           inside ? Caller{} : identify_(peer));
+  // The collector, within the process, has the job's user from the kernel.
+  return IngestCall::Start(
+      committer_, registry_, metrics_,
+      IsWithinProcess(*context) ? Caller{} : identify_(context->peer()));
 }
 
 int IngestService::PushPlan(const std::string& run_id, const v1::Plan& plan,

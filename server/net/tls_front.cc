@@ -18,6 +18,7 @@
 #include <boost/asio/ssl.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/write.hpp>
+#include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <cstring>
@@ -449,9 +450,11 @@ std::optional<Caller> TlsFront::PeerBehind(const std::string& name) const {
 StatusOr<std::string> NameInCertificate(const std::string& path) {
   const std::unique_ptr<BIO, int (*)(BIO*)> file(
       BIO_new_file(path.c_str(), "r"), BIO_free);
+  if (!file) {
+    return InvalidArgument(StrCat(path, ": cannot be read: ", strerror(errno)));
+  }
   const std::unique_ptr<X509, void (*)(X509*)> certificate(
-      file ? PEM_read_bio_X509(file.get(), nullptr, nullptr, nullptr) : nullptr,
-      X509_free);
+      PEM_read_bio_X509(file.get(), nullptr, nullptr, nullptr), X509_free);
   if (!certificate) {
     return InvalidArgument(StrCat(path, ": is no certificate in PEM"));
   }

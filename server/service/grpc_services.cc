@@ -12,7 +12,7 @@
 #include "reprise/v1/forward.grpc.pb.h"
 #include "reprise/v1/planner.grpc.pb.h"
 #include "reprise/v1/query.grpc.pb.h"
-#include "server/service/grpc_peer.h"
+#include "server/grpc_peer.h"
 #include "server/service/grpc_status.h"
 #include "server/service/put_graph_call.h"
 

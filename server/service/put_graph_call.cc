@@ -9,7 +9,7 @@
 
 #include "base/str_cat.h"
 #include "base/units.h"
-#include "server/service/grpc_peer.h"
+#include "server/grpc_peer.h"
 #include "server/service/grpc_status.h"
 
 namespace reprise::server {

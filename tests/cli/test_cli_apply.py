@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -62,6 +63,27 @@ def test_a_running_job_is_sent_a_plan_within_another_budget(
         one for one in ask(reprise, "Admin/ReadAudit")["entries"] if one["action"] == "apply-budget"
     ]
     assert entry["outcome"] == "ok"
+
+
+def test_the_audit_names_the_user_and_the_process_of_a_job(
+    reprise: Reprise, server: subprocess.Popen[str], job: Start
+) -> None:
+    process = job("takes")
+
+    def entries() -> list[dict[str, str]]:
+        found: list[dict[str, str]] = ask(reprise, "Admin/ReadAudit").get("entries", [])
+        return found
+
+    until(
+        "that it applied a plan is stored",
+        30,
+        lambda: "apply" in {entry["action"] for entry in entries()},
+    )
+
+    assert {entry["action"] for entry in entries()} == {"session", "graph", "plan", "apply"}
+    assert {(entry["who"], entry["peer"]) for entry in entries()} == {
+        (f"uid {os.getuid()}", f"agent socket, pid {process.pid}")
+    }
 
 
 def test_a_budget_that_nothing_fits_in_is_not_sent(

@@ -127,6 +127,7 @@ def test_what_cannot_be_used_for_tls_is_named(
         (["--client-ca", certificate], 2, "--client-ca: is for TLS"),
         (["--tls-cert", certificate, "--tls-key", other_key], 1, "--tls-key: "),
         (["--tls-cert", str(text), "--tls-key", key], 1, "no certificate in PEM"),
+        (["--tls-cert", f"{text}.not", "--tls-key", key], 1, ".not: cannot be read: No such file"),
         (["--tls-cert", nameless, "--tls-key", nameless_key], 1, "names no host"),
         (
             ["--tls-cert", certificate, "--tls-key", key, "--client-ca", str(text)],
