@@ -10,9 +10,9 @@ import {clients, Job} from './job';
 export const verdict = (page: Page): Promise<string | null> =>
   page.getByRole('status', {name: 'Verdict'}).textContent();
 
-/** The legend says so: no point is still to come. */
+/** The legend says so: no point is still to come. The server searches for 20 seconds at most. */
 export const curveDone = (page: Page): Promise<void> =>
-  page.getByText('plans', {exact: true}).waitFor();
+  page.getByText('plans', {exact: true}).waitFor({timeout: 40_000});
 
 export async function sentenceOf(daemon: Daemon, runId: string): Promise<string> {
   const run = await clients(daemon).query.getRun({runId});
