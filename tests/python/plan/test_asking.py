@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import sys
@@ -18,6 +19,7 @@ import reprise
 from reprise import plan as neutral
 from reprise.errors import RepriseError, ServerUnavailable
 from reprise.plan import (
+    Plan,
     StepGraph,
     base_schedule,
     evaluate,
@@ -160,6 +162,10 @@ def test_overhead_rises_as_the_budget_falls_until_no_plan_fits(server: Server) -
         ({"budget": "1x", "executor": "free:seeded_ok=2"}, "seeded_ok=2: must be 0 or 1"),
         ({"budget": "1x", "strategy": "best"}, "strategy: must be one of"),
         ({"budget": "1x", "time_limit_s": 0}, "time_limit_s: must be above 0"),
+        ({"budget": "1x", "time_limit_s": "1"}, "time_limit_s: must be above 0"),
+        ({"budget": "1x", "executor": None}, "executor: must be text, such as free"),
+        ({"budget": "1x", "reserve_bytes": -1}, "reserve_bytes: must be from 0 to"),
+        ({"budget": "1x", "threads": 1.5}, "threads: must be an integer, got 1.5"),
     ],
 )
 def test_a_meaningless_request_is_refused_in_one_sentence(
@@ -169,6 +175,13 @@ def test_a_meaningless_request_is_refused_in_one_sentence(
         plan(layers(), server=server, **arguments)
 
     assert sentence in str(refusal.value)
+
+
+def test_what_is_no_graph_and_no_number_of_points_is_refused(server: Server) -> None:
+    with pytest.raises(RepriseError, match=r"graph: must be a reprise\.plan\.StepGraph, got dict"):
+        plan({"ops": []}, "1x", server=server)  # type: ignore[arg-type]
+    with pytest.raises(RepriseError, match="points: must be from 0 to 501, got -1"):
+        sweep(layers(), points=-1, server=server)
 
 
 def test_a_graph_is_sent_once(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,10 +212,10 @@ def beside(reprised: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.fixture
 def no_session() -> Iterator[None]:
     """Ends the reporting session that a test has opened."""
-    session._agent, reporting._applied = None, 0
+    session._agent, reporting._applied, reporting._unread = None, 0, False
     yield
     session.close()
-    reporting._applied = 0
+    reporting._applied, reporting._unread = 0, False
 
 
 def test_the_report_shows_measured_beside_predicted_values(
@@ -245,6 +258,61 @@ def test_steps_of_two_graphs_belong_to_two_runs(
         lambda: [measured(found) for found in plans] == [str(found.peak_bytes) for found in plans]
     )
     assert run_of(plans[0]) != run_of(plans[1])
+
+
+@pytest.mark.parametrize(
+    ("figures", "sentence"),
+    [
+        ({"step": -1}, "step: must be from 0 to"),
+        ({"peak_bytes": float("nan")}, "peak_bytes: must be an integer, got nan"),
+        ({"step_ns": 1 << 70}, "step_ns: must be from 0 to"),
+        ({"recomputed": 1 << 32}, "recomputed: must be from 0 to"),
+    ],
+)
+def test_a_figure_that_cannot_be_is_not_reported(figures: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(RepriseError, match=sentence):
+        report_step(None, **{"step": 0, "peak_bytes": 1, "step_ns": 1, **figures})
+
+
+def test_steps_reported_while_there_is_no_daemon_are_in_the_run_of_before_at_the_next_plan(
+    home: Path,
+    agent_library: Path,
+    daemon_binary: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    until: Callable[..., None],
+    no_session: None,
+) -> None:
+    from reprise import daemon
+
+    monkeypatch.setenv("REPRISE_AGENT", str(agent_library))
+    monkeypatch.setenv("REPRISE_DAEMON", str(daemon_binary))
+    first = plan(layers(), "0.6x")
+    report_step(first, step=0, peak_bytes=first.peak_bytes, step_ns=1)
+    run = run_of(first)
+    child, _ = daemon._listening[home / "run/reprise/agent.sock"]
+    child.kill()
+    child.wait()
+    waits: list[int] = []
+    steps = itertools.count(1)
+
+    def report(found: Plan) -> bool:
+        return report_step(found, step=next(steps), peak_bytes=found.peak_bytes, step_ns=1)
+
+    flush = session._agent.flush
+    monkeypatch.setattr(session._agent, "flush", lambda: (waits.append(1), flush())[1])
+    assert all(report(first) for _ in range(20))
+    waited = len(waits)  # for a daemon that is gone
+    second = plan(layers(), "0.7x")
+    until(lambda: report(second) and not reporting._unread)  # the agent connects in between
+    reported = next(steps)
+
+    def stored() -> Any:
+        asked = {"runId": run, "fromStep": 0, "toStep": reported}
+        return Server.find().call("Query/GetSteps", asked)["steps"]
+
+    assert waited == 1
+    assert run_of(second) == run
+    until(lambda: stored() == str(reported))
 
 
 def test_a_report_that_cannot_be_sent_says_so(

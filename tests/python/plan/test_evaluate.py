@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -147,3 +148,18 @@ def test_a_schedule_that_breaks_a_rule_is_refused_with_the_entry(
         evaluate(chain(), schedule)
 
     assert str(refusal.value).startswith(sentence)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "sentence"),
+    [
+        ("0 1", "schedule: must be a list of integers"),
+        (None, "schedule: must be a list of integers, got None"),
+        ([0, 0.5], r"schedule\[1\]: must be an integer, got 0.5"),
+    ],
+)
+def test_what_is_no_schedule_is_refused(schedule: Any, sentence: str) -> None:
+    with pytest.raises(RepriseError, match=sentence):
+        evaluate(StepGraph("empty", static_bytes=5), schedule)
+    with pytest.raises(RepriseError, match="graph: must be a reprise"):
+        evaluate({}, [0])  # type: ignore[arg-type]

@@ -263,10 +263,18 @@ class Agent:
         if self._library is not None:
             self._library.blocking.reprise_snapshot(moment, len(moment))
 
-    def flush(self, timeout_s: float = 1.0) -> None:
-        """Waits until the collector has read what was pushed, at most that long."""
-        if self._library is not None:
-            self._library.blocking.reprise_flush(max(0, int(timeout_s * 1000)))
+    def flush(self, timeout_s: float = 1.0) -> bool:
+        """Waits until the collector has read what was pushed, at most that long. Returns whether it
+        has."""
+        if self._library is None:
+            return True
+        code = self._library.blocking.reprise_flush(max(0, int(timeout_s * 1000)))
+        return int(code) == abi.OK
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether a collector listens at the socket that this agent was given."""
+        return self._socket is None or daemon.answers(self._socket)
 
     # ---- The plan ------------------------------------------------------------
 
@@ -347,9 +355,9 @@ class Agent:
             if reply.kind != "pending" or left <= 0:
                 return reply
             now = time.monotonic()
-            if self._socket is None or daemon.answers(self._socket):
+            if self.is_answered:
                 answered = now
-            elif now - answered > GONE_S:
+            elif self._socket is not None and now - answered > GONE_S:
                 return PlanReply("pending", why=daemon.why_gone(self._socket))
 
     def plan_applied(self, plan_id: int, own_ns: int, peak_bytes: int) -> None:

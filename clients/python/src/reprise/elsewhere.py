@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+from types import FunctionType
 from typing import Any
 
 __all__ = ["call_for"]
 
 
 def call_for(thing: Any) -> str | None:
-    """Returns a sentence that names the call; None for objects of PyTorch or of no known framework.
-    It imports no framework, but looks at the modules that define the object's classes."""
+    """Returns a sentence that names the call; None for objects of PyTorch, and for others of no
+    known framework if PyTorch is installed. It imports no framework, but looks at the modules that
+    define the object's classes."""
     modules = [base.__module__ for base in type(thing).__mro__]
     roots = {module.partition(".")[0] for module in modules}
     name = type(thing).__name__
@@ -29,9 +32,20 @@ def call_for(thing: Any) -> str | None:
             "step that is a function, reprise.tensorflow.gradients(ys, xs, budget=...) one in a "
             "graph"
         )
-    if roots & {"jax", "jaxlib", "flax"}:
+    if roots & {"jax", "jaxlib", "flax", "optax"}:
         return (
             f"{name}: is JAX's; reprise.jax.auto(train_step, budget=...) plans a step that is a "
             "function, reprise.jax.value_and_grad(loss, budget=...) its gradient alone"
+        )
+    if isinstance(thing, FunctionType):
+        return (
+            f"{thing.__name__}: is a function, and this call plans models of PyTorch; "
+            "reprise.jax.auto(train_step, budget=...) and reprise.tensorflow.auto(train_step, "
+            "budget=...) plan a step that is a function"
+        )
+    if find_spec("torch") is None:
+        return (
+            f"{name}: is no model of PyTorch, which is not installed here; reprise.plan, "
+            "reprise.jax, reprise.tensorflow and reprise.keras work without it"
         )
     return None

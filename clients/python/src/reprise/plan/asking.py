@@ -8,22 +8,24 @@ page; `report_step` puts what was measured beside what was predicted.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from operator import index
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from reprise.errors import RepriseError, ServerUnavailable
 from reprise.plan.capabilities import Capabilities
 from reprise.plan.received import Infeasible, InfeasibleBudget, Plan, read_infeasible
-from reprise.plan.step_graph import StepGraph
+from reprise.plan.step_graph import MOST_SUM, StepGraph
 from reprise.proto_json import Fields
 from reprise.units import check_budget
 
 if TYPE_CHECKING:
     from reprise.plan.sent import PlanServer, Sent
 
-__all__ = ["TradeoffPoint", "plan", "run_of", "sweep"]
+__all__ = ["TradeoffPoint", "check_time_limit", "plan", "run_of", "sweep"]
 
 STRATEGIES = ("auto", "memory", "speed", "collection", "per_block", "save_all")
 MOST_TIME_S = 600.0
+MOST_POINTS = 501
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ def plan(
     field of the graph or of the question that is wrong, `InfeasibleBudget` where no plan was found
     (its `plan` says by whose word, and which op needs more), `ServerUnavailable`."""
     text = check_budget(budget)
+    _check_graph(graph)
     if strategy not in STRATEGIES:
         raise RepriseError(f"strategy: must be one of {', '.join(STRATEGIES)}, got {strategy!r}")
     request = {
@@ -74,9 +77,9 @@ def plan(
         "budget": text,
         "capabilities": Capabilities.of(executor).to_message(),
         "strategy": f"STRATEGY_{strategy.upper()}",
-        "reserveBytes": reserve_bytes,
-        "deviceBytes": device_bytes,
-        "deviceFreeBytes": device_free_bytes,
+        "reserveBytes": _count(reserve_bytes, "reserve_bytes", MOST_SUM),
+        "deviceBytes": _count(device_bytes, "device_bytes", MOST_SUM),
+        "deviceFreeBytes": _count(device_free_bytes, "device_free_bytes", MOST_SUM),
     }
     plainly = strategy == "auto" and not (time_limit_s or seed or threads or device_bytes)
     if server is None and plainly:
@@ -109,10 +112,11 @@ def sweep(
 ) -> list[TradeoffPoint]:
     """Returns the curve of overhead over budget, the largest budget first. Raises as `plan`, but an
     impossible budget is a point."""
+    _check_graph(graph)
     request = {
         **_limits(time_limit_s, seed, threads),
         "capabilities": Capabilities.of(executor).to_message(),
-        "points": points,
+        "points": _count(points, "points", MOST_POINTS),
     }
     # A point that a later search improves comes again.
     newest: dict[int, TradeoffPoint] = {}
@@ -149,9 +153,14 @@ def _asked(
 ) -> list[dict[str, Any]]:
     from hashlib import sha256
 
-    key = (server.address, sha256(graph.to_json().encode()).hexdigest())
+    content = sha256(graph.to_json().encode()).hexdigest()
+    key = (server.address, content)
     if key not in _sent:
-        _sent[key] = server.send(graph)
+        # A daemon that was started again has another port, and the run of before.
+        earlier = (sent for (_, known), sent in reversed(_sent.items()) if known == content)
+        _sent[key] = next((sent for sent in earlier if server.has(sent)), None) or server.send(
+            graph
+        )
     to = {"graphId": _sent[key].graph_id}
     if method == "Planner/Plan":
         to["runId"] = _sent[key].run_id
@@ -159,12 +168,41 @@ def _asked(
 
 
 def _limits(time_limit_s: float | None, seed: int, threads: int) -> dict[str, Any]:
-    if time_limit_s is not None and not 0 < time_limit_s <= MOST_TIME_S:
+    if time_limit_s is not None:
+        check_time_limit(time_limit_s)
+    milliseconds = 0 if time_limit_s is None else max(1, round(time_limit_s * 1000))
+    return {
+        "timeLimitMs": milliseconds,
+        "seed": _count(seed, "seed", (1 << 64) - 1),
+        "threads": _count(threads, "threads", (1 << 32) - 1),
+    }
+
+
+def check_time_limit(time_limit_s: object) -> None:
+    """Raises RepriseError if it is no number of seconds that a search may take."""
+    is_number = isinstance(time_limit_s, (int, float)) and not isinstance(time_limit_s, bool)
+    if not (is_number and 0 < time_limit_s <= MOST_TIME_S):  # type: ignore[operator]
         raise RepriseError(
             f"time_limit_s: must be above 0 and at most {MOST_TIME_S:.0f}, got {time_limit_s!r}"
         )
-    milliseconds = 0 if time_limit_s is None else max(1, round(time_limit_s * 1000))
-    return {"timeLimitMs": milliseconds, "seed": seed, "threads": threads}
+
+
+def _count(value: object, name: str, most: int) -> int:
+    """Returns a number that a question takes. Raises RepriseError if it is something else."""
+    if not isinstance(value, SupportsIndex) or isinstance(value, bool):
+        raise RepriseError(f"{name}: must be an integer, got {value!r}"[:120])
+    if not 0 <= index(value) <= most:
+        raise RepriseError(f"{name}: must be from 0 to {most}, got {value!r}"[:120])
+    return index(value)
+
+
+def _check_graph(graph: object) -> None:
+    """Raises RepriseError if it is no step graph."""
+    if not isinstance(graph, StepGraph):
+        raise RepriseError(
+            f"graph: must be a reprise.plan.StepGraph, got {type(graph).__name__}; "
+            "StepGraph.from_json reads one from a file"
+        )
 
 
 def _point(f: Fields) -> TradeoffPoint:

@@ -52,6 +52,10 @@ class Capabilities:
         that is not known."""
         if isinstance(executor, Capabilities):
             return executor
+        if not isinstance(executor, str):
+            raise RepriseError(
+                f"executor: must be text, such as free or once, got {executor!r}"[:120]
+            )
         name, *pairs = executor.split(":")
         if name not in EXECUTORS:
             known = ", ".join(sorted(filter(None, EXECUTORS)))

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from operator import index
+from typing import NoReturn, SupportsIndex
 
 from reprise.errors import RepriseError
 from reprise.plan.capabilities import Capabilities
@@ -47,8 +48,21 @@ def evaluate(
 ) -> Evaluation:
     """Walks a schedule. `RepriseError`: the first entry that breaks a rule, with op, storage,
     wanted and present version."""
+    if not isinstance(graph, StepGraph):
+        _refuse(f"graph: must be a reprise.plan.StepGraph, got {type(graph).__name__}")
     graph.check()
-    return _Walk(graph, Capabilities.of(executor).in_effect()).walk(list(schedule))
+    return _Walk(graph, Capabilities.of(executor).in_effect()).walk(_entries(schedule))
+
+
+def _entries(schedule: Sequence[int]) -> list[int]:
+    """Returns the entries of a schedule. Raises RepriseError for what is none."""
+    if isinstance(schedule, (str, bytes)) or not isinstance(schedule, Iterable):
+        _refuse(f"schedule: must be a list of integers, got {schedule!r}"[:120])
+    entries = list(schedule)
+    for i, entry in enumerate(entries):
+        if not isinstance(entry, SupportsIndex) or isinstance(entry, bool):
+            _refuse(f"schedule[{i}]: must be an integer, got {entry!r}"[:120])
+    return [index(entry) for entry in entries]
 
 
 class _Walk:

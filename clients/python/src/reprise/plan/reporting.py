@@ -13,10 +13,13 @@ graph end that run's session and begin one in the other run.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from operator import index
+from typing import TYPE_CHECKING, SupportsIndex
 
+from reprise.errors import RepriseError
 from reprise.plan.asking import run_of
 from reprise.plan.received import Plan
+from reprise.plan.step_graph import MOST_SUM
 
 if TYPE_CHECKING:
     from reprise.agent import Agent
@@ -25,6 +28,10 @@ __all__ = ["report_check", "report_step", "report_unchecked"]
 
 # The newest plan that was reported under, to say once that it is applied.
 _applied = 0
+# Whether the daemon has not read the newest report that it was waited for.
+_unread = False
+# What the records of the agent hold, where it is less than bytes may be.
+_MOST = {"recomputed": (1 << 32) - 1, "checked": (1 << 32) - 1, "differing": (1 << 32) - 1}
 
 
 def report_step(
@@ -35,21 +42,33 @@ def report_step(
     step_ns: int,
     recomputed: int = 0,
     plan_broken: bool = False,
+    predicted_peak_bytes: int = 0,
     wait: bool = True,
 ) -> bool:
     """Reports a finished step: under `plan`, or plain where it is None.
 
     `peak_bytes`: the most that was alive during the step, static memory included; 0 if it was not
-    measured. `recomputed`: ops
-    that ran again. `plan_broken`: the step was not as planned and kept everything. With
-    `wait=False` it does not wait until the daemon has read the report. Returns False where nobody
-    takes the report: no daemon, or no agent library."""
+    measured. `recomputed`: ops that ran again. `plan_broken`: the step was not as planned and kept
+    everything. `predicted_peak_bytes`: the peak as the executor runs the plan, if it is another one
+    than the plan's; the first report under a plan tells it. With `wait=False` it does not wait
+    until the daemon has read the report.
+
+    Returns False where nobody takes the report: no daemon, or no agent library. If the daemon ends
+    later, reports are kept for the next one. Raises RepriseError for figures that cannot be."""
     from reprise import abi
 
+    figures = {
+        "step": step,
+        "peak_bytes": peak_bytes,
+        "step_ns": step_ns,
+        "recomputed": recomputed,
+        "predicted_peak_bytes": predicted_peak_bytes,
+    }
+    step, peak_bytes, step_ns, recomputed, predicted = _checked(plan, figures)
     agent = _connected(plan)
     if agent.status == "inert":
         return False
-    _say_applied(agent, plan)
+    _say_applied(agent, plan, predicted)
     agent.step(step)
     agent.step_done(
         step,
@@ -61,8 +80,30 @@ def report_step(
         mismatches=int(plan_broken),
     )
     if wait:
-        agent.flush()
+        _wait(agent)
     return True
+
+
+def _checked(plan: Plan | None, figures: dict[str, int]) -> list[int]:
+    """Returns the figures of a report. Raises RepriseError that names what cannot be one."""
+    if plan is not None and not isinstance(plan, Plan):
+        raise RepriseError(f"plan: must be what plan() returned, or None, got {plan!r}"[:120])
+    for name, value in figures.items():
+        if not isinstance(value, SupportsIndex) or isinstance(value, bool):
+            raise RepriseError(f"{name}: must be an integer, got {value!r}"[:120])
+        if not 0 <= index(value) <= _MOST.get(name, MOST_SUM):
+            most = _MOST.get(name, MOST_SUM)
+            raise RepriseError(f"{name}: must be from 0 to {most}, got {value!r}"[:120])
+    return [index(value) for value in figures.values()]
+
+
+def _wait(agent: Agent) -> None:
+    """Waits until the daemon has read the report: about a second if it has ended, once. Later
+    reports wait again when a daemon answers."""
+    global _unread
+    if _unread and not agent.is_answered:
+        return
+    _unread = not agent.flush()
 
 
 def report_check(
@@ -72,6 +113,10 @@ def report_check(
     those of the same step without it, and `differing` of them differ. Returns as `report_step`."""
     from reprise import abi
 
+    figures = {"step": step, "checked": checked, "differing": differing}
+    step, checked, differing = _checked(plan, figures)
+    if differing > checked:
+        raise RepriseError(f"differing: must be at most checked, {checked}, got {differing}")
     agent = _connected(plan)
     if agent.status == "inert":
         return False
@@ -83,7 +128,7 @@ def report_check(
         flags=abi.VERIFY_FAILED if differing else abi.VERIFY_BITWISE,
         first_name=agent.intern(first_differing) if first_differing else 0,
     )
-    agent.flush()
+    _wait(agent)
     return True
 
 
@@ -101,8 +146,8 @@ def _connected(plan: Plan | None) -> Agent:
     return session.agent_of(None if plan is None and session.current() else run_of(plan))
 
 
-def _say_applied(agent: Agent, plan: Plan | None) -> None:
+def _say_applied(agent: Agent, plan: Plan | None, predicted: int) -> None:
     global _applied
     if plan is not None and plan.plan_number != _applied:
-        agent.plan_applied(plan.plan_number, 0, plan.peak_bytes)
+        agent.plan_applied(plan.plan_number, 0, predicted or plan.peak_bytes)
         _applied = plan.plan_number

@@ -33,6 +33,9 @@ class PlanServer(Protocol):
     def send(self, graph: StepGraph) -> Sent:
         """Makes a run of a graph."""
 
+    def has(self, sent: Sent) -> bool:
+        """Returns whether it has a run that another server made for a graph."""
+
     def stream(self, method: str, message: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Calls a method with a stream of answers and yields them."""
 

@@ -130,6 +130,16 @@ class Server:
             raise RepriseError(f"run {run}: has no step graph after the import")
         return Sent(graph_id, run)
 
+    def has(self, sent: Sent) -> bool:
+        """Returns whether it has the run that a daemon at another port made for a graph."""
+        try:
+            found = self.call("Query/GetRun", {"runId": sent.run_id})
+        except ServerUnavailable:
+            raise
+        except RepriseError:
+            return False
+        return found.get("graphId") == sent.graph_id
+
     def _open(self, path: str, body: bytes, kind: str) -> tuple[HTTPConnection, HTTPResponse]:
         """Sends a request and waits for the head of its answer; errors become exceptions."""
         from http.client import HTTPConnection, HTTPException, HTTPSConnection

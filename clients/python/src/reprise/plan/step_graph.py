@@ -312,6 +312,8 @@ class StepGraph:
         """Reads a `reprise.graph/1` file and checks it; keys that are not known are ignored."""
         import json
 
+        if not isinstance(text, (str, bytes, bytearray)):
+            raise RepriseError(f"graph: must be the text of a file, got {type(text).__name__}")
         try:
             root = json.loads(text)
         except (ValueError, RecursionError) as error:
