@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import jax
@@ -168,6 +169,30 @@ def test_an_impossible_budget_is_refused_with_the_compiled_bytes() -> None:
     plain = memory_of(compile_flat(jax.value_and_grad(loss), [params, *data], ordered=False))
     said = reprise.units.format_bytes(plain.total)
     assert f"XLA compiles the plain step to {said}" in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"budget": "much"}, 'budget "much": does not start with a number'),
+        ({"budget": "1x", "time_limit_s": "1"}, "time_limit_s: must be above 0"),
+        ({"budget": "1x", "most_equations": "all"}, "most_equations: must be an integer"),
+        ({"budget": "1x", "donate_argnums": "params"}, "donate_argnums: must be positions"),
+        ({"budget": "1x", "donate_argnums": 9}, "donate_argnums: there is no argument 9"),
+        ({"budget": "1x", "static_argnums": (1, -1)}, "static_argnums: must be positions"),
+    ],
+)
+def test_what_no_plan_can_be_asked_with_is_refused(how: dict[str, Any], said: str) -> None:
+    loss, params, data = nets.mlp(2, 8, 16)
+
+    with pytest.raises(reprise.RepriseError, match=re.escape(said)):
+        reprise.jax.auto(loss, **how)(params, *data)
+
+
+def test_what_is_no_function_is_refused() -> None:
+    for call in (reprise.jax.auto, reprise.jax.value_and_grad, reprise.jax.checkpoint):
+        with pytest.raises(reprise.RepriseError, match="must be a function, got None"):
+            call(None, "1x")
 
 
 def test_a_plan_that_xla_contradicts_is_made_again_and_then_refused(

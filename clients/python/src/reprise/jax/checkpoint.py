@@ -20,7 +20,7 @@ from typing import Any
 import jax
 
 from reprise.errors import RepriseError
-from reprise.jax.function import PlannedFunction, auto
+from reprise.jax.function import PlannedFunction, auto, check_request
 from reprise.jax.planning import MOST_EQUATIONS, Found
 
 __all__ = ["CheckpointedLoss", "checkpoint"]
@@ -89,4 +89,5 @@ def checkpoint(
     Taking the gradient raises `InfeasibleBudget` and `RepriseError` as `auto` does."""
     if not callable(fun):
         raise RepriseError(f"checkpoint: must be a function, got {fun!r}"[:120])
+    check_request(budget, time_limit_s, most_equations)
     return CheckpointedLoss(fun, budget, time_limit_s=time_limit_s, most_equations=most_equations)

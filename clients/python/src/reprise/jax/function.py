@@ -17,8 +17,10 @@ import jax
 
 from reprise.errors import RepriseError
 from reprise.jax.planning import MOST_EQUATIONS, Found, find
+from reprise.plan.asking import check_time_limit
+from reprise.units import check_budget
 
-__all__ = ["PlannedFunction", "auto", "value_and_grad"]
+__all__ = ["PlannedFunction", "auto", "check_request", "value_and_grad"]
 
 # Tracers of a program that is being written down, not of one that is being transformed.
 _WRITING = ("DynamicJaxprTracer", "ShardMapTracer")
@@ -49,8 +51,8 @@ class PlannedFunction:
         # Of the newest plan; None before the first call.
         self.found: Found | None = None
         self._step = step
-        self._donate = _numbers(donate_argnums)
-        self._static = _numbers(static_argnums)
+        self._donate = _numbers(donate_argnums, "donate_argnums")
+        self._static = _numbers(static_argnums, "static_argnums")
         # May be set between calls; plans that were made stay.
         self.budget = budget
         self._how: dict[str, Any] = {
@@ -64,6 +66,12 @@ class PlannedFunction:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs a step; the first of each set of shapes is traced, planned and compiled before. In
         a function that JAX traces, the planned program becomes a part of that one."""
+        for name, numbers in (("donate", self._donate), ("static", self._static)):
+            if numbers and max(numbers) >= len(args):
+                raise RepriseError(
+                    f"{name}_argnums: there is no argument {max(numbers)}, it was called with "
+                    f"{len(args)}"
+                )
         leaves, key = self._flat(args, kwargs)
         writing = _is_writing(leaves)
         if key not in self._known:
@@ -151,8 +159,21 @@ def _donated_inside(closed: Any) -> list[int]:
     return [i for i, given in enumerate(eqns[0].params.get("donated_invars", ())) if given]
 
 
-def _numbers(numbers: int | Sequence[int]) -> tuple[int, ...]:
-    return (numbers,) if isinstance(numbers, int) else tuple(numbers)
+def _numbers(numbers: int | Sequence[int], name: str) -> tuple[int, ...]:
+    """Returns the positions of arguments. Raises RepriseError if one is no position."""
+    found = (numbers,) if isinstance(numbers, int) else numbers
+    if not isinstance(found, Sequence) or not all(type(n) is int and n >= 0 for n in found):
+        raise RepriseError(f"{name}: must be positions of arguments, got {numbers!r}"[:120])
+    return tuple(found)
+
+
+def check_request(budget: object, time_limit_s: object, most_equations: object) -> None:
+    """Raises RepriseError for what no plan can be asked with, before anything is traced."""
+    check_budget(budget)  # type: ignore[arg-type]
+    if time_limit_s is not None:
+        check_time_limit(time_limit_s)
+    if not isinstance(most_equations, int) or isinstance(most_equations, bool):
+        raise RepriseError(f"most_equations: must be an integer, got {most_equations!r}"[:120])
 
 
 def auto(
@@ -173,6 +194,7 @@ def auto(
     fits, with the bytes that XLA compiled, and `RepriseError` for what cannot be planned."""
     if not callable(step):
         raise RepriseError(f"auto: must be a function, got {step!r}"[:120])
+    check_request(budget, time_limit_s, most_equations)
     return PlannedFunction(
         step, budget, donate_argnums, static_argnums, time_limit_s, most_equations
     )
@@ -189,6 +211,8 @@ def value_and_grad(
 ) -> PlannedFunction:
     """Returns `jax.value_and_grad` within `budget`, which counts what these two take and nothing of
     the update. Raises as `auto`."""
+    if not callable(fun):
+        raise RepriseError(f"value_and_grad: must be a function, got {fun!r}"[:120])
     return auto(
         jax.value_and_grad(fun, argnums, has_aux),
         budget,
