@@ -13,6 +13,7 @@ from tensorflow.python.eager import context
 
 import reprise
 from reprise.tensorflow import applied_to, auto, gradients
+from reprise.tensorflow.captured import constant_bytes
 
 
 @pytest.fixture(autouse=True)
@@ -70,16 +71,28 @@ def test_a_step_with_tape_and_optimizer_keeps_every_bit() -> None:
     assert step.applied.copies > 0
 
 
-def test_a_step_with_tape_keeps_its_budget() -> None:
-    # Without momentum: what is assigned whole becomes the variable's memory, while records of
-    # memory know nothing of what the variable lets go.
-    _, step = trained({"budget": "0.5x"}, momentum=False)
+@pytest.mark.parametrize("momentum", [False, True], ids=["in place", "assigned whole"])
+def test_a_step_with_tape_keeps_its_budget(momentum: bool) -> None:
+    # What is assigned whole becomes the variable's memory, and the old one is let go.
+    _, step = trained({"budget": "0.5x"}, momentum=momentum)
 
     measured, made = step.rehearse(), step.applied
 
     total = measured.peak_bytes + made.step.graph.static_bytes
     assert total <= made.plan.budget_bytes < made.base.peak_bytes
     assert total == pytest.approx(made.peak_bytes, rel=0.01)
+
+
+def test_a_variable_that_is_read_several_times_counts_once() -> None:
+    # Eight weights and their speeds are read by the forward, by the backward and by the update.
+    _, step = trained({"budget": "0.5x"})
+    made = step.applied
+
+    variables, inputs = 16 * WIDTH * WIDTH * 4, BATCH * WIDTH * 4
+
+    counted = made.step.graph.static_bytes - constant_bytes(made.step.sources)
+    # The loss's own constants are a few numbers.
+    assert variables + inputs <= counted < variables + inputs + 256
 
 
 def test_a_mode_works_in_a_function_too() -> None:
@@ -134,6 +147,16 @@ def test_what_cannot_be_planned_is_refused() -> None:
     for early in ("check", "rehearse", "validate"):
         with pytest.raises(reprise.RepriseError, match="was not called yet"):
             getattr(auto(training.step, budget="0.5x"), early)()
+    with pytest.raises(reprise.RepriseError, match='budget "much": does not start'):
+        auto(training.step, budget="much")
+    with pytest.raises(reprise.RepriseError, match="batch: must be an integer above 0, got -1"):
+        auto(training.step, budget="0.5x", batch=-1)
+    tf.config.run_functions_eagerly(True)
+    try:
+        with pytest.raises(reprise.RepriseError, match="functions run eagerly"):
+            auto(training.step, budget="0.5x")(batch())
+    finally:
+        tf.config.run_functions_eagerly(False)
     with pytest.raises(reprise.InfeasibleBudget, match="Nothing fits"):
         auto(training.step, budget="300KiB")(batch())
 

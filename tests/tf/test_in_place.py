@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 from tests.tf.nets import variable
@@ -17,6 +18,8 @@ from reprise.tensorflow.trace import run_traced
 
 v1 = tf.compat.v1
 ROWS, COLUMNS = 512, 64
+OFF = v1.ConfigProto()
+OFF.graph_options.rewrite_options.disable_meta_optimizer = True
 # What ops are called with that take more than tensors named x or x and y.
 SPECIAL: dict[str, Callable[[Any, Any], dict[str, Any]]] = {
     "AddN": lambda t, other: {"inputs": [t, other]},
@@ -68,6 +71,46 @@ def test_every_op_that_is_said_to_write_over_its_input_does(graph: Any) -> None:
     }
     allocating = [name for name, op in ops.items() if largest[op.name] >= ROWS * COLUMNS * 4]
     assert allocating == []
+
+
+def parts(h: Any, weights: list[Any]) -> Any:
+    """Rows of a tensor, each of which goes through a product of its own."""
+    return tf.concat([tf.matmul(part, weights[0]) for part in tf.split(h, 4, axis=0)], 0)
+
+
+def same(h: Any, weights: list[Any]) -> Any:
+    """Two tensors that go through an op together, as gradients do before an update."""
+    one, other = tf.identity_n([tf.sin(h), tf.cos(h)])
+    return tf.matmul(one + other, weights[0])
+
+
+@pytest.mark.parametrize("budget", ["1x", "0.7x"])
+@pytest.mark.parametrize("between", [parts, same])
+def test_a_tensor_that_shares_the_memory_of_another_is_not_counted(
+    graph: Any, between: Callable[[Any, list[Any]], Any], budget: str
+) -> None:
+    h = x = v1.placeholder(tf.float32, [ROWS, COLUMNS], "x")
+    weights = [variable(f"w{layer}", COLUMNS, COLUMNS) for layer in range(6)]
+    for weight in weights:
+        h = between(tf.tanh(tf.matmul(h, weight)), weights)
+    loss = tf.reduce_mean(tf.square(h))
+    plain = tf.gradients(loss, weights)
+    values = {x: np.linspace(-1, 1, ROWS * COLUMNS, dtype=np.float32).reshape(ROWS, COLUMNS)}
+    with v1.Session(config=OFF) as session:
+        session.run(v1.global_variables_initializer())
+        expected = session.run(plain, values)
+
+    found = gradients(loss, weights, budget=budget)
+
+    sharing = {graph.get_tensor_by_name(name).op.type for name in applied_to(graph).step.views}
+    assert sharing & {"Split", "IdentityN"}
+    with v1.Session() as session:
+        session.run(v1.global_variables_initializer())
+        session.run(found, values)
+        fetched, measured = validate(session, [loss, *found], values)
+    assert measured.within
+    assert measured.measured_peak_bytes == pytest.approx(measured.predicted_peak_bytes, rel=0.01)
+    assert all(np.array_equal(a, b) for a, b in zip(expected, fetched[1:], strict=True))
 
 
 def test_a_peak_at_the_cross_entropy_is_predicted(graph: Any) -> None:

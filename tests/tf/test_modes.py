@@ -122,6 +122,8 @@ def test_without_articulation_points_the_memory_mode_is_the_smallest_plan(
         ("collection", "the collection 'checkpoints' of the graph is empty"),
         ("fast", "must be one of memory, speed, collection or a list of tensors, got 'fast'"),
         ([], "none of its tensors"),
+        (3, "checkpoints: must be a mode or a list of tensors, got 3"),
+        (["Tanh"], "checkpoints: must be tensors of the graph, got 'Tanh'"),
     ],
 )
 def test_checkpoints_that_cannot_be_meant_are_refused(checkpoints: Any, sentence: str) -> None:
@@ -166,6 +168,35 @@ def test_the_idiom_of_replacing_the_gradients_of_the_process_works(
 
     assert planned == expected
     assert copies[0] > 0
+
+
+def test_the_idiom_of_assigning_to_the_dict_of_tensorflow_works_at_any_time(
+    restored: None,
+) -> None:
+    before = v1.gradients  # as a program that has asked for gradients already
+
+    try:
+        for name in ("gradients_memory", "gradients_speed"):
+            v1.__dict__["gradients"] = getattr(compat, name)
+            with tf.Graph().as_default() as made:
+                loss, variables, _ = perceptron(6)
+                v1.gradients(loss, variables)
+            assert applied_to(made).copies > 0, name
+    finally:
+        v1.__dict__["gradients"] = before
+
+    with tf.Graph().as_default() as made:
+        loss, variables, _ = perceptron(6)
+        v1.gradients(loss, variables)
+    assert applied_to(made) is None
+
+
+def test_a_replacement_without_budget_and_checkpoints_is_refused() -> None:
+    with (
+        pytest.raises(reprise.RepriseError, match="give either budget= or checkpoints="),
+        replace_gradients(),
+    ):
+        pass
 
 
 def test_replacing_with_a_budget_ends_with_its_block(restored: None) -> None:

@@ -20,9 +20,13 @@ from reprise.plan.step_graph import StepGraph
 from reprise.tensorflow.kinds import (
     forwards,
     in_a_frame,
+    is_several,
     is_source,
     is_view,
     kind_of,
+    may_be_whole,
+    may_share,
+    may_write_over,
     reads_sizes_only,
 )
 from reprise.tensorflow.trace import OpRecord
@@ -44,6 +48,8 @@ class CapturedStep:
     ops: list[Any]
     # The storage of a tensor, by its name: its own, or the one that it is a view of.
     storage_of: dict[str, int] = field(default_factory=dict)
+    # By name of a tensor that has no memory of its own: the tensor whose memory it shares.
+    views: dict[str, Any] = field(default_factory=dict)
     # By storage: the tensor that made it.
     made_by: list[Any] = field(default_factory=list)
     # By op id: its inputs before anything was rewritten.
@@ -174,11 +180,13 @@ def capture(
     kept = {tensor.name for tensor in targets}
     step.first_backward = len(ops)
     for op in ops:
-        if is_view(op) and op.inputs[0].name in step.storage_of:
-            step.storage_of[op.outputs[0].name] = step.storage_of[op.inputs[0].name]
+        shared = _shared(op, records.get(op.name), kept)
+        if shared:
+            for tensor, base in zip(op.outputs, shared, strict=True):
+                if base.name in step.storage_of:  # otherwise it is a source, or a view of one
+                    step.storage_of[tensor.name] = step.storage_of[base.name]
+                    step.views[tensor.name] = base
             continue
-        if is_view(op) and op.inputs[0].op.name not in inside:
-            continue  # a view of a source
         is_backward = op.name not in forward and not reads_sizes_only(op)
         _add(step, op, is_backward, records.get(op.name), kept, inside)
     required = {step.storage_of[t.name] for t in targets if t.name in step.storage_of}
@@ -187,6 +195,22 @@ def capture(
         # The program fetches the first copy, so it must stay.
         graph.storages[storage].pinned = True
     return step
+
+
+def _shared(op: Any, record: OpRecord | None, kept: set[str]) -> list[Any]:
+    """Returns, by output of an op, the input whose memory it shares; nothing if it has its own. One
+    of several tensors that is fetched makes the op hold all of them."""
+    if is_view(op):
+        return [op.inputs[0]]
+    bases = may_share(op)
+    if not bases or record is None or record.allocated_bytes >= max(1, sum(map(_size, op.outputs))):
+        return []
+    if is_several(op) and any(tensor.name in kept for tensor in op.outputs):
+        return []
+    if may_be_whole(op):
+        return bases
+    # A part that is written over has the size of the whole: so it was recorded.
+    return [] if any(map(may_write_over, op.outputs)) else bases
 
 
 def _before_tapes(ops: list[Any]) -> set[str]:
@@ -247,12 +271,14 @@ def _overwritten(step: CapturedStep, op: Any, kept: set[str], inside: set[str]) 
             continue
         if _elements(tensor) is None or _elements(tensor) != _elements(output):
             continue
-        if _is_only_reader(op, tensor, kept, inside):
+        if _is_only_reader(step, op, tensor, kept, inside):
             return step.storage_of[tensor.name]
     return None
 
 
-def _is_only_reader(op: Any, tensor: Any, kept: set[str], inside: set[str]) -> bool:
+def _is_only_reader(
+    step: CapturedStep, op: Any, tensor: Any, kept: set[str], inside: set[str]
+) -> bool:
     """Returns whether an op is the only one that needs the memory of a tensor, and nobody fetches
     it."""
     while True:
@@ -263,9 +289,11 @@ def _is_only_reader(op: Any, tensor: Any, kept: set[str], inside: set[str]) -> b
             return False
         if _times(op, tensor) != 1:
             return False
-        if not is_view(tensor.op):
+        if tensor.name not in step.views:
             return not is_source(tensor.op)
-        op, tensor = tensor.op, tensor.op.inputs[0]
+        if not is_view(tensor.op) and not may_be_whole(tensor.op):
+            return False
+        op, tensor = tensor.op, step.views[tensor.name]
 
 
 def _times(op: Any, tensor: Any) -> int:

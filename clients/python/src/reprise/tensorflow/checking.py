@@ -21,7 +21,7 @@ import tensorflow as tf
 from reprise.errors import RepriseError
 from reprise.plan import report_check
 from reprise.tensorflow.captured import step_ops
-from reprise.tensorflow.gradients import Applied, applied_to
+from reprise.tensorflow.gradients import Applied, applied_to, graph_of
 from reprise.tensorflow.kinds import kind_of
 from reprise.tensorflow.rehearsal import as_written, drawn, fed, handles_of, resources_of
 from reprise.tensorflow.report import step_number
@@ -65,7 +65,7 @@ def check(session: Any, feed_dict: Mapping[Any, Any] | None = None) -> Checked:
     iterator of the graph is not asked for a batch; values are drawn instead. The comparison is
     reported to the plan's run, for the page and `reprise show`. Raises RepriseError if the graph
     has no plan, or an input has neither a value nor a known shape."""
-    made = applied_to(session.graph)
+    made = applied_to(graph_of(session, "check"))
     if made is None:
         raise RepriseError("check: no plan was applied to the graph that it runs")
     given = {getattr(key, "name", key): value for key, value in (feed_dict or {}).items()}
@@ -91,11 +91,16 @@ def _read_of(handle: Any) -> Any:
     return None
 
 
-def compare(made: Applied, values: Mapping[str, Any], behind: Mapping[str, Any]) -> Checked:
+def compare(
+    made: Applied,
+    values: Mapping[str, Any],
+    behind: Mapping[str, Any],
+    step: int | None = None,
+) -> Checked:
     """Runs the planned and the written step and returns the comparison, which is also reported to
     the plan's run. `values` are those of inputs by tensor name, `behind` those of variables that
     ops read by their handle, by the handle's op; what is in neither is drawn, and is zero behind a
-    handle."""
+    handle. `step` is the number that it is reported for, if not that of the newest validation."""
     ops, sources = step_ops(made.results, made.effects)
     inputs = {t.name: values.get(t.name) for t in fed(ops, sources)}
     for tensor in fed(ops, sources):
@@ -119,7 +124,7 @@ def compare(made: Applied, values: Mapping[str, Any], behind: Mapping[str, Any])
     if made.plan is not None:
         report_check(
             made.plan,
-            step=step_number(made.plan.plan_id),
+            step=step_number(made.plan.plan_id) if step is None else step,
             checked=checked.compared,
             differing=checked.differing,
             first_differing=checked.first,

@@ -7,6 +7,11 @@ replaces the gradients of the whole process:
     from reprise.tensorflow import compat as memory_saving_gradients
     from tensorflow.python.ops import gradients
     gradients.__dict__["gradients"] = memory_saving_gradients.gradients_memory
+
+and the one for programs that call `tf.gradients` themselves, under `import tensorflow.compat.v1 as
+tf`:
+
+    tf.__dict__["gradients"] = memory_saving_gradients.gradients_memory
 """
 
 from __future__ import annotations
@@ -15,8 +20,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from reprise.tensorflow.gradients import gradients as planned
+from reprise.tensorflow.replacing import see_assignments
 
 __all__ = ["gradients", "gradients_collection", "gradients_memory", "gradients_speed"]
+
+see_assignments()
 
 
 def gradients(

@@ -20,7 +20,7 @@ import tensorflow as tf
 from reprise.errors import RepriseError
 from reprise.tensorflow.captured import step_ops
 from reprise.tensorflow.checking import Checked, compare
-from reprise.tensorflow.gradients import Applied, rewrite_step
+from reprise.tensorflow.gradients import Applied, check_request, rewrite_step
 from reprise.tensorflow.kinds import is_source
 from reprise.tensorflow.rehearsal import Rehearsal, handle_type, rehearse, resources_of
 from reprise.tensorflow.report import Validation, reported
@@ -60,6 +60,11 @@ class PlannedFunction:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs a step. The first one of every shape is traced and planned before it runs."""
         self.refusal = None
+        if tf.config.functions_run_eagerly():
+            raise RepriseError(
+                "auto: functions run eagerly (tf.config.run_functions_eagerly(True)), so there is "
+                "no graph to plan; call tf.config.run_functions_eagerly(False)"
+            )
         try:
             return self._function(*args, **kwargs)
         except Exception:
@@ -125,6 +130,10 @@ class PlannedFunction:
         which do not change. Arguments that are left out are drawn. The comparison is reported to
         the plan's run. Raises RepriseError if there is no trace yet, or the arguments are not those
         of the newest trace."""
+        return self.check_as(None, *args, **kwargs)
+
+    def check_as(self, step: int | None, *args: Any, **kwargs: Any) -> Checked:
+        """Compares as `check` does, and reports it for a step of this number."""
         if self.applied is None:
             raise RepriseError("the step was not called yet, so there is no trace to run")
         graph = self.applied.step.ops[0].graph
@@ -140,7 +149,7 @@ class PlannedFunction:
             for op in resources_of(ops, sources)
             if op.outputs[0].name in outside
         }
-        return compare(self.applied, values, behind)
+        return compare(self.applied, values, behind, step)
 
 
 def _given(graph: Any, captured: Any, args: Any, kwargs: Any) -> dict[str, Any]:
@@ -197,5 +206,6 @@ def auto(
             "auto: the step is compiled by XLA (jit_compile=True), which orders and merges ops as "
             "it likes; a plan needs it off"
         )
+    check_request(budget, checkpoints, batch, time_limit_s)
     plain = getattr(step, "python_function", step)
     return PlannedFunction(plain, budget, checkpoints, time_limit_s, batch)

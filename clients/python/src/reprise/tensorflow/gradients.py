@@ -12,13 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from operator import index
+from typing import Any, SupportsIndex
 
 import tensorflow as tf
+from tensorflow.python.ops import gradients_impl
 
 from reprise.errors import RepriseError
 from reprise.plan import Evaluation, Plan, base_schedule, evaluate
 from reprise.plan import plan as ask
+from reprise.plan.asking import check_time_limit
 from reprise.plan.received import InfeasibleBudget
 from reprise.tensorflow.captured import CapturedStep, capture
 from reprise.tensorflow.grappler import keep_away
@@ -26,11 +29,13 @@ from reprise.tensorflow.in_place import peak_in_place
 from reprise.tensorflow.modes import checkpoints_of, schedule_of
 from reprise.tensorflow.rehearsal import rehearse, unmeasured
 from reprise.tensorflow.rewrite import apply
+from reprise.units import check_budget
 
-# Bound at import, because a program may replace it with this module's function later.
-_plain_gradients = tf.compat.v1.gradients
+# Bound at import, because a program may replace it with this module's function later; and not by
+# `tf.compat.v1`, which no longer sees an assignment to its `__dict__` once it has looked a name up.
+_plain_gradients = gradients_impl.gradients
 
-__all__ = ["Applied", "applied_to", "gradients", "rewrite_step"]
+__all__ = ["Applied", "applied_to", "check_request", "gradients", "graph_of", "rewrite_step"]
 
 EXECUTOR = "tf-graph"
 
@@ -86,6 +91,13 @@ def applied_to(graph: Any) -> Applied | None:
     return getattr(graph, _ATTRIBUTE, None)
 
 
+def graph_of(session: Any, call: str) -> Any:
+    """Returns the graph of a session. Raises RepriseError if it is none."""
+    if not (hasattr(session, "graph") and hasattr(session, "run")):  # a monitored one, too
+        raise RepriseError(f"{call}: must be a session of TensorFlow, got {session!r}"[:160])
+    return session.graph
+
+
 @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
 def gradients(
     ys: Any,
@@ -112,6 +124,7 @@ def gradients(
     `tf.compat.v1.gradients` makes it; `RepriseError` for what cannot be planned."""
     if (budget is None) == (checkpoints is None):
         raise RepriseError("gradients: give either budget= or checkpoints=")
+    check_request(budget, checkpoints, batch, time_limit_s)
     outputs = _flat(ys)
     found = _plain_gradients(
         ys,
@@ -135,6 +148,25 @@ def gradients(
         time_limit_s=time_limit_s,
     )
     return [_after(made, gradient) for gradient in found]
+
+
+def check_request(budget: object, checkpoints: object, batch: object, time_limit_s: object) -> None:
+    """Raises RepriseError for what no plan can be asked with, before anything is added to the
+    graph."""
+    if budget is not None:
+        check_budget(budget)  # type: ignore[arg-type]
+    if checkpoints is not None and not isinstance(checkpoints, (str, Sequence)):
+        raise RepriseError(
+            f"checkpoints: must be a mode or a list of tensors, got {checkpoints!r}"[:160]
+        )
+    for tensor in () if checkpoints is None or isinstance(checkpoints, str) else checkpoints:
+        if not hasattr(tensor, "name") or not hasattr(tensor, "op"):
+            raise RepriseError(f"checkpoints: must be tensors of the graph, got {tensor!r}"[:160])
+    is_number = isinstance(batch, SupportsIndex) and not isinstance(batch, bool)
+    if batch is not None and not (is_number and index(batch) > 0):  # type: ignore[arg-type]
+        raise RepriseError(f"batch: must be an integer above 0, got {batch!r}"[:160])
+    if time_limit_s is not None:
+        check_time_limit(time_limit_s)
 
 
 def _after(made: Applied, gradient: Any) -> Any:

@@ -8,7 +8,18 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["forwards", "forwards_second", "is_source", "is_view", "kind_of", "reads_sizes_only"]
+__all__ = [
+    "forwards",
+    "forwards_second",
+    "is_several",
+    "is_source",
+    "is_view",
+    "kind_of",
+    "may_be_whole",
+    "may_share",
+    "may_write_over",
+    "reads_sizes_only",
+]
 
 # What a step reads but does not compute: parameters, inputs, constants. They are static memory.
 _SOURCES = frozenset(
@@ -44,6 +55,11 @@ _VIEWS = frozenset(
         "Snapshot",
     }
 )
+
+# Ops whose outputs are parts of an input where its rows are aligned, and copies elsewhere.
+_PARTS = frozenset({"Slice", "Split", "SplitV", "StridedSlice", "Unpack"})
+# Ops that may return an input as it is: of several tensors, or where there is nothing to do.
+_SAME = frozenset({"IdentityN", "Transpose"})
 
 # Ops that write their output over an input of the same size if no other op needs it.
 # fmt: off
@@ -92,6 +108,38 @@ def is_source(op: Any) -> bool:
 def is_view(op: Any) -> bool:
     """Returns whether an op's only output shares the memory of its first input."""
     return op.type in _VIEWS
+
+
+def may_share(op: Any) -> list[Any]:
+    """Returns, by output of an op, the input that it may be a part of, or equal to; nothing for an
+    op that always makes new tensors. Whether it is so depends on sizes."""
+    if op.type == "IdentityN":
+        return list(op.inputs)
+    if op.type in _PARTS or op.type in _SAME:
+        return [op.inputs[1 if op.type == "Split" else 0]] * len(op.outputs)
+    return []
+
+
+def is_several(op: Any) -> bool:
+    """Returns whether an op returns several tensors as they are."""
+    return bool(op.type == "IdentityN")
+
+
+def may_be_whole(op: Any) -> bool:
+    """Returns whether an op that shares memory returns tensors as large as its inputs."""
+    return op.type in _SAME
+
+
+def may_write_over(tensor: Any) -> bool:
+    """Returns whether some reader may write its output over a tensor. If the tensor is the last
+    part of another one, TensorFlow lets it, and the output then holds all of that memory."""
+    for op in tensor.consumers():
+        if is_view(op):
+            if may_write_over(op.outputs[0]):
+                return True
+        elif forwards(op) or forwards_second(op) or may_share(op):
+            return True
+    return False
 
 
 def forwards(op: Any) -> bool:

@@ -36,6 +36,10 @@ __all__ = [
 ]
 
 
+# What returns the value of a variable: by its handle, and, in TensorFlow 1, by reference.
+_READING = frozenset({"ReadVariableOp", "Identity"})
+
+
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
     """Times and memory of one plain step."""
@@ -80,10 +84,33 @@ def rehearse(
             raise RepriseError(
                 f"the step does not run on drawn inputs{sizes}: {_reason(error.message)}"
             ) from error
-    static = sum(value.nbytes for value in values.values())
-    static += constant_bytes(sources)
-    static += sum(_handle_bytes(op) for op in resources_of(ops, sources))
-    return Rehearsal(op_records(metadata), static, peak_bytes(metadata), definition)
+    static = _static_bytes(reads, values, resources_of(ops, sources)) + constant_bytes(sources)
+    peak = peak_bytes(metadata, _released(effects))
+    return Rehearsal(op_records(metadata), static, peak, definition)
+
+
+def _released(effects: Iterable[Any]) -> dict[str, int]:
+    """Returns, by op, the bytes of the old value of each variable that is given another one as a
+    whole: the new value's memory becomes the variable's."""
+    found = {}
+    for op in effects:
+        if op.type == "AssignVariableOp" and op.inputs[1].shape.is_fully_defined():
+            value = op.inputs[1]
+            found[op.name] = int(value.shape.num_elements()) * int(value.dtype.size)
+    return found
+
+
+def _static_bytes(reads: Iterable[Any], values: Mapping[str, Any], handles: Iterable[Any]) -> int:
+    """Returns the bytes of inputs and variables. A step reads a variable in several places (in
+    every layer that shares it, and to update it), and has it in memory once."""
+    found: dict[str, int] = {}
+    for tensor in reads:
+        read = tensor.op
+        place = read.inputs[0] if read.type in _READING and read.inputs else tensor
+        found[place.name] = max(found.get(place.name, 0), int(values[tensor.name].nbytes))
+    for op in handles:
+        found.setdefault(op.outputs[0].name, _handle_bytes(op))
+    return sum(found.values())
 
 
 def _reason(message: str) -> str:

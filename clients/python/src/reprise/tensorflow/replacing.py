@@ -12,9 +12,15 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops import gradients as modern
 
+from reprise.errors import RepriseError
 from reprise.tensorflow.gradients import gradients
 
-__all__ = ["replace_gradients", "replace_gradients_for_good", "restore_gradients"]
+__all__ = [
+    "replace_gradients",
+    "replace_gradients_for_good",
+    "restore_gradients",
+    "see_assignments",
+]
 
 # The places where optimizers and programs look it up.
 _PLACES: tuple[tuple[Any, str], ...] = (
@@ -40,6 +46,26 @@ def restore_gradients() -> None:
         setattr(holder, name, before)
 
 
+def see_assignments() -> None:
+    """Makes `tf.compat.v1` see an assignment to its `__dict__["gradients"]`. TensorFlow remembers
+    a name of that module when it is first looked up, and returns the first value from then on."""
+    module = tf.compat.v1
+    remember = getattr(module, "_fastdict_insert", None)
+    if remember is None or "_fastdict_insert" in vars(module):
+        return
+
+    def all_but_gradients(name: str, value: Any) -> None:
+        if name != "gradients":
+            remember(name, value)
+
+    # Loaded once, so that it is in `__dict__`.
+    getattr(module, "gradients")  # noqa: B009
+    vars(module)["_fastdict_insert"] = all_but_gradients
+    remember("_fastdict_insert", all_but_gradients)
+    if module._fastdict_key_in("gradients"):
+        module._fastdict_pop("gradients")
+
+
 @contextmanager
 def replace_gradients(
     budget: str | int | None = None,
@@ -47,7 +73,9 @@ def replace_gradients(
     **options: Any,
 ) -> Iterator[None]:
     """Makes `tf.gradients` and the optimizers of `tf.compat.v1.train` plan their step inside this
-    context."""
+    context. Raises RepriseError unless it is given one of budget and checkpoints."""
+    if (budget is None) == (checkpoints is None):
+        raise RepriseError("replace_gradients: give either budget= or checkpoints=")
     replace_gradients_for_good(
         functools.partial(gradients, budget=budget, checkpoints=checkpoints, **options)
     )

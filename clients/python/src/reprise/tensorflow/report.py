@@ -13,7 +13,7 @@ from typing import Any
 
 from reprise.errors import RepriseError
 from reprise.plan import report_step
-from reprise.tensorflow.gradients import Applied, applied_to
+from reprise.tensorflow.gradients import Applied, applied_to, graph_of
 from reprise.tensorflow.trace import peak_bytes, run_traced
 from reprise.units import format_bytes, format_percent
 
@@ -62,7 +62,7 @@ def validate(session: Any, fetches: Any, feed_dict: Any = None) -> tuple[Any, Va
     the fetched values and the comparison. The step is also reported to the plan's run, for the page
     and `reprise show`. Run a step before it, because the first one allocates memory that stays.
     Raises RepriseError if the session's graph has no plan."""
-    made = applied_to(session.graph)
+    made = applied_to(graph_of(session, "validate"))
     if made is None:
         raise RepriseError("validate: no plan was applied to the graph that it runs")
     started = time.perf_counter_ns()
@@ -85,6 +85,7 @@ def reported(made: Applied, measured_bytes: int, step_ns: int) -> Validation:
             peak_bytes=measured_bytes,
             step_ns=step_ns,
             recomputed=made.copies,
+            predicted_peak_bytes=made.peak_bytes,
         )
     return Validation(made.peak_bytes, measured_bytes, budget, made.predictable)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from reprise.errors import RepriseError
 from reprise.tensorflow.captured import CapturedStep
-from reprise.tensorflow.kinds import is_view
+from reprise.tensorflow.kinds import is_several
 
 __all__ = ["apply", "check_features"]
 
@@ -93,29 +93,36 @@ class _Rewriter:
         """Returns the tensor that holds the value of `tensor` at this point of the schedule."""
         if tensor.name in self._now:
             return self._now[tensor.name]
-        op = tensor.op
-        if not is_view(op) or tensor.name not in self._step.storage_of:
+        base = self._step.views.get(tensor.name)
+        if base is None:
             return tensor
-        base = op.inputs[0]
         now = self._present(base)
+        if is_several(tensor.op):
+            # It would hold all of its inputs until the last of them is made.
+            return now
         if now is base:
             return tensor
         key = (now.name, tensor.name)
         if key not in self._views:
-            graph = op.graph
-            inputs = [now, *list(op.inputs)[1:]]
-            with graph.control_dependencies(None), graph.device(op.device or None):
-                made = graph.create_op(
-                    op.type,
-                    inputs,
-                    [tensor.dtype],
-                    name=f"{op.name}/again",
-                    attrs=_attributes(op),
-                    op_def=op.op_def,
-                )
-            made.outputs[0].set_shape(tensor.shape)
-            self._views[key] = made.outputs[0]
+            self._view(tensor, base, now)
         return self._views[key]
+
+    def _view(self, tensor: Any, base: Any, now: Any) -> None:
+        """Makes the same view of `now` that `tensor` is of `base`."""
+        op = tensor.op
+        graph = op.graph
+        with graph.control_dependencies(None), graph.device(op.device or None):
+            made = graph.create_op(
+                op.type,
+                [now if t is base else t for t in op.inputs],
+                [output.dtype for output in op.outputs],
+                name=f"{op.name}/again",
+                attrs=_attributes(op),
+                op_def=op.op_def,
+            )
+        for before, view in zip(op.outputs, made.outputs, strict=True):
+            view.set_shape(before.shape)
+            self._views[now.name, before.name] = view
 
 
 def _is_tied(op: Any, before: Any) -> bool:

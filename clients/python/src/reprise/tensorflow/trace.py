@@ -9,8 +9,9 @@ op_records(metadata)["Conv2D"]     # time, workspace and output bytes of one op
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import tensorflow as tf
@@ -25,8 +26,10 @@ class OpRecord:
     time_ns: int
     # The most bytes alive while it ran, minus those that it left.
     workspace_bytes: int
-    # By output.
+    # By output. Of one that is a part of another tensor: the bytes of that one.
     output_bytes: tuple[int, ...]
+    # All that it allocated, freed again or not.
+    allocated_bytes: int = 0
 
 
 def run_traced(session: Any, fetches: Any, feed_dict: Any = None) -> tuple[Any, Any]:
@@ -37,14 +40,22 @@ def run_traced(session: Any, fetches: Any, feed_dict: Any = None) -> tuple[Any, 
     return fetched, metadata
 
 
-def peak_bytes(metadata: Any) -> int:
-    """Returns the most bytes that ops had allocated at once, on the device that had most."""
+def peak_bytes(metadata: Any, released: Mapping[str, int] = MappingProxyType({})) -> int:
+    """Returns the most bytes that ops had allocated at once, on the device that had most.
+    `released`: the bytes that ops of these names let go when they end, of which there is no record:
+    the old memory of a variable that is given another value."""
     events: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
+    ends: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for device in metadata.step_stats.dev_stats:
         for node in device.node_stats:
             for memory in node.memory:
                 into = events[_machine(device.device), memory.allocator_name]
                 into += [(r.alloc_micros, r.alloc_bytes) for r in memory.allocation_records]
+            if node.node_name in released:
+                ended = node.all_start_micros + node.op_end_rel_micros
+                ends[_machine(device.device)].append((ended, -released[node.node_name]))
+    for (where, _), into in events.items():
+        into += ends.pop(where, [])
     return max((_highest(found) for found in events.values()), default=0)
 
 
@@ -73,11 +84,12 @@ def op_records(metadata: Any) -> dict[str, OpRecord]:
 def _record(node: Any) -> OpRecord:
     """Returns the record of one op."""
     ended = node.all_start_micros + node.op_end_rel_micros
-    workspace = 0
+    workspace = allocated = 0
     for memory in node.memory:
         alive = highest = left = 0
         for record in memory.allocation_records:
             alive += record.alloc_bytes
+            allocated += max(0, record.alloc_bytes)
             highest = max(highest, alive)
             if record.alloc_micros <= ended:
                 left = alive
@@ -88,7 +100,7 @@ def _record(node: Any) -> OpRecord:
         sizes[output.slot] = int(described.requested_bytes)
     outputs = tuple(sizes.get(slot, 0) for slot in range(max(sizes, default=-1) + 1))
     time_ns = node.op_end_rel_nanos - node.op_start_rel_nanos
-    return OpRecord(max(1, time_ns), workspace, outputs)
+    return OpRecord(max(1, time_ns), workspace, outputs, allocated)
 
 
 def _machine(device: str) -> str:
