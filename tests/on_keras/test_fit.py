@@ -20,8 +20,10 @@ BACKEND = keras.backend.backend()
 if BACKEND == "tensorflow":
     import tensorflow as tf
 
-    # This pass of Grappler changes the last bits of plain steps. A planned one is as written.
-    tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
+    # These passes of Grappler change last bits of plain steps. A planned one is as written.
+    tf.config.optimizer.set_experimental_options(
+        {"arithmetic_optimization": False, "constant_folding": False}
+    )
 
 
 def data() -> tuple[Any, Any]:
@@ -116,6 +118,46 @@ def test_the_peak_of_a_planned_step_is_within_the_budget_as_far_as_the_backend_c
     else:
         with pytest.raises(reprise.RepriseError, match=r"report\(model\) has the bytes"):
             reprise.keras.measure(armed)
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="JAX and torch: test_run.py")
+def test_the_first_step_of_a_plan_is_measured_and_compared_in_the_run_of_the_fit() -> None:
+    from reprise.plan.asking import run_of
+    from reprise.plan.server import Server
+
+    armed = model()
+    reprise.keras.auto(armed, budget="0.8x", time_limit_s=SECONDS)
+    fit(armed, epochs=2)
+
+    said = reprise.keras.report(armed)
+    assert "MiB was kept." in said
+    assert said.endswith("all are equal bit for bit.")
+    made = vars(armed)["_reprise_step"].planned.applied
+    verdict = Server.find().call("Query/GetRun", {"runId": run_of(made.plan)})["verdict"]
+    measured, predicted = (int(verdict[f"{word}PeakBytes"]) for word in ("measured", "predicted"))
+    assert verdict["plannedSteps"] == 6
+    assert verdict["validated"]
+    assert predicted == made.peak_bytes
+    assert 0 < measured <= made.plan.budget_bytes
+    assert abs(measured / predicted - 1) < 0.01
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="it is about TensorFlow's sessions")
+def test_a_step_that_cannot_be_run_beside_fit_trains_on_and_says_why(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    import reprise.tensorflow.function
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise MemoryError("no room")
+
+    expected = fit(model())
+    armed = model()
+    reprise.keras.auto(armed, budget="0.8x", time_limit_s=SECONDS)
+    monkeypatch.setattr(reprise.tensorflow.function, "compare", fail)
+
+    assert_same(expected, fit(armed))
+    assert "could not be compared beside fit (MemoryError: no room)" in capfd.readouterr().err
 
 
 def test_a_removed_model_trains_as_before() -> None:

@@ -12,9 +12,8 @@ import keras
 import reprise.tensorflow
 from reprise.errors import RepriseError
 from reprise.keras.step_reports import StepReports
+from reprise.plan import Plan
 from reprise.saying import say
-
-UNCHECKED = "Keras on TensorFlow compares no gradients, and TensorFlow keeps no peak of a step"
 
 __all__ = ["TensorFlowStep"]
 
@@ -31,13 +30,15 @@ class TensorFlowStep:
         attached: bool,
     ) -> None:
         self._attached = attached
-        self._reports = StepReports(UNCHECKED)
+        self._reports = StepReports("")
         self._model, self._budget, self._time_limit_s = model, budget, time_limit_s
         # Of the data that `fit` was given, if nothing else was said.
         self._batch = batch
         self._train: Any = None
         # What the newest reported step ran under.
         self._reported: Any = None
+        # What was measured and compared of the newest plan's first step, in sentences.
+        self._found: list[str] = []
         self._said = ""
         self.planned: reprise.tensorflow.PlannedFunction | None = None
 
@@ -50,9 +51,11 @@ class TensorFlowStep:
 
     @property
     def sentence(self) -> str:
-        """Of the newest plan; empty before the first step."""
+        """Of the newest plan, and what its first step showed; empty before the first step."""
         applied = self.planned.applied if self.planned is not None else None
-        return "" if applied is None else applied.sentence
+        if applied is None:
+            return ""
+        return " ".join([applied.sentence + ".", *self._found]) if self._found else applied.sentence
 
     def measure(self) -> reprise.tensorflow.Validation:
         """Runs the newest planned step once more, outside of `fit`, and returns its measured peak.
@@ -114,13 +117,48 @@ class TensorFlowStep:
         return made
 
     def _tell(self, took_ns: int) -> None:
-        """Reports the step that has run, and says once why it had no plan."""
+        """Reports the step that has run, and says once why it had no plan. The first step of every
+        plan is measured and compared once more, beside `fit`, where that leaves a record."""
         assert self.planned is not None
         applied, refusal = self.planned.applied, self.planned.refusal
         if refusal is not None and str(refusal) != self._said:
             self._said = str(refusal)
             say(f"training without a plan: {refusal}")
         plan = None if applied is None else applied.plan
-        # A step that was traced took longer.
-        self._reports.step(plan, took_ns if applied is self._reported else 0)
+        if applied is self._reported or plan is None:
+            self._reports.step(plan, took_ns)
+        else:
+            self._try(plan)
         self._reported = applied
+
+    def _try(self, plan: Plan) -> None:
+        """Reports the first step under a plan, with its peak and with a comparison of what it
+        computes. Its own time is that of tracing, too, and is left out. Never raises."""
+        assert self.planned is not None
+        measured, predicted, why = 0, 0, ""
+        self._found = []
+        try:
+            found = self.measure()
+            self._found.append(found.sentence)
+            measured, predicted = found.measured_peak_bytes, found.predicted_peak_bytes
+            if not found.within:
+                say(found.sentence)
+        except Exception as error:
+            why = f"the planned step could not be measured beside fit ({_first_line(error)})"
+        self._reports.step(plan, 0, measured, predicted)
+        try:
+            compared = self.planned.check_as(self._reports.newest)
+            self._found.append(compared.sentence)
+            if compared.differing:
+                say(compared.sentence)
+        except Exception as error:
+            why = f"the planned step could not be compared beside fit ({_first_line(error)})"
+        if why:
+            say(why)
+            self._reports.unchecked(plan, why)
+
+
+def _first_line(error: Exception) -> str:
+    """Returns what an exception is and says, without what TensorFlow adds of the place."""
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0][:200]}" if text else type(error).__name__
