@@ -71,7 +71,8 @@ def test_an_op_that_writes_in_place_costs_more_than_any_op() -> None:
 def test_a_busy_machine_does_not_make_the_measurement_longer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The rounds are counted, not timed: a clock a thousand times as fast changes nothing."""
+    """The rounds are counted, not timed, up to MOST_S: a clock of processor time that is a thousand
+    times as fast changes nothing."""
     forwards: list[int] = []
     real = costs._Saves.forward
     clock = costs.time.thread_time_ns
@@ -84,11 +85,38 @@ def test_a_busy_machine_does_not_make_the_measurement_longer(
     monkeypatch.setattr(costs, "ROUNDS", 2)
     for times in (1, 1000):
         forwards.append(0)
-        busy = SimpleNamespace(thread_time_ns=lambda times=times: clock() * times)
+        busy = SimpleNamespace(
+            thread_time_ns=lambda times=times: clock() * times, monotonic=lambda: 0.0
+        )
         monkeypatch.setattr(costs, "time", busy)
         costs._measure(4096)
 
     assert forwards[0] == forwards[1] > 0
+
+
+def test_a_measurement_that_takes_too_long_ends_after_a_round_and_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    rounds: list[costs._Job] = []
+    real = costs._Looks.round
+    seconds = iter(range(0, 1000, 10))
+
+    def counted(self: costs._Looks, cold: costs._ColdCaches, tape: Tape) -> None:
+        rounds.append(self)
+        real(self, cold, tape)
+
+    monkeypatch.setattr(costs._Looks, "round", counted)
+    clock = SimpleNamespace(
+        thread_time_ns=costs.time.thread_time_ns, monotonic=lambda: next(seconds)
+    )
+    monkeypatch.setattr(costs, "time", clock)
+
+    found = costs._measured.__wrapped__(4096)
+
+    assert found.replay_ns >= found.op_ns >= 0
+    assert len(rounds) == 2 * 3  # one to warm up and one that counts, of three jobs
+    assert not list(tmp_path.rglob("*.json"))
 
 
 def test_costs_are_measured_once_per_machine_and_kept_on_disk(
@@ -97,9 +125,9 @@ def test_costs_are_measured_once_per_machine_and_kept_on_disk(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     measured: list[int] = []
 
-    def measure(touched_bytes: int) -> Costs:
+    def measure(touched_bytes: int) -> tuple[Costs, bool]:
         measured.append(touched_bytes)
-        return Costs(3, 2, 9, 5, 7)
+        return Costs(3, 2, 9, 5, 7), True
 
     monkeypatch.setattr(costs, "_measure", measure)
     first = costs._measured.__wrapped__(4096)
@@ -123,6 +151,6 @@ def test_a_cache_that_cannot_be_written_only_costs_another_measurement(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    monkeypatch.setattr(costs, "_measure", lambda _: Costs(3, 2, 9, 5, 7))
+    monkeypatch.setattr(costs, "_measure", lambda _: (Costs(3, 2, 9, 5, 7), True))
 
     assert costs._measured.__wrapped__(4096) == Costs(3, 2, 9, 5, 7)

@@ -35,6 +35,9 @@ __all__ = ["Costs", "measured_costs"]
 
 SHORT, LENGTH = 3, 39
 ROUNDS = 12
+# With more processes than cores every parallel kernel waits for its other threads: seconds become
+# minutes. After so long the rounds that have ended count, and nothing is kept on disk.
+MOST_S = 5.0
 # What a core's own caches hold: touching more bytes evicts nothing else.
 MOST_BYTES = 1 << 18
 # From one step to the next, everything that is used once per step is evicted: bytes to touch.
@@ -82,19 +85,21 @@ def _measured(touched_bytes: int) -> Costs:
     known = kept.find(touched_bytes)
     if known is not None and set(known) == set(Costs.__slots__):
         return Costs(**known)
-    costs = _measure(touched_bytes)
-    kept.keep(touched_bytes, asdict(costs))
+    costs, is_whole = _measure(touched_bytes)
+    if is_whole:
+        kept.keep(touched_bytes, asdict(costs))
     return costs
 
 
-def _measure(touched_bytes: int) -> Costs:
-    """Measures the costs for ops that touch this many bytes."""
+def _measure(touched_bytes: int) -> tuple[Costs, bool]:
+    """Measures the costs for ops that touch this many bytes. Returns them, and whether there was
+    time for all rounds."""
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         jobs: list[_Job] = [_Looks(SHORT), _Looks(2 * LENGTH), _Writes(2 * LENGTH)]
         jobs += [_Saves(length, 0) for length in (SHORT, LENGTH)]
         jobs += [_Saves(length, length) for length in (SHORT, LENGTH)]
         cold = _ColdCaches(touched_bytes)
-        short, looks, writes, few, kept, few_again, again = _extra(jobs, cold)
+        (short, looks, writes, few, kept, few_again, again), is_whole = _extra(jobs, cold)
         call = _call_ns(jobs[-1], cold)
         cold.free()
     more = LENGTH - SHORT
@@ -102,13 +107,14 @@ def _measure(touched_bytes: int) -> Costs:
     pair = max(2 * op, (kept - few) / more)  # two ops, three saved tensors
     # The same pair with one of the tensors recomputed; the rest is paid once per forward.
     made_again = max(pair, (again - few_again) / more)
-    return Costs(
+    costs = Costs(
         op_ns=int(op),
         saved_ns=int((pair - 2 * op) / 3),
         replay_ns=int(max(op, made_again - pair - call)),
         write_ns=int(max(0.0, (writes - looks) / LENGTH / 2)),
         enter_ns=int(max(0.0, few_again - SHORT * made_again)),
     )
+    return costs, is_whole
 
 
 class _ColdCaches:
@@ -293,17 +299,24 @@ class _Saves(_Job):
         return len(kept), events
 
 
-def _extra(jobs: list[_Job], cold: _ColdCaches) -> list[float]:
-    """Returns by job how much longer it takes under its program."""
+def _extra(jobs: list[_Job], cold: _ColdCaches) -> tuple[list[float], bool]:
+    """Returns by job how much longer it takes under its program, and whether there was time for all
+    rounds."""
     tapes = [Tape(job.program(cold)) for job in jobs]
+    end = time.monotonic() + MOST_S
+    rounds = 0
     for number in range(ROUNDS + 1):
+        if number > 1 and time.monotonic() > end:
+            break
+        rounds = number
         for job, tape in zip(jobs, tapes, strict=True):
             job.round(cold, tape)
             if number == 0:  # warms up
                 job.plain_ns.clear()
                 job.planned_ns.clear()
                 job.call_ns.clear()
-    return [min(job.planned_ns) - min(job.plain_ns) for job in jobs]
+    extra: list[float] = [min(job.planned_ns) - min(job.plain_ns) for job in jobs]
+    return extra, rounds == ROUNDS
 
 
 def _call_ns(job: _Job, cold: _ColdCaches) -> float:
