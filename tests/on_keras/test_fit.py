@@ -130,7 +130,7 @@ def test_the_first_step_of_a_plan_is_measured_and_compared_in_the_run_of_the_fit
     fit(armed, epochs=2)
 
     said = reprise.keras.report(armed)
-    assert "MiB was kept." in said
+    assert "B was kept. " in said
     assert said.endswith("all are equal bit for bit.")
     made = vars(armed)["_reprise_step"].planned.applied
     verdict = Server.find().call("Query/GetRun", {"runId": run_of(made.plan)})["verdict"]
