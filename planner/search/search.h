@@ -172,6 +172,9 @@ class Search {
     return IsOpen() && !HasFewOps() && log_.Runs("segments") == 0;
   }
   bool IsSmallWithPlan() const { return IsSmall() && !HasNone(); }
+  bool IsLargeWithPlan() const {
+    return IsOpen() && !HasFewOps() && !HasNone();
+  }
   bool HasBlocks() const {
     return IsOpen() && !HasFewOps() && block_plan_ != nullptr &&
            !block_plan_->empty();
@@ -271,6 +274,8 @@ class Search {
   };
   void AnnealEach(size_t count, const std::function<bool()>& is_over,
                   const std::function<AnnealingRun(size_t)>& run_of);
+  // Joins the bursts of the best plan of a long step (join_bursts.h).
+  void Join(int64_t ticks);
   // Block moves: for long steps the main search.
   void ImproveBlocks(int64_t ticks);
 

@@ -4,6 +4,7 @@
 #include "planner/construct/construct.h"
 #include "planner/construct/cover.h"
 #include "planner/construct/segments.h"
+#include "planner/search/join_bursts.h"
 #include "planner/search/search.h"
 
 namespace reprise::planner {
@@ -57,6 +58,20 @@ void Search::ConstructSegments(int64_t ticks) {
     worse = best_ns < before ? 0 : worse + 1;
     if (best_ns < Score::kWorst && worse >= kMostWorse) return;
   }
+}
+
+void Search::Join(int64_t ticks) {
+  if (certificate_.tried().empty()) return;
+  const OpId at = certificate_.TriedByBound().front();
+  const WindowResult& window = certificate_.tried().at(at);
+  if (!window.has_rich_set) return;
+  const KeepSet& rich = window.rich_set;
+  const KeepSet& kept = window.keep_set;
+  const double price = static_cast<double>(kept.cost_ns - rich.cost_ns) /
+                       static_cast<double>(rich.saved_bytes - kept.saved_bytes);
+  AddExecs(JoinBursts(problem_, request_.budget_bytes, at, price, Best()->execs,
+                      ticks, effort_),
+           "joined-bursts");
 }
 
 Search::Repaired Search::RepairCut(const KeepSet& keep_set, int64_t end) {
