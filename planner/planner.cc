@@ -54,7 +54,7 @@ Solution SolveReduced(const Problem& problem, const Reduction& reduction,
   Solution solution = Solve(smaller, request, found, effort);
   solution.infeasible = reduction.Expand(solution.infeasible);
   // A tree belongs to the program of the graph that was searched.
-  solution.source.tree.clear();
+  if (!solution.source.nested) solution.source.tree.clear();
   solution.source.windows = reduction.ExpandWindows(solution.source.windows);
   for (const Archive::Point* point :
        {found.archive.Best(request.budget_bytes), found.archive.Smallest()}) {

@@ -240,7 +240,7 @@ verify::Executor ToExecutor(const v1::Certificate& from) {
 
 verify::Certificate ToCertificate(const v1::Certificate& from) {
   verify::Certificate to{
-      .method = from.method() > v1::PROOF_METHOD_WINDOWS || from.method() < 0
+      .method = from.method() > v1::PROOF_METHOD_NESTED || from.method() < 0
                     ? verify::Method::kNone
                     : static_cast<verify::Method>(from.method()),
       .refuses = from.refuses(),

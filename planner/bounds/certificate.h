@@ -63,6 +63,10 @@ class Certificate {
   // Usually ends quickly, with or without a proof. A later call with another
   // plan continues.
   void Refute(int64_t incumbent_ns, int64_t ticks, const PeaksOf& peaks_of);
+  // Solves the best window together with those `touched` that raise the bound
+  // most (nested_windows.h), for steps in which programs of several windows are
+  // too large.
+  void Nest(const std::vector<OpId>& touched, int64_t ticks);
   // Looks further back from the ops with the largest working sets, for a proof
   // that the budget is impossible (pebble.h).
   void TryPebbling(int64_t ticks);
@@ -165,6 +169,8 @@ class Certificate {
   int64_t guess_parts_ = 8;  // of the way to the best plan: a guess's rise
   std::vector<OpId> together_lacks_;  // where their solution is too large
   bool together_grows_ = true;
+  std::vector<OpId> nested_;        // windows of Nest, ascending
+  std::map<OpId, int64_t> nest_ns_;  // what they prove with one more
   int64_t added_ns_ = 0;
   ProofSource source_;
   std::optional<verify::Facts> facts_;  // read from the graph on first use

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "planner/bounds/certificate.h"
+#include "planner/bounds/nested_windows.h"
 
 namespace reprise::planner {
 namespace {
@@ -16,6 +17,9 @@ constexpr int kLongestRun = 16;
 // Of a program too large for CBC: a tree is grown instead of adding a window that
 // raises the LP by less than this part of the way to the best plan.
 constexpr int64_t kRiseParts = 32;
+constexpr size_t kMostNested = 3;
+// Another nested window must raise the bound by this part of it.
+constexpr int64_t kNestParts = 100;
 
 }  // namespace
 
@@ -214,6 +218,41 @@ void Certificate::Combine(int64_t incumbent_ns, int64_t ticks,
     together_ticks_ = 0;
     together_finished_ = false;
     together_lacks_.clear();
+  }
+}
+
+void Certificate::Nest(const std::vector<OpId>& touched, int64_t ticks) {
+  if (!MipAvailable() || tried_.empty() || impossible()) return;
+  const int64_t begin = effort_.ticks();
+  if (nested_.empty()) nested_ = {TriedByBound().front()};
+  const WindowResult& single = tried_.at(TriedByBound().front());
+  if (!single.has_rich_set) return;
+  while (nested_.size() < kMostNested) {
+    std::vector<OpId> best;
+    const int64_t before_ns = added_ns_;
+    for (const OpId at : touched) {
+      if (effort_.Over() || effort_.ticks() - begin > ticks) return;
+      std::vector<OpId> windows = nested_;
+      const auto place = std::lower_bound(windows.begin(), windows.end(), at);
+      if (place != windows.end() && *place == at) continue;
+      windows.insert(place, at);
+      const auto [tried, fresh] = nest_ns_.try_emplace(at, 0);
+      if (!fresh) continue;
+      NestedWindows nested(problem_, windows);
+      const NestedWindows::Proof proof = nested.Solve(
+          budget_bytes_, PriceOf(single) / 2, ticks, effort_.should_stop());
+      effort_.Spend(nested.ticks());
+      tried->second = proof.added_ns;
+      if (proof.added_ns <= added_ns_) continue;
+      best = windows;
+      Raise(proof.added_ns, {.windows = windows,
+                             .nested = true,
+                             .tree = {{.shift = proof.shift,
+                                       .multipliers = proof.prices}}});
+    }
+    if (best.empty() || added_ns_ - before_ns < before_ns / kNestParts) return;
+    nested_ = best;
+    nest_ns_.clear();
   }
 }
 

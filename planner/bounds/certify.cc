@@ -106,7 +106,8 @@ verify::Certificate CertifyBound(const Problem& problem,
                                  const CertifyLimits& limits) {
   verify::Certificate best;
   if (!source.tree.empty()) {
-    best = {.method = verify::Method::kWindows,
+    best = {.method = source.nested ? verify::Method::kNested
+                                    : verify::Method::kWindows,
             .budget_bytes = budget_bytes,
             .added_ns = added_ns,
             .at = source.windows,
@@ -124,7 +125,8 @@ verify::Certificate CertifyBound(const Problem& problem,
       best = std::move(one);
     }
   }
-  if (best.added_ns < added_ns && source.windows.size() > 1) {
+  if (best.added_ns < added_ns && source.windows.size() > 1 &&
+      !source.nested) {
     verify::Certificate all =
         CertifyProgram(facts, budget_bytes, source, added_ns, limits);
     if (all.added_ns > best.added_ns && Accepted(facts, all)) {

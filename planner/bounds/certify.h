@@ -11,6 +11,7 @@
 //                     relaxation, and a tree of relaxations whose multipliers
 //                     become the leaves. The solver proposes multipliers, and
 //                     the verifier evaluates them
+//   nested windows    the prices of their minimum cut
 //   a refusal         the working set of an op, its window, or all ways back
 //                     from it
 //
@@ -31,7 +32,9 @@ namespace reprise::planner {
 struct ProofSource {
   std::vector<OpId> windows = {};  // ascending; several: many_windows.h
   bool inside = false;             // includes memory inside segments
-  // The tree that proves it, if the search has grown one.
+  bool nested = false;             // several: nested_windows.h
+  // The tree that proves it, if the search has grown one; of nested windows, the
+  // leaf with their prices, which also holds for the graph before a reduction.
   std::vector<verify::Node> tree = {};
 };
 

@@ -97,6 +97,15 @@ struct WindowResult {
   int64_t room_bytes = 0;  // what a cut may save besides forced values
 };
 
+// Returns what a byte of the room is worth, in ns: between its two cuts, which
+// there must be.
+inline double PriceOf(const WindowResult& window) {
+  return static_cast<double>(window.keep_set.cost_ns -
+                             window.rich_set.cost_ns) /
+         static_cast<double>(window.rich_set.saved_bytes -
+                             window.keep_set.saved_bytes);
+}
+
 // What the cuts prove under some fixes, with the price that proves it.
 struct WindowLeaf {
   bool impossible = false;

@@ -172,6 +172,7 @@ class Search {
     return IsOpen() && !HasFewOps() && log_.Runs("segments") == 0;
   }
   bool IsSmallWithPlan() const { return IsSmall() && !HasNone(); }
+  bool IsOddRoundAndLarge() const { return IsOddRound() && IsLargeWithPlan(); }
   bool IsLargeWithPlan() const {
     return IsOpen() && !HasFewOps() && !HasNone();
   }
@@ -239,8 +240,13 @@ class Search {
   // Solves several windows together: a still better bound, and schedules that
   // fit at all of them.
   void Combine(int64_t ticks);
-  // Returns ops at which the best plan uses almost the whole budget.
-  std::vector<OpId> Touched() const;
+  // The same for long steps, of windows far apart, by minimum cuts alone.
+  void Nest(int64_t ticks) {
+    certificate_.Nest(Touched(8, problem_.op_count / 20), ticks);
+  }
+  // Returns ops at which the best plan uses almost the whole budget, at most
+  // `count`, at least `apart` from each other.
+  std::vector<OpId> Touched(int count, int apart) const;
   // Tries to prove that the best plan is optimal, by a tree with a known
   // target.
   void Refute(int64_t ticks);

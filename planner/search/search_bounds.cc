@@ -22,18 +22,18 @@ void Search::Combine(int64_t ticks) {
         if (Best() != nullptr) incumbent_ns = BestAdded();
         return peaks;
       },
-      Touched(),
+      Touched(/*count=*/16, /*apart=*/1),
       // With another search, the time is better spent elsewhere.
       /*neighbours=*/request_.part != Part::kProve || round_ > 0);
 }
 
-std::vector<OpId> Search::Touched() const {
+std::vector<OpId> Search::Touched(int count, int apart) const {
   if (Best() == nullptr) return {};
   std::vector<int64_t> bytes(problem_.op_count, 0);
   ExecList list(problem_);
   list.Assign(Best()->execs);
   for (OpId o = 0; o < problem_.op_count; ++o) bytes[o] = list.BytesAt(o);
-  std::vector<OpId> touched = LocalPeaks(bytes, /*count=*/16, /*apart=*/1);
+  std::vector<OpId> touched = LocalPeaks(bytes, count, apart);
   std::erase_if(touched, [&](OpId at) {
     return bytes[at] < request_.budget_bytes / 64 * 63;
   });

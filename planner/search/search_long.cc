@@ -65,12 +65,8 @@ void Search::Join(int64_t ticks) {
   const OpId at = certificate_.TriedByBound().front();
   const WindowResult& window = certificate_.tried().at(at);
   if (!window.has_rich_set) return;
-  const KeepSet& rich = window.rich_set;
-  const KeepSet& kept = window.keep_set;
-  const double price = static_cast<double>(kept.cost_ns - rich.cost_ns) /
-                       static_cast<double>(rich.saved_bytes - kept.saved_bytes);
-  AddExecs(JoinBursts(problem_, request_.budget_bytes, at, price, Best()->execs,
-                      ticks, effort_),
+  AddExecs(JoinBursts(problem_, request_.budget_bytes, at, PriceOf(window),
+                      Best()->execs, ticks, effort_),
            "joined-bursts");
 }
 

@@ -24,6 +24,9 @@
 //                leaf has a vector of row multipliers, and so has a narrowing
 //                node, which fixes the columns whose other value would add at
 //                least the claimed time (domain.h)
+//   kNested      bound. at[]: minimum cuts of several windows at once
+//                (window.h), ascending. One leaf; its multipliers are the price
+//                of a byte by window
 //
 // A tree is a list of nodes in preorder: an inner node names what it branches
 // on; the node of "present" or 1 follows, then that of "recomputed" or 0. What
@@ -46,6 +49,7 @@ enum class Method : uint8_t {
   kChain,
   kWindow,
   kWindows,
+  kNested,
 };
 
 // What the plan's executor can do, as far as claims depend on it.
@@ -61,7 +65,7 @@ struct Executor {
   friend bool operator==(const Executor&, const Executor&) = default;
 };
 
-// A row of a program with its multiplier.
+// A row of a program with its multiplier; of nested windows, the number of one.
 struct Multiplier {
   int32_t row = 0;
   int64_t value = 0;  // / 2^shift of its leaf
@@ -79,7 +83,7 @@ struct Node {
   // Claims that the rows have no solution here: times are taken as 0.
   bool impossible = false;
   int64_t price = 0;  // kWindow: a byte costs price / 2^(shift + byte_shift) ns
-  std::vector<Multiplier> multipliers = {};  // kWindows
+  std::vector<Multiplier> multipliers = {};  // kWindows, kNested
 
   friend bool operator==(const Node&, const Node&) = default;
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/verify/verify.h"
 
+#include <algorithm>
 #include <functional>
 #include <vector>
 
@@ -12,6 +13,9 @@
 
 namespace reprise::verify {
 namespace {
+
+// The time of a check grows with the nested windows of a claim.
+constexpr size_t kMostNested = 16;
 
 // Walks a tree in preorder: `branch` fixes what an inner node names (-1: frees
 // it again), `narrow` what a narrowing node proves, and `leaf` checks a leaf
@@ -63,7 +67,7 @@ Status TooLittle(int64_t proven, int64_t claimed) {
 }
 
 Status CheckWindow(const Facts& facts, const Certificate& claim) {
-  Window window(facts, claim.at.front());
+  Window window(facts, claim.at);
   if (claim.refuses) {
     const int64_t least = window.LeastBytes();
     if (least >= claim.least_bytes) return OkStatus();
@@ -156,11 +160,20 @@ Status CheckCertificate(const Facts& facts, const Certificate& claim) {
   if (claim.method == Method::kNone || claim.at.empty()) {
     return InvalidArgument("proof: there is none");
   }
-  if (claim.method != Method::kWindows && claim.at.size() != 1) {
+  const bool several =
+      claim.method == Method::kWindows || claim.method == Method::kNested;
+  if (!several && claim.at.size() != 1) {
     return InvalidArgument("proof: of one op, but names several");
+  }
+  if (claim.method == Method::kNested &&
+      (claim.refuses || claim.at.size() > kMostNested ||
+       std::adjacent_find(claim.at.begin(), claim.at.end(),
+                          std::greater_equal<>()) != claim.at.end())) {
+    return InvalidArgument("proof: not of a few windows, ascending");
   }
   switch (claim.method) {
     case Method::kWindow:
+    case Method::kNested:
       return CheckWindow(facts, claim);
     case Method::kWindows:
       return CheckProgram(facts, claim);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Verifies the bound of one window: kWindow of certificate.h.
+// Verifies the bound of one window, or of several nested ones: kWindow and
+// kNested of certificate.h.
 //
 // While op t first runs, every value made before it that a later op or the end
 // reads is present, or its maker runs again later. Values that are always
@@ -19,6 +20,15 @@
 //
 // Branching on v: if present, its bytes are subtracted from the room and its
 // arc gets no capacity; if recomputed, its arc is infinite.
+//
+// Of several windows t_1 < t_2 < ..., each has this network, its own room and
+// its own price. What runs again after t_(k+1) does so after t_k, and is paid
+// for once; what can be had from t_(k+1) on (present, or made again later) and
+// was made before t_k can be had from t_k on:
+//
+//   maker at t_k -> maker at t_(k+1), v at t_k -> v at t_(k+1)      infinite
+//
+// A maker's time is on its arc at the first window that has it.
 #pragma once
 
 #include <cstdint>
@@ -32,11 +42,13 @@ namespace reprise::verify {
 
 class Window {
  public:
-  Window(const Facts& facts, OpId at);
+  // `at` must be ascending.
+  Window(const Facts& facts, std::span<const OpId> at);
 
-  // Returns whether a tree may branch on the value.
+  // Returns whether a tree may branch on the value: only of one window.
   bool Has(Value v) const {
-    return v >= 0 && v < facts_.value_count && node_[v] >= 0;
+    return places_.size() == 1 && v >= 0 && v < facts_.value_count &&
+           places_[0].node[v] >= 0;
   }
   // Sets a branching: -1 free; 1 present; 0 recomputed.
   void Branch(Value v, int present) { branched_[v] = present; }
@@ -46,28 +58,36 @@ class Window {
   // INVALID_ARGUMENT if the leaf's numbers are out of range.
   static constexpr int64_t kNothing = int64_t{1} << 62;
   StatusOr<int64_t> AddedNs(const Node& leaf, int64_t budget_bytes);
-  // Returns a budget below which no schedule satisfies the branchings.
+  // Returns a budget below which no schedule satisfies the branchings of the
+  // first window.
   int64_t LeastBytes();
 
  private:
+  // One of the windows.
+  struct Place {
+    OpId at = 0;
+    std::vector<uint8_t> sure = {};    // by value: always present
+    std::vector<uint8_t> wanted = {};  // by value: read at t or later
+    std::vector<int32_t> node = {};    // by value; -1: not in the network
+    std::vector<int32_t> maker = {};   // by op: its node, or -1
+    int64_t sure_bytes = 0;       // static, t's own, always present
+  };
+
   // Finds the values that are always present at the window, and their bytes.
-  void FindSurelyPresent();
+  void FindSurelyPresent(Place& place) const;
   // Builds the network of the file comment.
   void Build();
   // Returns the bytes taken by what is always present and by values fixed as
   // present.
-  int64_t RoomTaken() const;
+  int64_t RoomTaken(const Place& place) const;
 
   const Facts& facts_;
-  const OpId at_;
-  std::vector<uint8_t> sure_;     // by value
-  std::vector<uint8_t> wanted_;   // by value: read at t or later
+  std::vector<Place> places_;
   std::vector<int8_t> branched_;  // by value
-  std::vector<int32_t> node_;     // by value; -1: not in the network
-  int64_t sure_bytes_ = 0;        // static, t's own, always present
   struct Arc {
     int arc;
     int32_t id;  // an op, or a value
+    size_t window = 0;
   };
   std::vector<Arc> reruns_, keeps_, infinite_;
   Flow flow_{0};
