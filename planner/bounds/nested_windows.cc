@@ -14,6 +14,7 @@ namespace {
 constexpr int kSource = 0, kSink = 1;
 // Finite sums stay below half of MaxFlow::kInfinite.
 constexpr int kSumBits = 59;
+constexpr int kMostShift = 40;
 constexpr int kMostCuts = 40;
 // A price rises at most to this many times the first.
 constexpr double kMostRise = 8;
@@ -102,14 +103,15 @@ MaxFlow NestedWindows::Build() {
   return flow;
 }
 
-NestedWindows::Plane NestedWindows::Cut(const std::vector<double>& ns_per_byte) {
+std::optional<NestedWindows::Plane> NestedWindows::Cut(
+    const std::vector<double>& ns_per_byte) {
   // The finest scale at which all sums stay in range.
   double largest = static_cast<double>(total_cost_) + 1;
   for (const double price : ns_per_byte) {
     largest = std::max(largest, price * static_cast<double>(total_bytes_));
   }
-  const int shift =
-      std::clamp(kSumBits - 1 - std::ilogb(largest) - 2, 0, 40);
+  const int shift = std::min(kSumBits - 3 - std::ilogb(largest), kMostShift);
+  if (shift < 0) return std::nullopt;
   std::vector<int64_t> prices;
   for (const double price : ns_per_byte) {
     prices.push_back(static_cast<int64_t>(std::ldexp(price, shift)));
@@ -155,7 +157,10 @@ NestedWindows::Proof NestedWindows::Solve(
   best_ = {};
   room_.clear();
   for (const int64_t fixed : fixed_bytes_) room_.push_back(budget_bytes - fixed);
-  if (*std::min_element(room_.begin(), room_.end()) < 0) return best_;
+  if (*std::min_element(room_.begin(), room_.end()) < 0 || total_cost_ == 0 ||
+      total_bytes_ == 0) {
+    return best_;
+  }
   const int64_t begin = ticks();
   const double byte_scale = MipScale(total_bytes_);
   const double cost_scale = MipScale(total_cost_) * (1 << kMipCostBits);
@@ -168,13 +173,14 @@ NestedWindows::Proof NestedWindows::Solve(
     planes.AddColumn(0, 0, most, /*whole=*/false);
   }
   for (int cut = 0; cut < kMostCuts && ticks() - begin < most_ticks; ++cut) {
-    const Plane plane = Cut(prices);
+    const std::optional<Plane> plane = Cut(prices);
+    if (!plane.has_value()) break;
     planes.AddEntry(z, 1);
     for (size_t k = 0; k < windows_.size(); ++k) {
       planes.AddEntry(static_cast<int32_t>(k) + 1,
-                      -plane.over_bytes[k] * byte_scale);
+                      -plane->over_bytes[k] * byte_scale);
     }
-    planes.CloseRow(-kMipInfinity, plane.cost_ns * cost_scale);
+    planes.CloseRow(-kMipInfinity, plane->cost_ns * cost_scale);
     const MipAnswer answer = SolveLp(planes, should_stop);
     if (answer.stopped() || !answer.has_solution) break;
     const double left =

@@ -26,6 +26,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "planner/bounds/max_flow.h"
@@ -50,7 +51,9 @@ class NestedWindows {
   Proof Solve(int64_t budget_bytes, double ns_per_byte, int64_t most_ticks,
               const std::function<bool()>& should_stop);
 
-  int64_t ticks() const { return flow_.ticks(); }
+  int64_t ticks() const {
+    return flow_.ticks() + std::ssize(costs_) + std::ssize(values_);
+  }
 
  private:
   // A maker or a value of one window.
@@ -67,8 +70,9 @@ class NestedWindows {
   };
 
   MaxFlow Build();
-  // Cuts at these prices; notes the bound that this proves.
-  Plane Cut(const std::vector<double>& ns_per_byte);
+  // Cuts at these prices; notes the bound that this proves. Returns nothing if
+  // sums would be out of range.
+  std::optional<Plane> Cut(const std::vector<double>& ns_per_byte);
 
   const Problem& problem_;
   const std::vector<OpId> windows_;

@@ -13,7 +13,9 @@
 #include "planner/bounds/certify.h"
 #include "planner/bounds/certify_tree.h"
 #include "planner/bounds/mip.h"
+#include "planner/bounds/nested_windows.h"
 #include "planner/bounds/screen.h"
+#include "planner/bounds/window_bound.h"
 #include "planner/planner.h"
 #include "tests/planner/oracle.h"
 #include "tests/planner/oracle_graphs.h"
@@ -277,6 +279,73 @@ TEST_P(VerifyTest, AChangedCertificateIsRejectedOrStillTrue) {
   }
   EXPECT_GT(trees, IsLimitedTape(GetParam()) ? 2 : 5);
   EXPECT_GT(rejected, changed / 2) << "of " << changed;
+}
+
+// The prices of nested windows, also after every number was changed.
+TEST_P(VerifyTest, NestedWindowsProveOnlyWhatIsTrue) {
+  int proven = 0, more = 0, changed = 0, rejected = 0;
+  for (const int number : OracleGraphs(400)) {
+    Case on(GetParam(), number);
+    SCOPED_TRACE("graph " + std::to_string(number));
+    verify::Certificate claim{.method = verify::Method::kNested,
+                              .budget_bytes = on.budget};
+    double price = 1;
+    int64_t alone_ns = 0;
+    for (OpId o = 0; o < on.graph.op_count(); ++o) {
+      if (!on.random.Percent(40)) continue;
+      claim.at.push_back(o);
+      const WindowResult single = WindowBound(on.problem, o).Solve(on.budget);
+      alone_ns = std::max(alone_ns, single.added_ns);
+      if (single.has_rich_set) price = PriceOf(single);
+    }
+    if (claim.at.size() < 2) continue;
+    const NestedWindows::Proof proof =
+        NestedWindows(on.problem, claim.at)
+            .Solve(on.budget, price, 1'000'000, {});
+    if (proof.added_ns <= 0) continue;
+    claim.added_ns = proof.added_ns;
+    claim.tree = {{.shift = proof.shift, .multipliers = proof.prices}};
+    EXPECT_EQ(verify::CheckCertificate(on.facts, claim), OkStatus());
+    ExpectTrue(on, claim);
+    ++proven;
+    more += proof.added_ns > alone_ns;
+
+    const auto expect = [&](const verify::Certificate& mutant) {
+      ++changed;
+      rejected += !verify::CheckCertificate(on.facts, mutant).ok();
+      ExpectTrue(on, mutant);
+    };
+    verify::Certificate mutant = claim;
+    ++mutant.added_ns;
+    EXPECT_FALSE(verify::CheckCertificate(on.facts, mutant).ok());
+    mutant = claim;
+    std::swap(mutant.at.front(), mutant.at.back());
+    EXPECT_FALSE(verify::CheckCertificate(on.facts, mutant).ok());
+    mutant = claim;
+    mutant.refuses = true;
+    EXPECT_FALSE(verify::CheckCertificate(on.facts, mutant).ok());
+    mutant = claim;
+    mutant.tree[0].multipliers[0].row = static_cast<int32_t>(claim.at.size());
+    EXPECT_FALSE(verify::CheckCertificate(on.facts, mutant).ok());
+    mutant = claim;
+    mutant.tree.insert(mutant.tree.begin(), {.branch = 0});
+    mutant.tree.push_back(claim.tree[0]);
+    EXPECT_FALSE(verify::CheckCertificate(on.facts, mutant).ok());
+    for (size_t k = 0; k < claim.at.size(); ++k) {
+      mutant = claim;
+      mutant.at[k] += on.random.Percent(50) ? 1 : -1;
+      expect(mutant);
+      for (const int64_t factor : {0, 3}) {
+        mutant = claim;
+        mutant.tree[0].multipliers[k].value *= factor;
+        if (mutant.tree != claim.tree) expect(mutant);
+      }
+    }
+  }
+  const bool few = GetParam() == 1 || IsLimitedTape(GetParam());
+  EXPECT_GT(proven, few ? 5 : 30);
+  EXPECT_GE(more, !MipAvailable() ? 0 : few ? 1 : 2);
+  EXPECT_GT(rejected, changed / 4) << "of " << changed;
 }
 
 TEST_P(VerifyTest, RefusalsBySetsAreTrue) {
