@@ -169,7 +169,7 @@ class Certificate {
   int64_t guess_parts_ = 8;  // of the way to the best plan: a guess's rise
   std::vector<OpId> together_lacks_;  // where their solution is too large
   bool together_grows_ = true;
-  std::vector<OpId> nested_;        // windows of Nest, ascending
+  std::vector<OpId> nested_;         // windows of Nest, ascending
   std::map<OpId, int64_t> nest_ns_;  // what they prove with one more
   int64_t added_ns_ = 0;
   ProofSource source_;

@@ -245,10 +245,10 @@ void Certificate::Nest(const std::vector<OpId>& touched, int64_t ticks) {
       tried->second = proof.added_ns;
       if (proof.added_ns <= added_ns_) continue;
       best = windows;
-      Raise(proof.added_ns, {.windows = windows,
-                             .nested = true,
-                             .tree = {{.shift = proof.shift,
-                                       .multipliers = proof.prices}}});
+      Raise(proof.added_ns,
+            {.windows = windows,
+             .nested = true,
+             .tree = {{.shift = proof.shift, .multipliers = proof.prices}}});
     }
     if (best.empty() || added_ns_ - before_ns < before_ns / kNestParts) return;
     nested_ = best;

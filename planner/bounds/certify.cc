@@ -125,8 +125,7 @@ verify::Certificate CertifyBound(const Problem& problem,
       best = std::move(one);
     }
   }
-  if (best.added_ns < added_ns && source.windows.size() > 1 &&
-      !source.nested) {
+  if (best.added_ns < added_ns && source.windows.size() > 1 && !source.nested) {
     verify::Certificate all =
         CertifyProgram(facts, budget_bytes, source, added_ns, limits);
     if (all.added_ns > best.added_ns && Accepted(facts, all)) {

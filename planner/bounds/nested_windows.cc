@@ -156,7 +156,8 @@ NestedWindows::Proof NestedWindows::Solve(
     const std::function<bool()>& should_stop) {
   best_ = {};
   room_.clear();
-  for (const int64_t fixed : fixed_bytes_) room_.push_back(budget_bytes - fixed);
+  for (const int64_t fixed : fixed_bytes_)
+    room_.push_back(budget_bytes - fixed);
   if (*std::min_element(room_.begin(), room_.end()) < 0 || total_cost_ == 0 ||
       total_bytes_ == 0) {
     return best_;
@@ -187,7 +188,8 @@ NestedWindows::Proof NestedWindows::Solve(
         answer.solution[z] / cost_scale - static_cast<double>(best_.added_ns);
     if (left <= static_cast<double>(best_.added_ns) * kEnough) break;
     for (size_t k = 0; k < windows_.size(); ++k) {
-      prices[k] = std::max(0.0, answer.solution[k + 1]) * byte_scale / cost_scale;
+      prices[k] =
+          std::max(0.0, answer.solution[k + 1]) * byte_scale / cost_scale;
     }
   }
   return best_;

@@ -165,9 +165,9 @@ class Joining {
         const StorageId s = problem_.versions.storage[v];
         const std::vector<Event>& events = list_.Events(s);
         const auto from = events.begin() + list_.FirstEventFrom(s, node) + 1;
-        const auto again =
-            std::find_if(from, events.end(),
-                         [v = v](const Event& event) { return event.make == v; });
+        const auto again = std::find_if(
+            from, events.end(),
+            [v = v](const Event& event) { return event.make == v; });
         if (again != events.end() && list_.IsRerun(again->node) &&
             (first == kNone || list_.IsBefore(again->node, first))) {
           first = again->node;
@@ -208,7 +208,8 @@ class Joining {
     int misfits = 0;
     for (const Rerun& rerun : reruns_) {
       if (misfits > kMostMisfits) return;
-      if (!list_.Has(rerun.node) || list_.OpOf(rerun.node) != rerun.op) continue;
+      if (!list_.Has(rerun.node) || list_.OpOf(rerun.node) != rerun.op)
+        continue;
       const size_t before = list_.Mark();
       Delete(rerun.node);
       if (Fits()) continue;

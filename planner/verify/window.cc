@@ -171,11 +171,11 @@ StatusOr<int64_t> Window::AddedNs(const Node& leaf, int64_t budget_bytes) {
     flow_.SetCapacity(rerun.arc, Wide{facts_.rerun_ns[rerun.id]} << shift);
   }
   for (const Arc& keep : keeps_) {
-    flow_.SetCapacity(keep.arc,
-                      branched_[keep.id] == 1 ? 0
-                      : branched_[keep.id] == 0
-                          ? Flow::kInfinite
-                          : Wide{facts_.BytesOf(keep.id)} * prices[keep.window]);
+    flow_.SetCapacity(
+        keep.arc, branched_[keep.id] == 1 ? 0
+                  : branched_[keep.id] == 0
+                      ? Flow::kInfinite
+                      : Wide{facts_.BytesOf(keep.id)} * prices[keep.window]);
   }
   Wide priced = flow_.Solve(kSource, kSink);
   if (priced >= Flow::kInfinite) return kNothing;

@@ -70,7 +70,7 @@ class Window {
     std::vector<uint8_t> wanted = {};  // by value: read at t or later
     std::vector<int32_t> node = {};    // by value; -1: not in the network
     std::vector<int32_t> maker = {};   // by op: its node, or -1
-    int64_t sure_bytes = 0;       // static, t's own, always present
+    int64_t sure_bytes = 0;            // static, t's own, always present
   };
 
   // Finds the values that are always present at the window, and their bytes.

@@ -73,8 +73,8 @@ TEST(JoinBurstsTest, ShortensTheScheduleOfALongStepWithEvenSegments) {
   const auto graph = Generate({.kind = GraphKind::kUNet, .ops = 2000});
   ASSERT_TRUE(graph.ok());
   const Problem problem = MakeProblem(*graph, {});
-  const int64_t budget =
-      problem.static_bytes + (problem.base.peak_bytes - problem.static_bytes) / 5;
+  const int64_t budget = problem.static_bytes +
+                         (problem.base.peak_bytes - problem.static_bytes) / 5;
   const auto plan = MakePlan(*graph, {.budget_bytes = budget,
                                       .max_ticks = 60'000'000,
                                       .without = {"joined-bursts"},
@@ -101,15 +101,15 @@ TEST(JoinBurstsTest, AnInterruptedSearchKeepsWhatItHas) {
   ASSERT_TRUE(graph.ok());
   const Problem problem = MakeProblem(*graph, {});
   const int64_t budget = problem.base.peak_bytes / 2;
-  const auto plan = MakePlan(*graph, {.budget_bytes = budget,
-                                      .max_ticks = 2'000'000});
+  const auto plan =
+      MakePlan(*graph, {.budget_bytes = budget, .max_ticks = 2'000'000});
   ASSERT_TRUE(plan.ok());
   ASSERT_TRUE(plan->feasible);
   for (const int64_t ticks : {0, 1'000, 30'000, 200'000}) {
     Effort effort(kMany, kNever);
-    const auto joined = Replay(
-        problem, JoinBursts(problem, budget, problem.first_backward, 1.0,
-                            ExecsOf(plan->schedule), ticks, effort));
+    const auto joined =
+        Replay(problem, JoinBursts(problem, budget, problem.first_backward, 1.0,
+                                   ExecsOf(plan->schedule), ticks, effort));
     ASSERT_TRUE(joined.ok());
     EXPECT_LE(joined->peak_bytes, budget);
     EXPECT_LE(joined->time_ns, plan->evaluation.time_ns);
