@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "planner/bounds/certify.h"
@@ -81,6 +82,8 @@ class Certificate {
     return ceiling_.At(at) - added_ns_ > rise_ns;
   }
 
+  // True if Nest found windows that prove more together.
+  bool is_nested() const { return source_.nested; }
   // True if Refute found the optimum of its windows and no place where its
   // schedule exceeds the budget: schedules near that optimum are worth trying.
   bool is_near() const { return is_near_; }
@@ -169,8 +172,8 @@ class Certificate {
   int64_t guess_parts_ = 8;  // of the way to the best plan: a guess's rise
   std::vector<OpId> together_lacks_;  // where their solution is too large
   bool together_grows_ = true;
-  std::vector<OpId> nested_;         // windows of Nest, ascending
-  std::map<OpId, int64_t> nest_ns_;  // what they prove with one more
+  std::vector<OpId> nested_;   // windows of Nest, ascending
+  std::set<OpId> nest_tried_;  // those tried as one more
   int64_t added_ns_ = 0;
   ProofSource source_;
   std::optional<verify::Facts> facts_;  // read from the graph on first use

@@ -18,8 +18,6 @@ constexpr int kLongestRun = 16;
 // raises the LP by less than this part of the way to the best plan.
 constexpr int64_t kRiseParts = 32;
 constexpr size_t kMostNested = 3;
-// Another nested window must raise the bound by this part of it.
-constexpr int64_t kNestParts = 100;
 
 }  // namespace
 
@@ -228,31 +226,26 @@ void Certificate::Nest(const std::vector<OpId>& touched, int64_t ticks) {
   const WindowResult& single = tried_.at(TriedByBound().front());
   if (!single.has_rich_set) return;
   while (nested_.size() < kMostNested) {
-    std::vector<OpId> best;
-    const int64_t before_ns = added_ns_;
     for (const OpId at : touched) {
+      // A later call continues.
       if (effort_.Over() || effort_.ticks() - begin > ticks) return;
       std::vector<OpId> windows = nested_;
       const auto place = std::lower_bound(windows.begin(), windows.end(), at);
       if (place != windows.end() && *place == at) continue;
       windows.insert(place, at);
-      const auto [tried, fresh] = nest_ns_.try_emplace(at, 0);
-      if (!fresh) continue;
+      if (!nest_tried_.insert(at).second) continue;
       NestedWindows nested(problem_, windows);
       const NestedWindows::Proof proof = nested.Solve(
           budget_bytes_, PriceOf(single) / 2, ticks, effort_.should_stop());
       effort_.Spend(nested.ticks());
-      tried->second = proof.added_ns;
-      if (proof.added_ns <= added_ns_) continue;
-      best = windows;
       Raise(proof.added_ns,
             {.windows = windows,
              .nested = true,
              .tree = {{.shift = proof.shift, .multipliers = proof.prices}}});
     }
-    if (best.empty() || added_ns_ - before_ns < before_ns / kNestParts) return;
-    nested_ = best;
-    nest_ns_.clear();
+    if (!source_.nested || source_.windows.size() <= nested_.size()) return;
+    nested_ = source_.windows;
+    nest_tried_.clear();
   }
 }
 

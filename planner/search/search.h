@@ -172,6 +172,10 @@ class Search {
     return IsOpen() && !HasFewOps() && log_.Runs("segments") == 0;
   }
   bool IsSmallWithPlan() const { return IsSmall() && !HasNone(); }
+  // Where memory is short at two places, bursts between them have no room.
+  bool IsTightAtOnePlace() const {
+    return IsLargeWithPlan() && round_ >= 2 && !certificate_.is_nested();
+  }
   bool IsOddRoundAndLarge() const { return IsOddRound() && IsLargeWithPlan(); }
   bool IsLargeWithPlan() const {
     return IsOpen() && !HasFewOps() && !HasNone();
