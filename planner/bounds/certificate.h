@@ -82,8 +82,11 @@ class Certificate {
     return ceiling_.At(at) - added_ns_ > rise_ns;
   }
 
-  // True if Nest found windows that prove more together.
-  bool is_nested() const { return source_.nested; }
+  // True if windows of Nest prove more than each alone, by a hundredth at least.
+  bool is_nested() const {
+    return source_.nested && tried_.at(TriedByBound().front()).added_ns <
+                                 added_ns_ - added_ns_ / 100;
+  }
   // True if Refute found the optimum of its windows and no place where its
   // schedule exceeds the budget: schedules near that optimum are worth trying.
   bool is_near() const { return is_near_; }
