@@ -110,7 +110,8 @@ std::vector<PassRule> Search::Rules() {
       {&Search::IsLargeAndNew, "more than 1500 ops, once"},
       {&Search::IsSmallWithPlan, "a plan, at most 1500 ops"},
       {&Search::IsTightAtOnePlace,
-       "after two rounds, no bound of nested windows, more than 1500 ops"},
+       "after two rounds, nested windows prove less than a hundredth more, "
+       "more than 1500 ops"},
       {&Search::IsOddRoundAndLarge,
        "every second round, with a plan, more than 1500 ops"},
       {&Search::HasNearStarts, "refute found a near optimum of windows"},
