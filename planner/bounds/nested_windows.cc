@@ -11,10 +11,10 @@
 namespace reprise::planner {
 namespace {
 
-constexpr int kSource = 0, kSink = 1;
+constexpr int kNestSource = 0, kNestSink = 1;
 // Finite sums stay below half of MaxFlow::kInfinite.
-constexpr int kSumBits = 59;
-constexpr int kMostShift = 40;
+constexpr int kNestSumBits = 59;
+constexpr int kMostNestShift = 40;
 constexpr int kMostCuts = 40;
 // A price rises at most to this many times the first.
 constexpr double kMostRise = 8;
@@ -48,14 +48,14 @@ MaxFlow NestedWindows::Build() {
       if (forced[v] != 0 || value_node[v] >= 0) return;
       value_node[v] = nodes++;
       const OpId maker = versions.maker[v];
-      int from = kSource;
+      int from = kNestSource;
       if (problem_.rules.may_remake[v] != 0) {
         if (op_node[maker] < 0) {
           op_node[maker] = nodes++;
           if (op_before[maker] >= 0) {
             infinite.push_back({op_before[maker], op_node[maker]});
           } else {
-            costs_.push_back({k, maker, -1, op_node[maker], kSource});
+            costs_.push_back({k, maker, -1, op_node[maker], kNestSource});
             total_cost_ += problem_.rules.rerun_ns[maker];
           }
         }
@@ -72,7 +72,7 @@ MaxFlow NestedWindows::Build() {
       const auto uses = problem_.Uses(v);
       if (versions.maker[v] >= at || uses.empty() || uses.back() < at) continue;
       add(v);
-      if (value_node[v] >= 0) infinite.push_back({value_node[v], kSink});
+      if (value_node[v] >= 0) infinite.push_back({value_node[v], kNestSink});
     }
     for (; next < values_.size(); ++next) {
       const ValueId v = values_[next].id;
@@ -110,7 +110,8 @@ std::optional<NestedWindows::Plane> NestedWindows::Cut(
   for (const double price : ns_per_byte) {
     largest = std::max(largest, price * static_cast<double>(total_bytes_));
   }
-  const int shift = std::min(kSumBits - 3 - std::ilogb(largest), kMostShift);
+  const int shift =
+      std::min(kNestSumBits - 3 - std::ilogb(largest), kMostNestShift);
   if (shift < 0) return std::nullopt;
   std::vector<int64_t> prices;
   for (const double price : ns_per_byte) {
@@ -123,7 +124,7 @@ std::optional<NestedWindows::Plane> NestedWindows::Cut(
     flow_.SetCapacity(part.arc,
                       prices[part.window] * problem_.BytesOf(part.id));
   }
-  __int128 proven = flow_.Solve(kSource, kSink);
+  __int128 proven = flow_.Solve(kNestSource, kNestSink);
   Plane plane;
   for (size_t k = 0; k < windows_.size(); ++k) {
     proven -= static_cast<__int128>(prices[k]) * room_[k];

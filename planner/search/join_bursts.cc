@@ -14,7 +14,7 @@ using Node = ExecList::Node;
 using Event = ExecList::Event;
 
 // Checkpoints discarded without a faster schedule before they are reverted.
-constexpr int kMostIdle = 6;
+constexpr int kMostIdleJoins = 6;
 // Re-runs of which the deletion does not fit before no more are tried.
 constexpr int kMostMisfits = 100;
 // Re-runs that one checkpoint may take.
@@ -76,7 +76,7 @@ class Joining {
         best_ns = list_.time_ns();
         best = list_.Mark();
         idle = 0;
-      } else if (++idle == kMostIdle) {
+      } else if (++idle == kMostIdleJoins) {
         list_.UndoTo(best);
         idle = 0;
       }
