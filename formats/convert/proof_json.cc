@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::array<std::string_view, 5> kMethods = {
+constexpr std::array<std::string_view, 6> kMethods = {
     "none", "working-set", "chain", "window", "windows", "nested"};
 constexpr int64_t kMostId = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
