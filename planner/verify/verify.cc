@@ -165,11 +165,13 @@ Status CheckCertificate(const Facts& facts, const Certificate& claim) {
   if (!several && claim.at.size() != 1) {
     return InvalidArgument("proof: of one op, but names several");
   }
+  // A branch or an impossible leaf would be of one window, not of all.
   if (claim.method == Method::kNested &&
       (claim.refuses || claim.at.size() > kMostNested ||
        std::adjacent_find(claim.at.begin(), claim.at.end(),
-                          std::greater_equal<>()) != claim.at.end())) {
-    return InvalidArgument("proof: not of a few windows, ascending");
+                          std::greater_equal<>()) != claim.at.end() ||
+       claim.tree.size() != 1 || claim.tree.front().impossible)) {
+    return InvalidArgument("proof: not one leaf of a few windows, ascending");
   }
   switch (claim.method) {
     case Method::kWindow:

@@ -75,6 +75,37 @@ TEST(Verify, WithoutItsCertificateABoundIsTheSolversWord) {
   EXPECT_NE(found.sentence().find("solver's word"), std::string::npos);
 }
 
+TEST(Verify, ACertificateOfNestedWindowsIsWrittenReadAndChecked) {
+  v1::Plan plan = PlanFor("1310");
+  v1::Certificate& proof = *plan.mutable_certificate();
+  ASSERT_EQ(proof.method(), v1::PROOF_METHOD_WINDOW);
+  ASSERT_EQ(proof.at_size(), 1);
+  const int64_t price = proof.tree(0).price();
+  const uint32_t shift = proof.tree(0).shift() + proof.tree(0).byte_shift();
+  // The same window beside one whose room is worth nothing.
+  const auto at = static_cast<uint32_t>(proof.at(0));
+  proof.set_method(v1::PROOF_METHOD_NESTED);
+  proof.add_at(at + 1);
+  proof.clear_tree();
+  v1::ProofNode& leaf = *proof.add_tree();
+  leaf.set_shift(shift);
+  leaf.add_rows(0);
+  leaf.add_multipliers(price);
+
+  const auto read = ReadPlanText(WritePlanText(plan, "g.json"));
+
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  EXPECT_EQ(read->plan.certificate().SerializeAsString(),
+            proof.SerializeAsString());
+  const v1::Verification found = Verify(read->plan);
+  EXPECT_TRUE(found.holds()) << found.wrong();
+  EXPECT_EQ(found.bound_proof(), v1::BOUND_PROOF_CHECKED);
+  EXPECT_EQ(found.proven_ns(), 10);
+
+  leaf.set_multipliers(0, price / 2);
+  EXPECT_FALSE(Verify(plan).holds());
+}
+
 TEST(Verify, RejectsAPlanInWhichOneThingWasChanged) {
   const v1::Plan good = PlanFor("1310");
   ASSERT_GT(good.certificate().tree_size(), 0);

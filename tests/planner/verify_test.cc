@@ -325,6 +325,9 @@ TEST_P(VerifyTest, NestedWindowsProveOnlyWhatIsTrue) {
     mutant.refuses = true;
     EXPECT_FALSE(verify::CheckCertificate(on.facts, mutant).ok());
     mutant = claim;
+    mutant.tree[0].impossible = true;
+    EXPECT_FALSE(verify::CheckCertificate(on.facts, mutant).ok());
+    mutant = claim;
     mutant.tree[0].multipliers[0].row = static_cast<int32_t>(claim.at.size());
     EXPECT_FALSE(verify::CheckCertificate(on.facts, mutant).ok());
     mutant = claim;
