@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // reprise status: the server, its agents, queue and store.
+#include <sys/stat.h>
+
+#include <algorithm>
 #include <cstdlib>
 #include <string>
 
@@ -16,6 +19,24 @@
 
 namespace reprise::cli {
 namespace {
+
+constexpr int64_t kNsPerSecond = 1'000'000'000;
+
+// "what was recorded until 2026-11-23 15:30:41 is in FOLDER (36.4 MiB)". The
+// newest records may still be in the write-ahead log.
+std::string StoredIn(const std::string& folder) {
+  int64_t bytes = 0;
+  int64_t newest_ns = 0;
+  for (const char* name : {"/reprise.db", "/reprise.db-wal"}) {
+    struct stat file = {};
+    if (::stat((folder + name).c_str(), &file) != 0) continue;
+    bytes += file.st_size;
+    newest_ns = std::max<int64_t>(
+        newest_ns, file.st_mtim.tv_sec * kNsPerSecond + file.st_mtim.tv_nsec);
+  }
+  return StrCat("what was recorded until ", LocalTime(newest_ns), " is in ",
+                folder, " (", FormatBytes(bytes), ")");
+}
 
 class StatusCommand : public Command {
  public:
@@ -42,9 +63,9 @@ class StatusCommand : public Command {
           !folder.ok() || !Exists(*folder + "/reprise.db")) {
         return console.Error(client.status());
       }
-      return console.Error(Unavailable(
-          StrCat("no server is running here; what was recorded is kept in ",
-                 *folder, ", and `reprise show latest` reads it")));
+      return console.Error(
+          Unavailable(StrCat("no server is running here; ", StoredIn(*folder),
+                             ", which `reprise show latest` reads")));
     }
     const auto status = client->GetStatus();
     if (!status.ok()) return console.Error(status.status());
