@@ -55,7 +55,7 @@ class Rooms:
 
 
 class MadeUpRanks:
-    """`Ranks` over threads."""
+    """Stands in for `Ranks`: the ranks are threads of this process, and meet in rooms."""
 
     def __init__(self, rooms: Rooms, rank: int, members: tuple[int, ...]) -> None:
         self._rooms, self.rank, self.members = rooms, rank, members
@@ -142,7 +142,7 @@ class MadeUpPlanning:
 
 
 class MadeUpJob:
-    """One rank's session."""
+    """Stands in for the session of one rank, with as much of it as the coordinator asks."""
 
     def __init__(self, rank: int, seed: int, *, exceeds: bool) -> None:
         self.agent: Any = SimpleNamespace(run_id="run")

@@ -37,7 +37,7 @@ class Tracing:
         self._meter.events_begin(self._agent)
 
     def end_ops(self) -> None:
-        """Stops recording ops."""
+        """Stops recording ops; allocations go on being recorded."""
         if self._op_window is not None:
             self._op_window.close()
             self._op_window = None
