@@ -35,18 +35,31 @@ namespace {
 constexpr auto kYieldTimeout = std::chrono::seconds(3);
 constexpr auto kYieldPoll = std::chrono::milliseconds(20);
 constexpr std::string_view kYields = " yields";
+constexpr size_t kTextBytes = 32;
 
-// Reads the holder from the file: "1234" or "1234 yields".
+// Reads the holder from the file: "1234" or "1234 yields"; empty where the
+// first holder has not written it yet.
 std::string Holder(int fd) {
-  char text[32] = {};
-  const ssize_t n = ::pread(fd, text, sizeof(text) - 1, 0);
+  char text[kTextBytes] = {};
+  const ssize_t n = ::pread(fd, text, sizeof(text), 0);
   std::string holder(text, n > 0 ? static_cast<size_t>(n) : 0);
-  while (!holder.empty() && holder.back() == '\n') holder.pop_back();
+  while (holder.ends_with('\n') || holder.ends_with(' ')) holder.pop_back();
   return holder;
 }
 
-// Takes the lock, waiting for a holder that yields. Returns 0, or -1 with
-// errno, like flock.
+// Writes the holder in one call and always in as many bytes: a process that
+// reads the file meanwhile finds the old holder or the new one, never none.
+bool WriteHolder(int fd, bool yields) {
+  std::string text = StrCat(::getpid(), yields ? kYields : "");
+  text.resize(kTextBytes - 1, ' ');
+  text += '\n';
+  return ::pwrite(fd, text.data(), text.size(), 0) ==
+             static_cast<ssize_t>(text.size()) &&
+         ::ftruncate(fd, kTextBytes) == 0;
+}
+
+// Takes the lock, waiting for a holder that yields or that has not written
+// yet whether it does. Returns 0, or -1 with errno, like flock.
 int Lock(int fd) {
   const auto deadline = std::chrono::steady_clock::now() + kYieldTimeout;
   pid_t asked = 0;
@@ -54,12 +67,13 @@ int Lock(int fd) {
     if (errno != EWOULDBLOCK) return -1;
     const std::string holder = Holder(fd);
     const auto pid = static_cast<pid_t>(std::atol(holder.c_str()));
-    if (!holder.ends_with(kYields) || pid <= 1 ||
+    const bool yields = holder.ends_with(kYields) && pid > 1;
+    if ((!yields && !holder.empty()) ||
         std::chrono::steady_clock::now() > deadline) {
       errno = EWOULDBLOCK;
       return -1;
     }
-    if (asked != pid) ::kill(asked = pid, SIGUSR1);
+    if (yields && asked != pid) ::kill(asked = pid, SIGUSR1);
     std::this_thread::sleep_for(kYieldPoll);
   }
   return 0;
@@ -90,9 +104,7 @@ StatusOr<LockFile> LockFile::Take(const std::string& folder, bool yields) {
                " uses this folder; stop it or choose other folders with "
                "--data-dir and --agent-socket"));
   }
-  const std::string pid = StrCat(::getpid(), yields ? kYields : "", "\n");
-  if (::ftruncate(fd, 0) != 0 || ::pwrite(fd, pid.data(), pid.size(), 0) !=
-                                     static_cast<ssize_t>(pid.size())) {
+  if (!WriteHolder(fd, yields)) {
     return ResourceExhausted(
         StrCat(path, ": cannot write: ", std::strerror(errno)));
   }
