@@ -5,6 +5,22 @@
 
 namespace reprise::planner {
 
+std::vector<ValueId> CrossingValues(const Problem& problem,
+                                    const std::vector<OpId>& last,
+                                    std::vector<OpId> boundary) {
+  const Versions& versions = problem.versions;
+  for (OpId o = problem.first_backward; o-- > 0;) {
+    if (boundary[o] != o) boundary[o] = boundary[o + 1];
+  }
+  std::vector<ValueId> values;
+  for (ValueId v = 0; v < versions.value_count(); ++v) {
+    if (last[v] != kNoOp && boundary[versions.maker[v] + 1] <= last[v]) {
+      values.push_back(v);
+    }
+  }
+  return values;
+}
+
 std::vector<ValueId> SegmentEnds(const Problem& problem, int count) {
   const Versions& versions = problem.versions;
   const OpId end = problem.first_backward;
@@ -33,16 +49,7 @@ std::vector<ValueId> SegmentEnds(const Problem& problem, int count) {
     boundary[least - crossing.begin()] =
         static_cast<OpId>(least - crossing.begin());
   }
-  for (OpId o = end; o-- > 0;) {
-    if (boundary[o] != o) boundary[o] = boundary[o + 1];
-  }
-  std::vector<ValueId> ends;
-  for (ValueId v = 0; v < versions.value_count(); ++v) {
-    if (last[v] != kNoOp && boundary[versions.maker[v] + 1] <= last[v]) {
-      ends.push_back(v);
-    }
-  }
-  return ends;
+  return CrossingValues(problem, last, boundary);
 }
 
 }  // namespace reprise::planner

@@ -206,9 +206,15 @@ class Search {
   // Constructs schedules that treat equal blocks alike: as many as the budget
   // requires, evenly spread, are recomputed.
   void ConstructBlocks(int64_t ticks);
-  // Schedules of long steps: the cut at the best window, with the ends of ever
-  // shorter segments saved, repaired where it exceeds the budget.
+  // Schedules of long steps: the cut at the best window, with the ends of
+  // segments saved, repaired where it exceeds the budget. Fitting segments come
+  // first; where they find no plan, ever fewer even ones.
   void ConstructSegments(int64_t ticks);
+  // Returns whether there is a schedule within the budget.
+  bool ConstructFitting(OpId at, int64_t end);
+  // The same with this room for the cut. Returns the least time.
+  int64_t FitSegments(OpId at, int64_t room, int64_t end);
+  void ConstructEven(OpId at, int64_t end);
   // Makes the schedules of a keep-set and repairs them (cover.h), until a tick.
   // Returns the least time, and the least peak before the repair; Score::kWorst
   // if there is none.

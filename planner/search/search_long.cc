@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "planner/construct/construct.h"
 #include "planner/construct/cover.h"
@@ -14,6 +16,15 @@ namespace {
 // schedule.
 constexpr int kFewestSegmentOps = 8;
 constexpr int kMostWorse = 3;
+// What the cut of fitting segments leaves free for bursts: this part of the
+// budget; 0: nothing. If the first finds no plan, segments fit nowhere; no more
+// are tried after so many without a better schedule.
+constexpr int64_t kFreeParts[] = {64, 128, 0, 32, 16};
+constexpr int kMostWorseRooms = 2;
+// A cut that saves other ends keeps other values, so segments are fitted again.
+constexpr int kFitPasses = 3;
+// Bisections of the budget that segments are fitted to.
+constexpr int kFitSteps = 6;
 // How often the room of one count is reduced.
 constexpr int kMostRepairRounds = 3;
 // Part of the ticks left that one repair may take.
@@ -25,6 +36,63 @@ void Search::ConstructSegments(int64_t ticks) {
   if (certificate_.tried().empty()) return;
   const OpId at = certificate_.TriedByBound().front();
   const int64_t end = effort_.ticks() + ticks;
+  if (!ConstructFitting(at, end)) ConstructEven(at, end);
+}
+
+bool Search::ConstructFitting(OpId at, int64_t end) {
+  int64_t best_ns = Score::kWorst;
+  int worse = 0;
+  for (const int64_t part : kFreeParts) {
+    const int64_t free_bytes = request_.budget_bytes - problem_.static_bytes;
+    const int64_t reserve = part == 0 ? 0 : free_bytes / part;
+    const int64_t time_ns =
+        FitSegments(at, request_.budget_bytes - reserve, end);
+    worse = time_ns < best_ns ? 0 : worse + 1;
+    best_ns = std::min(best_ns, time_ns);
+    if (best_ns == Score::kWorst || worse >= kMostWorseRooms) break;
+  }
+  return best_ns < Score::kWorst;
+}
+
+int64_t Search::FitSegments(OpId at, int64_t room, int64_t end) {
+  const int64_t budget = request_.budget_bytes;
+  int64_t best_ns = Score::kWorst;
+  std::vector<ValueId> ends;
+  for (int pass = 0; pass < kFitPasses; ++pass) {
+    const WindowResult cut = certificate_.KeepSetFor(at, room, ends);
+    if (!cut.has_keep_set) break;
+    // FittingEnds estimates memory, up to 15 % off: bisection finds the largest
+    // budget to give it so that the schedule fits, or nearly.
+    KeepSet best;
+    int64_t low = budget / 20 * 17;
+    int64_t high = budget / 10 * 11;
+    std::vector<ValueId> next;
+    for (int step = 0; step < kFitSteps; ++step) {
+      if (effort_.Over() || effort_.ticks() > end || Done()) return best_ns;
+      const int64_t middle = low + (high - low) / 2;
+      std::vector<ValueId> tried =
+          FittingEnds(problem_, cut.keep_set, ends, middle, effort_);
+      const WindowResult fitted = certificate_.KeepSetFor(at, room, tried);
+      const bool fits =
+          fitted.has_keep_set &&
+          GenerateKeeping({fitted.keep_set}, Retention::kShare).peak_bytes <=
+              budget + budget / 200;
+      (fits || !fitted.has_keep_set ? low : high) = middle;
+      if (next.empty() || fits) next = tried;
+      if (fits &&
+          (best.recomputed.empty() || fitted.keep_set.cost_ns < best.cost_ns)) {
+        best = fitted.keep_set;
+      }
+    }
+    if (!best.recomputed.empty()) {
+      best_ns = std::min(best_ns, RepairCut(best, end).time_ns);
+    }
+    ends = std::move(next);
+  }
+  return best_ns;
+}
+
+void Search::ConstructEven(OpId at, int64_t end) {
   int64_t best_ns = Score::kWorst;
   int worse = 0;
   int count = 1;

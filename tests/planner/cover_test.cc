@@ -190,5 +190,108 @@ TEST(SegmentsTest, AValueThatCrossesSeveralBoundariesCountsOnce) {
   }
 }
 
+// Layers of two ops: one makes 8 bytes, of which the cut saves every second, the
+// other makes a byte of them, which the next layer reads. The backward of a
+// layer reads its 8 bytes.
+StepGraph LayersOfTwo(int layers) {
+  StepGraph graph;
+  for (int i = 0; i < layers; ++i) {
+    graph.storages.insert(graph.storages.end(), {{.bytes = 8}, {.bytes = 1}});
+    Op big{.time_ns = 1, .writes = {2 * i}};
+    if (i > 0) big.reads = {2 * i - 1};
+    graph.ops.push_back(big);
+    graph.ops.push_back(
+        {.time_ns = 1, .reads = {2 * i}, .writes = {2 * i + 1}});
+  }
+  for (int i = layers; i-- > 0;) {
+    const StorageId gradient = graph.storage_count();
+    graph.storages.push_back({.bytes = 1});
+    graph.ops.push_back({.time_ns = 1,
+                         .phase = Phase::kBackward,
+                         .reads = {2 * i, gradient - 1},
+                         .writes = {gradient}});
+  }
+  graph.required = {graph.storage_count() - 1};
+  return graph;
+}
+
+KeepSet EverySecondOf(const Problem& problem, int layers) {
+  KeepSet cut{.at = problem.first_backward};
+  for (int i = 0; i < layers; i += 2) {
+    cut.saved.push_back(problem.versions.first_value[2 * i]);
+  }
+  return cut;
+}
+
+TEST(FittingSegmentsTest, AreAsLongAsTheRoomThatPassedBurstsLeave) {
+  constexpr int kLayers = 64;
+  const StepGraph graph = LayersOfTwo(kLayers);
+  const Problem problem = MakeProblem(graph, {});
+  const KeepSet cut = EverySecondOf(problem, kLayers);
+  Effort effort(1'000'000, kNever);
+
+  // 32 values of 8 bytes are saved; the first burst has room for about 4.
+  const std::vector<ValueId> ends =
+      FittingEnds(problem, cut, {}, 32 * 8 + 4 * 8 + 4, effort);
+
+  // A boundary costs least where only what the cut saves crosses.
+  std::vector<int> lengths;
+  int begin = kLayers;
+  for (auto end = ends.rbegin(); end != ends.rend(); ++end) {
+    ASSERT_TRUE(std::binary_search(cut.saved.begin(), cut.saved.end(), *end));
+    const int layer = problem.versions.storage[*end] / 2;
+    lengths.push_back(begin - layer);
+    begin = layer;
+  }
+  ASSERT_GE(lengths.size(), 3U);
+  EXPECT_TRUE(std::is_sorted(lengths.begin(), lengths.end()));
+  EXPECT_GE(lengths.back(), 2 * lengths.front());
+  EXPECT_GT(effort.ticks(), 0);
+}
+
+TEST(FittingSegmentsTest, SaveWhatHasNoRoomToRunAgain) {
+  constexpr int kLayers = 16;
+  const StepGraph graph = LayersOfTwo(kLayers);
+  const Problem problem = MakeProblem(graph, {});
+  const KeepSet cut = EverySecondOf(problem, kLayers);
+  Effort effort(1'000'000, kNever);
+
+  // Not even the values that the cut saves fit.
+  const std::vector<ValueId> ends = FittingEnds(problem, cut, {}, 8, effort);
+
+  for (int i = 1; i < kLayers; i += 2) {
+    EXPECT_TRUE(std::binary_search(ends.begin(), ends.end(),
+                                   problem.versions.first_value[2 * i]))
+        << "layer " << i;
+  }
+}
+
+TEST(FittingSegmentsTest, NeedNoBoundaryWhereOneBurstFits) {
+  constexpr int kLayers = 16;
+  const StepGraph graph = LayersOfTwo(kLayers);
+  const Problem problem = MakeProblem(graph, {});
+  Effort effort(1'000'000, kNever);
+
+  EXPECT_TRUE(
+      FittingEnds(problem, EverySecondOf(problem, kLayers), {}, 1000, effort)
+          .empty());
+}
+
+TEST(FittingSegmentsTest, BringALongUNetToTheTargetGap) {
+  const auto graph = Generate({.kind = GraphKind::kUNet, .ops = 3000});
+  ASSERT_TRUE(graph.ok());
+  const Problem problem = MakeProblem(*graph, {});
+  Request request;
+  request.budget_bytes =
+      problem.static_bytes +
+      (problem.base.peak_bytes - problem.static_bytes) / 10 * 3;
+
+  const auto plan = MakePlan(*graph, request);
+
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_EQ(plan->solver, "segments");
+  EXPECT_LE(plan->overhead - plan->bound, request.target_gap);
+}
+
 }  // namespace
 }  // namespace reprise::planner
