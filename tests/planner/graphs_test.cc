@@ -52,7 +52,8 @@ TEST_P(GraphsTest, IsNeverWorse) {
   }
   ASSERT_TRUE(plan->feasible);
   EXPECT_LE(plan->overhead * 100, cell.overhead);
-  EXPECT_GE(plan->bound * 100, cell.bound);
+  // Without CBC, the bounds of a few steps are lower.
+  EXPECT_GE(plan->bound * 100, cell.bound * (MipAvailable() ? 1 : 0.7));
   if (cell.optimal && MipAvailable()) {
     EXPECT_TRUE(plan->proven_optimal)
         << plan->is_optimal << " " << plan->overhead * 100 << " "

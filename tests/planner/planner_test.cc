@@ -105,7 +105,7 @@ TEST(MakePlanTest, WhatThePassesGainedAddsUpToThePlanAndItsBound) {
   const int64_t dynamic = problem.base.peak_bytes - problem.static_bytes;
 
   const Plan plan =
-      MustPlan(*graph, {.budget_bytes = problem.static_bytes + dynamic * 7 / 10,
+      MustPlan(*graph, {.budget_bytes = problem.static_bytes + dynamic * 8 / 10,
                         .max_ticks = 40'000'000,
                         .reduce = false});
 
