@@ -16,12 +16,15 @@ void DeleteWithFeeders(const Problem& problem, ExecList& list,
 
 // A re-run of an older version destroys the newer one, so that an op that reads
 // the newer one later needs it recomputed: calls `remake(value, reader)` for
-// each. Returns false as soon as that does.
+// each. Returns false as soon as that does, or if what was recomputed for one
+// version removed the re-run.
 template <typename RemakeBefore>
 bool RemakeNewer(const Problem& problem, const ExecList& list,
                  ExecList::Node rerun, const RemakeBefore& remake) {
   const Versions& versions = problem.versions;
-  for (const ValueId v : versions.Make(list.OpOf(rerun))) {
+  const OpId op = list.OpOf(rerun);
+  for (const ValueId v : versions.Make(op)) {
+    if (!list.Has(rerun) || list.OpOf(rerun) != op) return false;
     const StorageId s = versions.storage[v];
     if (versions.Last(s) == versions.first_value[s]) continue;
     const std::vector<ExecList::Event>& events = list.Events(s);
