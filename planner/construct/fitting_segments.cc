@@ -80,21 +80,19 @@ class Fitting {
       while (begin > 0 && Add(begin - 1, start, 1) <= budget_bytes) --begin;
       if (begin > 0) Add(begin - 1, start, -1);
       if (begin == 0) break;
-      if (begin < end) {
+      const bool fits = begin < end;
+      if (fits) {
         const OpId far = begin;
         begin = Cheapest(far, end);
         for (OpId o = far; o < begin; ++o) Add(o, start, -1);
-        if (BytesOf(begin, end) > crossing_[begin]) {
-          boundary[begin] = begin;
-          continue;
-        }
       } else {
         --begin;
       }
-      for (OpId o = begin; o < end; ++o) {
-        for (const ValueId v : problem_.versions.Make(o)) {
-          if (IsDropped(v)) ends.push_back(v);
-        }
+      const std::vector<ValueId> made = Dropped(begin, end);
+      if (fits && BytesOf(made) > crossing_[begin]) {
+        boundary[begin] = begin;
+      } else {
+        ends.insert(ends.end(), made.begin(), made.end());
       }
     }
     const std::vector<ValueId> crossing =
@@ -197,14 +195,19 @@ class Fitting {
         crossing_.begin());
   }
 
-  // Returns the bytes that a burst makes.
-  int64_t BytesOf(OpId begin, OpId end) const {
-    int64_t bytes = 0;
+  // Returns what a burst makes.
+  std::vector<ValueId> Dropped(OpId begin, OpId end) const {
+    std::vector<ValueId> values;
     for (OpId o = begin; o < end; ++o) {
       for (const ValueId v : problem_.versions.Make(o)) {
-        if (IsDropped(v)) bytes += problem_.BytesOf(v);
+        if (IsDropped(v)) values.push_back(v);
       }
     }
+    return values;
+  }
+  int64_t BytesOf(const std::vector<ValueId>& values) const {
+    int64_t bytes = 0;
+    for (const ValueId v : values) bytes += problem_.BytesOf(v);
     return bytes;
   }
 

@@ -16,7 +16,7 @@ namespace {
 // schedule.
 constexpr int kFewestSegmentOps = 8;
 constexpr int kMostWorse = 3;
-// What the cut of fitting segments leaves free for bursts: this part of the
+// What the cut of fitting segments leaves free for bursts, as a divisor of the
 // budget; 0: nothing. If the first finds no plan, segments fit nowhere; no more
 // are tried after so many without a better schedule.
 constexpr int64_t kFreeParts[] = {64, 128, 0, 32, 16};
@@ -42,8 +42,8 @@ void Search::ConstructSegments(int64_t ticks) {
 bool Search::ConstructFitting(OpId at, int64_t end) {
   int64_t best_ns = Score::kWorst;
   int worse = 0;
+  const int64_t free_bytes = request_.budget_bytes - problem_.static_bytes;
   for (const int64_t part : kFreeParts) {
-    const int64_t free_bytes = request_.budget_bytes - problem_.static_bytes;
     const int64_t reserve = part == 0 ? 0 : free_bytes / part;
     const int64_t time_ns =
         FitSegments(at, request_.budget_bytes - reserve, end);
@@ -61,8 +61,9 @@ int64_t Search::FitSegments(OpId at, int64_t room, int64_t end) {
   for (int pass = 0; pass < kFitPasses; ++pass) {
     const WindowResult cut = certificate_.KeepSetFor(at, room, ends);
     if (!cut.has_keep_set) break;
-    // FittingEnds estimates memory, up to 15 % off: bisection finds the largest
-    // budget to give it so that the schedule fits, or nearly.
+    // FittingEnds estimates memory: bisection between 85 and 110 % finds the
+    // largest budget to give it so that the schedule fits, or nearly. Without a
+    // keep-set too much had to be saved: the bursts need more.
     KeepSet best;
     int64_t low = budget / 20 * 17;
     int64_t high = budget / 10 * 11;
@@ -78,7 +79,7 @@ int64_t Search::FitSegments(OpId at, int64_t room, int64_t end) {
           GenerateKeeping({fitted.keep_set}, Retention::kShare).peak_bytes <=
               budget + budget / 200;
       (fits || !fitted.has_keep_set ? low : high) = middle;
-      if (next.empty() || fits) next = tried;
+      if (next.empty() || fits) next = std::move(tried);
       if (fits &&
           (best.recomputed.empty() || fitted.keep_set.cost_ns < best.cost_ns)) {
         best = fitted.keep_set;

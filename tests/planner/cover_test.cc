@@ -215,66 +215,63 @@ StepGraph LayersOfTwo(int layers) {
   return graph;
 }
 
-KeepSet EverySecondOf(const Problem& problem, int layers) {
-  KeepSet cut{.at = problem.first_backward};
-  for (int i = 0; i < layers; i += 2) {
-    cut.saved.push_back(problem.versions.first_value[2 * i]);
+// Such a step and its cut.
+struct CutLayers {
+  explicit CutLayers(int layers)
+      : graph(LayersOfTwo(layers)), problem(MakeProblem(graph, {})) {
+    cut.at = problem.first_backward;
+    for (int i = 0; i < layers; ++i) {
+      (i % 2 == 0 ? cut.saved : dropped)
+          .push_back(problem.versions.first_value[2 * i]);
+    }
   }
-  return cut;
-}
+
+  std::vector<ValueId> Ends(int64_t budget_bytes) {
+    return FittingEnds(problem, cut, {}, budget_bytes, effort);
+  }
+
+  const StepGraph graph;
+  const Problem problem;
+  KeepSet cut;
+  std::vector<ValueId> dropped;
+  Effort effort{1'000'000, kNever};
+};
 
 TEST(FittingSegmentsTest, AreAsLongAsTheRoomThatPassedBurstsLeave) {
-  constexpr int kLayers = 64;
-  const StepGraph graph = LayersOfTwo(kLayers);
-  const Problem problem = MakeProblem(graph, {});
-  const KeepSet cut = EverySecondOf(problem, kLayers);
-  Effort effort(1'000'000, kNever);
+  CutLayers layers(64);
 
   // 32 values of 8 bytes are saved; the first burst has room for about 4.
-  const std::vector<ValueId> ends =
-      FittingEnds(problem, cut, {}, 32 * 8 + 4 * 8 + 4, effort);
+  const std::vector<ValueId> ends = layers.Ends(32 * 8 + 4 * 8 + 4);
 
   // A boundary costs least where only what the cut saves crosses.
+  const std::vector<ValueId>& saved = layers.cut.saved;
   std::vector<int> lengths;
-  int begin = kLayers;
+  int begin = 64;
   for (auto end = ends.rbegin(); end != ends.rend(); ++end) {
-    ASSERT_TRUE(std::binary_search(cut.saved.begin(), cut.saved.end(), *end));
-    const int layer = problem.versions.storage[*end] / 2;
+    ASSERT_TRUE(std::binary_search(saved.begin(), saved.end(), *end));
+    const int layer = layers.problem.versions.storage[*end] / 2;
     lengths.push_back(begin - layer);
     begin = layer;
   }
   ASSERT_GE(lengths.size(), 3U);
   EXPECT_TRUE(std::is_sorted(lengths.begin(), lengths.end()));
   EXPECT_GE(lengths.back(), 2 * lengths.front());
-  EXPECT_GT(effort.ticks(), 0);
+  EXPECT_GT(layers.effort.ticks(), 0);
 }
 
 TEST(FittingSegmentsTest, SaveWhatHasNoRoomToRunAgain) {
-  constexpr int kLayers = 16;
-  const StepGraph graph = LayersOfTwo(kLayers);
-  const Problem problem = MakeProblem(graph, {});
-  const KeepSet cut = EverySecondOf(problem, kLayers);
-  Effort effort(1'000'000, kNever);
+  CutLayers layers(16);
 
   // Not even the values that the cut saves fit.
-  const std::vector<ValueId> ends = FittingEnds(problem, cut, {}, 8, effort);
+  const std::vector<ValueId> ends = layers.Ends(8);
 
-  for (int i = 1; i < kLayers; i += 2) {
-    EXPECT_TRUE(std::binary_search(ends.begin(), ends.end(),
-                                   problem.versions.first_value[2 * i]))
-        << "layer " << i;
+  for (const ValueId v : layers.dropped) {
+    EXPECT_TRUE(std::binary_search(ends.begin(), ends.end(), v)) << v;
   }
 }
 
 TEST(FittingSegmentsTest, NeedNoBoundaryWhereOneBurstFits) {
-  constexpr int kLayers = 16;
-  const StepGraph graph = LayersOfTwo(kLayers);
-  const Problem problem = MakeProblem(graph, {});
-  Effort effort(1'000'000, kNever);
-
-  EXPECT_TRUE(
-      FittingEnds(problem, EverySecondOf(problem, kLayers), {}, 1000, effort)
-          .empty());
+  EXPECT_TRUE(CutLayers(16).Ends(1000).empty());
 }
 
 TEST(FittingSegmentsTest, BringALongUNetToTheTargetGap) {
