@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 
@@ -20,6 +21,32 @@ namespace {
 Status Denied(const std::string& folder, const char* what) {
   return PermissionDenied(StrCat(folder, ": ", what, ": ", std::strerror(errno),
                                  "; choose another folder"));
+}
+
+constexpr mode_t kOthersWrite = S_IWGRP | S_IWOTH;
+
+// Whoever can write to the folder could put a socket or a token there. A folder
+// that others use, such as /tmp, must stay open to them: only an empty one that
+// is not sticky is closed.
+Status CloseToOthers(const std::string& folder, mode_t mode) {
+  std::error_code error;
+  const bool is_shared = (mode & S_ISVTX) != 0;
+  if (is_shared || !std::filesystem::is_empty(folder, error) || error) {
+    char octal[8];
+    std::snprintf(octal, sizeof octal, "%o", static_cast<unsigned>(mode));
+    return PermissionDenied(StrCat(
+        folder, ": others may write to this folder (mode ", octal,
+        "); name a folder of your own",
+        is_shared ? StrCat(", such as ", folder, "/reprise-", ::geteuid())
+                  : StrCat(", or run `chmod go-w ", folder, "`")));
+  }
+  if (::chmod(folder.c_str(), mode & ~kOthersWrite) != 0) {
+    return Denied(folder, "others may write to it, and that cannot be changed");
+  }
+  LogWarning(
+      "folder_closed",
+      StrCat(folder, ": others could write to this folder; now they cannot"));
+  return OkStatus();
 }
 
 }  // namespace
@@ -57,16 +84,8 @@ Status EnsureOwnFolder(const std::string& folder) {
                                    ", not to user ", ::geteuid(),
                                    "; choose another folder"));
   }
-  // Whoever can write to it could put a socket or a token there.
-  constexpr mode_t kOthersWrite = S_IWGRP | S_IWOTH;
   if ((info.st_mode & kOthersWrite) != 0) {
-    if (::chmod(folder.c_str(), info.st_mode & 07777 & ~kOthersWrite) != 0) {
-      return Denied(folder,
-                    "others may write to it, and that cannot be changed");
-    }
-    LogWarning(
-        "folder_closed",
-        StrCat(folder, ": others could write to this folder; now they cannot"));
+    RETURN_IF_ERROR(CloseToOthers(folder, info.st_mode & 07777));
   }
   // For root, access() also succeeds on a read-only file system, so create a
   // file.

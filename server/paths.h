@@ -15,8 +15,9 @@ namespace reprise::server {
 StatusOr<std::string> DefaultAgentSocket();
 
 // Creates the folder and missing parents with mode 0700, and checks that it is
-// ours and writable. If others may write to it, removes that permission and
-// logs it. PERMISSION_DENIED.
+// ours and writable. If others may write to an empty folder, removes that
+// permission and logs it; one that holds files or is sticky, such as /tmp, is
+// left as it is and refused. PERMISSION_DENIED.
 Status EnsureOwnFolder(const std::string& folder);
 
 // Removes the permissions of everyone but the owner, if the file exists: an

@@ -55,7 +55,13 @@ def doctor_of_nobody(
     """`reprise doctor` of that folder, as a user who is not root."""
     return subprocess.run(
         [folder / "bin/reprise", "doctor", *arguments],
-        env={"PATH": os.environ["PATH"], "HOME": str(folder), "LC_ALL": "C.UTF-8", **environment},
+        env={
+            "PATH": os.environ["PATH"],
+            "HOME": str(folder),
+            "TMPDIR": str(folder),
+            "LC_ALL": "C.UTF-8",
+            **environment,
+        },
         user="nobody",
         group="nogroup",
         extra_groups=[],

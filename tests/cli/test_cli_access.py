@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import socket
+import stat
 import subprocess
 import urllib.error
 import urllib.request
@@ -206,15 +207,11 @@ def test_a_server_whose_files_were_removed_is_not_ready(
     assert refused.value.read() == b"not ready\n"
 
 
-def test_folders_and_files_that_others_could_use_are_closed(
-    reprise: Reprise, tmp_path: Path
-) -> None:
-    """As a release left them that did not ask: a database of mode 0644, a folder of mode 0777."""
+def test_files_that_others_could_read_are_closed(reprise: Reprise, tmp_path: Path) -> None:
+    """As a release left them that did not ask: a database of mode 0644."""
     data = tmp_path / "data"
-    data.mkdir()
-    data.chmod(0o777)
-    (data / "reprise.db").touch()
-    (data / "reprise.db").chmod(0o644)
+    data.mkdir(mode=0o700)
+    (data / "reprise.db").touch(mode=0o644)
     log = (tmp_path / "serve.log").open("w")
     process = subprocess.Popen(
         [reprise.program, "serve", "--listen", "127.0.0.1:0", "--data-dir", data],
@@ -226,8 +223,29 @@ def test_folders_and_files_that_others_could_use_are_closed(
     where = Path(reprise.environment["XDG_RUNTIME_DIR"]) / "server.json"
     until("the server listens", 30, where.exists)
 
-    assert data.stat().st_mode & 0o022 == 0
     for file in data.iterdir():
         assert file.stat().st_mode & 0o077 == 0, file
     process.terminate()
     assert process.wait(timeout=30) == 0, (tmp_path / "serve.log").read_text()
+
+
+@pytest.mark.parametrize("option", ["--data-dir", "--agent-socket"])
+@pytest.mark.parametrize("mode", [0o1777, 0o777])
+def test_a_folder_that_others_share_stays_open_to_them(
+    reprise: Reprise, tmp_path: Path, option: str, mode: int
+) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    (shared / "train.py").touch()
+    shared.chmod(mode)
+
+    refused = reprise(
+        "serve",
+        *("--listen", "127.0.0.1:0"),
+        *(option, str(shared / "agent.sock" if option == "--agent-socket" else shared)),
+    )
+
+    assert refused.code != 0
+    assert f"{shared}: others may write to this folder" in refused.err
+    assert stat.S_IMODE(shared.stat().st_mode) == mode
+    assert [file.name for file in shared.iterdir()] == ["train.py"]

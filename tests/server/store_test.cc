@@ -1,21 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/store/store.h"
 
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/file.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <string>
-#include <thread>
 
-#include "server/lock_file.h"
 #include "server/net/address.h"
 #include "server/service/timeline_fold.h"
 #include "server/store/chunk_rows.h"
@@ -240,54 +234,6 @@ TEST(StoreTest, AReaderOpensWhileSomebodyWrites) {
   });
 
   EXPECT_TRUE(status.ok()) << status.message();
-}
-
-TEST(LockFileTest, NamesThePidOfTheHolder) {
-  const TemporaryFolder folder;
-  const auto first = LockFile::Take(folder.path(), /*yields=*/false);
-  ASSERT_TRUE(first.ok());
-
-  const auto second = LockFile::Take(folder.path(), /*yields=*/false);
-
-  EXPECT_EQ(second.status().code(), Code::kFailedPrecondition);
-  EXPECT_THAT(second.status().message(),
-              HasSubstr("pid " + std::to_string(::getpid())));
-}
-
-TEST(LockFileTest, AlwaysHasAHolderInItsFileOnceOneHasWrittenIt) {
-  const TemporaryFolder folder;
-  ASSERT_TRUE(LockFile::Take(folder.path(), /*yields=*/true).ok());
-  std::atomic<bool> done = false;
-  std::atomic<int> empty = 0;
-  std::thread reader([&] {
-    while (!done) {
-      std::ifstream file(folder.path() + "/reprised.lock");
-      std::string pid;
-      if (!(file >> pid)) ++empty;
-    }
-  });
-
-  for (int i = 0; i < 2000; ++i)
-    EXPECT_TRUE(LockFile::Take(folder.path(), /*yields=*/i % 2 == 0).ok());
-
-  done = true;
-  reader.join();
-  EXPECT_EQ(empty, 0);
-}
-
-TEST(LockFileTest, WaitsForAHolderThatHasNotWrittenItsPidYet) {
-  const TemporaryFolder folder;
-  const std::string path = folder.path() + "/reprised.lock";
-  const int starting = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  ASSERT_EQ(::flock(starting, LOCK_EX), 0);
-  std::thread leaves([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    ::close(starting);
-  });
-
-  EXPECT_TRUE(LockFile::Take(folder.path(), /*yields=*/false).ok());
-
-  leaves.join();
 }
 
 // ---- Small pure parts ----
