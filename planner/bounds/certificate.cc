@@ -133,10 +133,11 @@ void Certificate::TryPebbling(int64_t ticks) {
 }
 
 WindowResult Certificate::KeepSetFor(OpId at, int64_t budget_bytes,
-                                     const std::vector<ValueId>& saved) {
+                                     const std::vector<ValueId>& saved,
+                                     const std::vector<int64_t>& priced) {
   WindowBound& window = At(at);
   const int64_t before = window.ticks();
-  WindowResult result = window.SolveSaving(budget_bytes, saved);
+  WindowResult result = window.SolveSaving(budget_bytes, saved, priced);
   effort_.Spend(window.ticks() - before);
   return result;
 }

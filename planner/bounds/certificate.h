@@ -72,9 +72,10 @@ class Certificate {
   // that the budget is impossible (pebble.h).
   void TryPebbling(int64_t ticks);
   // Solves the window for a smaller budget to get its keep-set; proves nothing.
-  // These values are always saved.
+  // These values are always saved; `priced` see SolveSaving.
   WindowResult KeepSetFor(OpId at, int64_t budget_bytes,
-                          const std::vector<ValueId>& saved = {});
+                          const std::vector<ValueId>& saved = {},
+                          const std::vector<int64_t>& priced = {});
 
   // Returns whether the window at an op may raise the proven bound by more than
   // `rise_ns`. Windows similar to one that is solved are known not to.

@@ -139,12 +139,12 @@ MaxFlow WindowBound::BuildNetwork() {
   for (size_t i = 0; i < values_.size(); ++i) {
     save_arc_.push_back(
         flow.AddArc(maker_node(maker_of_[i]), value_node(i), 0));
-    total_bytes_ += problem_.BytesOf(values_[i]);
     if (is_needed_[values_[i]]) {
       flow.AddArc(value_node(i), kSink, MaxFlow::kInfinite);
     }
   }
   fix_.assign(values_.size(), Fix::kFree);
+  SetPriced({});
   flow.Build();
   build_ticks_ += static_cast<int64_t>(makers_.size() + values_.size());
   return flow;
@@ -166,6 +166,7 @@ WindowBound::Line WindowBound::ReadLine() const {
   for (size_t i = 0; i < values_.size(); ++i) {
     if (fix_[i] == Fix::kFree && IsSavedByCut(i)) {
       line.bytes += problem_.BytesOf(values_[i]);
+      line.priced += priced_[i];
     }
   }
   return line;
@@ -195,7 +196,7 @@ int64_t WindowBound::LeastSavedBytes() {
 }
 
 int WindowBound::ByteShift() const {
-  return std::min(0, kSumBits - BitsOf(total_bytes_));
+  return std::min(0, kSumBits - BitsOf(total_priced_));
 }
 
 int64_t WindowBound::SolveFlow(Price price, bool timed) {
@@ -205,7 +206,7 @@ int64_t WindowBound::SolveFlow(Price price, bool timed) {
     flow_.SetCapacity(cost_arc_[i], Shifted(ns, price.shift));
   }
   for (size_t i = 0; i < values_.size(); ++i) {
-    const int64_t bytes = Shifted(problem_.BytesOf(values_[i]), ByteShift());
+    const int64_t bytes = Shifted(priced_[i], ByteShift());
     flow_.SetCapacity(save_arc_[i], fix_[i] == Fix::kFree ? price.price * bytes
                                     : fix_[i] == Fix::kSaved ? 0
                                                              : kForbidden);
@@ -241,8 +242,8 @@ WindowBound::Line WindowBound::Cut(Price price, int64_t room) {
 WindowBound::Price WindowBound::PriceBetween(const Line& cheap,
                                              const Line& small) const {
   const int64_t cost = small.cost_ns - cheap.cost_ns;
-  const int64_t bytes = std::max<int64_t>(1, cheap.bytes - small.bytes);
-  const int byte_bits = std::min(kSumBits, BitsOf(total_bytes_));
+  const int64_t bytes = std::max<int64_t>(1, cheap.priced - small.priced);
+  const int byte_bits = std::min(kSumBits, BitsOf(total_priced_));
   // price < 2^(bits(cost) - bits(bytes) + 1 + shift)
   const int price_bits = BitsOf(cost) - BitsOf(bytes) + 1;
   int shift = std::min(kSumBits - BitsOf(total_cost_),
@@ -304,12 +305,12 @@ WindowBound::Relaxed WindowBound::Relax(int64_t budget_bytes) {
   // The small end: a price so high that time hardly matters.
   Line small =
       Cut(PriceBetween(cheap, {.cost_ns = cheap.cost_ns + total_cost_ / 2 + 1,
-                               .bytes = cheap.bytes - 1}),
+                               .priced = cheap.priced - 1}),
           room);
   remember(saved_by_small);
   if (small.bytes <= room) fits();
   for (int cuts = 0; cuts < kMaxCuts; ++cuts) {
-    if (small.cost_ns <= cheap.cost_ns || small.bytes >= cheap.bytes) break;
+    if (small.cost_ns <= cheap.cost_ns || small.priced >= cheap.priced) break;
     const Line line = Cut(PriceBetween(cheap, small), room);
     if (line == cheap || line == small) break;
     if (line.bytes <= room) {
@@ -317,7 +318,7 @@ WindowBound::Relaxed WindowBound::Relax(int64_t budget_bytes) {
       small = line;
       fits();
     } else {
-      if (line.bytes >= cheap.bytes) break;
+      if (line.priced >= cheap.priced) break;
       cheap = line;
       exceeds();
     }
@@ -337,13 +338,27 @@ WindowBound::Relaxed WindowBound::Relax(int64_t budget_bytes) {
   return result;
 }
 
+void WindowBound::SetPriced(const std::vector<int64_t>& priced) {
+  priced_.resize(values_.size());
+  total_priced_ = 0;
+  for (size_t i = 0; i < values_.size(); ++i) {
+    const ValueId v = values_[i];
+    priced_[i] = priced.empty() ? problem_.BytesOf(v) : priced[v];
+    total_priced_ += priced_[i];
+  }
+}
+
 WindowResult WindowBound::SolveSaving(int64_t budget_bytes,
-                                      const std::vector<ValueId>& saved) {
+                                      const std::vector<ValueId>& saved,
+                                      const std::vector<int64_t>& priced) {
+  SetPriced(priced);
   std::fill(fix_.begin(), fix_.end(), Fix::kFree);
   for (const ValueId v : saved) {
     if (value_node_[v] >= 0) fix_[value_node_[v]] = Fix::kSaved;
   }
-  return SolveFixed(budget_bytes);
+  WindowResult result = SolveFixed(budget_bytes);
+  SetPriced({});
+  return result;
 }
 
 WindowResult WindowBound::SolveFixed(int64_t budget_bytes) {

@@ -131,9 +131,12 @@ class WindowBound {
   }
 
   // Like Solve, with these values always saved: for the cuts. Proves nothing
-  // about schedules that do not save them.
+  // about schedules that do not save them. `priced` (by value, at most their
+  // bytes; empty: their bytes) is what a price is paid for, so that a cut saves
+  // some values rather than others. The room is of bytes in any case.
   WindowResult SolveSaving(int64_t budget_bytes,
-                           const std::vector<ValueId>& saved);
+                           const std::vector<ValueId>& saved,
+                           const std::vector<int64_t>& priced = {});
 
   // Returns the window's optimum, or what was proven when the ticks ran out or
   // `enough_ns` of added time was reached.
@@ -149,6 +152,7 @@ class WindowBound {
   struct Line {
     int64_t cost_ns = 0;
     int64_t bytes = 0;
+    int64_t priced = 0;
     friend bool operator==(const Line&, const Line&) = default;
   };
   enum class Fix : uint8_t { kFree, kSaved, kNotSaved };
@@ -176,6 +180,8 @@ class WindowBound {
   void CollectNodes();
   // Builds the network of the file comment; costs and prices are set later.
   MaxFlow BuildNetwork();
+  // Sets what a price is paid for, by value; empty: bytes.
+  void SetPriced(const std::vector<int64_t>& priced);
   // Returns whether an entry of makers_ is an op that may run again.
   bool RunsAgain(size_t maker) const {
     return makers_[maker] >= 0 && problem_.rules.may_rerun[makers_[maker]];
@@ -219,8 +225,9 @@ class WindowBound {
   std::vector<int32_t> op_node_;     // by op: index in makers_ or -1
   std::vector<int32_t> value_node_;  // by value: index in values_ or -1
   std::vector<int> cost_arc_, save_arc_;
-  std::vector<Fix> fix_;  // parallel to values_
-  int64_t total_cost_ = 0, total_bytes_ = 0;
+  std::vector<Fix> fix_;         // parallel to values_
+  std::vector<int64_t> priced_;  // the same: what a price is paid for
+  int64_t total_cost_ = 0, total_priced_ = 0;
   int64_t build_ticks_ = 0;
   int64_t best_added_ = 0;
   Price best_price_;

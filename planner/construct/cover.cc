@@ -20,7 +20,7 @@ constexpr double kStep = 1.25;
 constexpr double kFarthest = 1e-9;
 // It gives up after this many passes in a row of which each left more than this
 // part of the excess.
-constexpr int kMostIdle = 6;
+constexpr int kMostIdle = 16;
 constexpr double kProgress = 0.95;
 
 class Covering {
@@ -33,7 +33,8 @@ class Covering {
         last_tick_(effort.ticks() + most_ticks),
         list_(problem) {}
 
-  std::vector<OpId> Run(const std::vector<OpId>& execs) {
+  std::vector<OpId> Run(const std::vector<OpId>& execs,
+                        std::vector<OpId>* nearest) {
     list_.Assign(execs);
     if (!list_.valid()) return {};
     excess_ = list_.BytesAbove(budget_bytes_);
@@ -49,7 +50,10 @@ class Covering {
       Pass();
       idle = excess_ < before * kProgress ? 0 : idle + 1;
     }
-    if (excess_ > 0) return {};
+    if (excess_ > 0) {
+      if (nearest != nullptr) *nearest = list_.Execs();
+      return {};
+    }
     price_ = 0;
     Thin();
     return list_.Execs();
@@ -132,11 +136,15 @@ class Covering {
   void Pass() {
     CountAbove();
     std::vector<Gap> gaps = Gaps();
-    std::erase_if(gaps, [&](const Gap& gap) {
-      if (gap.worth < price_) return true;
+    double most = 0;
+    for (Gap& gap : gaps) {
       const auto tried = worth_.find(gap.key());
-      return tried != worth_.end() && tried->second < price_;
-    });
+      if (tried != worth_.end()) gap.worth = std::min(gap.worth, tried->second);
+      most = std::max(most, gap.worth);
+    }
+    // Nothing is worth the price, so lower it at once.
+    price_ = std::min(price_, most / kStep);
+    std::erase_if(gaps, [&](const Gap& gap) { return gap.worth < price_; });
     std::sort(gaps.begin(), gaps.end());
     for (const Gap& gap : gaps) {
       if (excess_ <= 0 || Over()) return;
@@ -256,8 +264,9 @@ class Covering {
 
 std::vector<OpId> Cover(const Problem& problem, int64_t budget_bytes,
                         const std::vector<OpId>& execs, int64_t most_ticks,
-                        Effort& effort) {
-  return Covering(problem, budget_bytes, most_ticks, effort).Run(execs);
+                        Effort& effort, std::vector<OpId>* nearest) {
+  return Covering(problem, budget_bytes, most_ticks, effort)
+      .Run(execs, nearest);
 }
 
 }  // namespace reprise::planner

@@ -31,9 +31,10 @@
 namespace reprise::planner {
 
 // Returns a list of execs within the budget, made from one that need not be;
-// nothing if the ticks end or the effort is over before there is one.
+// nothing if the ticks end or the effort is over before there is one. `nearest`,
+// if given, then receives the list as far as it is repaired, if it is valid.
 std::vector<OpId> Cover(const Problem& problem, int64_t budget_bytes,
                         const std::vector<OpId>& execs, int64_t most_ticks,
-                        Effort& effort);
+                        Effort& effort, std::vector<OpId>* nearest = nullptr);
 
 }  // namespace reprise::planner

@@ -2,6 +2,7 @@
 #include "planner/construct/segments.h"
 
 #include <algorithm>
+#include <cstdint>
 
 namespace reprise::planner {
 
@@ -19,6 +20,25 @@ std::vector<ValueId> CrossingValues(const Problem& problem,
     }
   }
   return values;
+}
+
+std::vector<int64_t> CheaperNearTurn(const Problem& problem) {
+  // A value at the turn counts 1 / (1 + kTilt) of its bytes, and one a sixteenth
+  // of the forward earlier is half way to all of them: bursts are short near the
+  // turn.
+  constexpr double kTilt = 0.3;
+  constexpr double kBend = 16;
+  const double turn = problem.first_backward;
+  std::vector<int64_t> bytes;
+  for (ValueId v = 0; v < problem.versions.value_count(); ++v) {
+    const double far =
+        std::max(0.0, turn - static_cast<double>(problem.versions.maker[v]));
+    const double part = (kBend + 1) * far / (kBend * far + turn);
+    bytes.push_back(
+        static_cast<int64_t>(static_cast<double>(problem.BytesOf(v)) *
+                             (1 + kTilt * part) / (1 + kTilt)));
+  }
+  return bytes;
 }
 
 std::vector<ValueId> SegmentEnds(const Problem& problem, int count) {

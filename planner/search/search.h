@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -76,6 +77,7 @@ class Search {
   };
   static const Pass kFirst[];
   static const Pass kRound[];
+  static const Pass kLongRound[];
   static const Pass kFar[];
   static const Pass kLast[];
 
@@ -168,8 +170,8 @@ class Search {
   bool IsLateAndNone() const;
   bool HasFewOps() const { return problem_.op_count <= kMostSmallOps; }
   bool IsSmall() const { return IsOpen() && HasFewOps(); }
-  bool IsLargeAndNew() const {
-    return IsOpen() && !HasFewOps() && log_.Runs("segments") == 0;
+  bool IsLargeWithSegments() const {
+    return IsOpen() && !HasFewOps() && !fits_.done;
   }
   bool IsSmallWithPlan() const { return IsSmall() && !HasNone(); }
   // Where memory is short at two places, bursts between them have no room.
@@ -208,21 +210,20 @@ class Search {
   void ConstructBlocks(int64_t ticks);
   // Schedules of long steps: the cut at the best window, with the ends of
   // segments saved, repaired where it exceeds the budget. Fitting segments come
-  // first; where they find no plan, ever fewer even ones.
+  // first, and a later call goes on where the last one ended; where the first of
+  // them find no plan, ever fewer even ones.
   void ConstructSegments(int64_t ticks);
-  // Returns whether there is a schedule within the budget.
-  bool ConstructFitting(OpId at, int64_t end);
-  // The same with this room for the cut. Returns the least time.
-  int64_t FitSegments(OpId at, int64_t room, int64_t end);
+  // Fits segments to one more cut.
+  void FitSegments(OpId at);
   void ConstructEven(OpId at, int64_t end);
-  // Makes the schedules of a keep-set and repairs them (cover.h), until a tick.
-  // Returns the least time, and the least peak before the repair; Score::kWorst
-  // if there is none.
+  // Makes the schedules of a keep-set and repairs them (cover.h). Returns the
+  // least time, and the least peak before the repair; Score::kWorst if there is
+  // none.
   struct Repaired {
     int64_t time_ns = Score::kWorst;
     int64_t peak_before = Score::kWorst;
   };
-  Repaired RepairCut(const KeepSet& keep_set, int64_t end);
+  Repaired RepairCut(const KeepSet& keep_set);
   // Finds a plan before the bounds take their time, so that a search that is
   // stopped early has one.
   void FindAny(int64_t ticks);
@@ -309,6 +310,28 @@ class Search {
   int64_t shared_bound_ns_ = 0;  // proven by another search
   const bool is_plain_;
   std::vector<std::vector<OpId>> starts_;  // starting points for annealing
+  // Of a long step: how far fitting segments have been tried.
+  struct Fits {
+    bool done = false;
+    int64_t best_ns = Score::kWorst;  // of all
+    int worse = 0;                    // ways in a row without a better schedule
+    // Of the way that is being tried.
+    int next = 0;
+    bool improved = false;
+    int idle_cuts = 0;
+    int64_t time_ns = Score::kWorst;
+    std::vector<ValueId> ends = {};  // that the next cut saves
+    std::set<std::vector<ValueId>> seen = {};
+    void StartCut() {
+      improved = false;
+      idle_cuts = 0;
+      time_ns = Score::kWorst;
+      ends.clear();
+      seen.clear();
+    }
+  };
+  Fits fits_;
+  int64_t repair_ticks_ = 0;  // that one repair may take
   // Of a long step: the best schedule of segments that was not repaired, which
   // annealing goes on from if it is better than the best plan.
   std::vector<OpId> near_;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <bit>
 #include <iterator>
 #include <utility>
 
@@ -12,21 +13,21 @@ namespace {
 constexpr int kMostTwiceOps = 128;
 // First temperature of a search from keep-sets of windows; compare kHot.
 constexpr int kCool = 12;
-// The same from the best plan of a long step: an op takes a ten-thousandth of it.
-constexpr int kCold = 14;
 
 }  // namespace
 
 void Search::Anneal(int64_t ticks) {
+  // From the best plan of a long step: about half of the time of an op.
+  const int cold = std::bit_width(static_cast<unsigned>(problem_.op_count)) + 1;
   std::vector<OpId> execs = BaseExecs(*problem_.graph);
   int hot = kHot;
   if (!near_.empty() && (HasNone() || near_score_ < Best()->time_ns)) {
     execs = std::exchange(near_, {});
-    hot = kCold;
+    hot = cold;
     ticks *= 2;
   } else if (!HasFewOps() && Best() != nullptr) {
     execs = Best()->execs;
-    hot = kCold + round_ % 3;
+    hot = cold;
   } else if (round_ % 4 == 3 && !starts_.empty()) {
     execs = starts_[static_cast<size_t>(round_ / 4) % starts_.size()];
     hot += 1;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -16,18 +17,31 @@ namespace {
 // schedule.
 constexpr int kFewestSegmentOps = 8;
 constexpr int kMostWorse = 3;
-// What the cut of fitting segments leaves free for bursts, as a divisor of the
-// budget; 0: nothing. If the first finds no plan, segments fit nowhere; no more
-// are tried after so many without a better schedule.
-constexpr int64_t kFreeParts[] = {64, 128, 0, 32, 16};
-constexpr int kMostWorseRooms = 2;
-// A cut that saves other ends keeps other values, so segments are fitted again.
-constexpr int kFitPasses = 3;
+// Ways to cut for fitting segments, in the order they are tried: what the cut
+// leaves free for bursts, as a divisor of the budget (0: nothing); whether it
+// pays less for values near the turn; and how far above the budget the schedule
+// may be before its repair, as a divisor. If the first finds no plan, segments
+// fit nowhere; no more are tried after so many without a better schedule.
+constexpr struct {
+  int64_t free_part;
+  bool is_tilted;
+  int64_t over_part;
+} kFits[] = {{64, false, 200},  {0, true, 50},   {64, true, 50},
+             {128, false, 200}, {0, false, 200}, {128, true, 50},
+             {32, false, 200},  {32, true, 50},  {16, false, 200},
+             {16, true, 50}};
+constexpr int kMostWorseFits = 3;
+// A cut that saves other ends keeps other values, so segments are fitted again,
+// until the ends are the same as before or so many cuts gave nothing better.
+constexpr int kMostIdleCuts = 3;
+// Schedules of cuts that cost more above the best plan than this part of it are
+// not repaired.
+constexpr int64_t kFarPart = 32;
 // Bisections of the budget that segments are fitted to.
 constexpr int kFitSteps = 6;
 // How often the room of one count is reduced.
 constexpr int kMostRepairRounds = 3;
-// Part of the ticks left that one repair may take.
+// Part of the ticks that one repair may take.
 constexpr int64_t kRepairPart = 8;
 
 }  // namespace
@@ -35,62 +49,76 @@ constexpr int64_t kRepairPart = 8;
 void Search::ConstructSegments(int64_t ticks) {
   if (certificate_.tried().empty()) return;
   const OpId at = certificate_.TriedByBound().front();
-  const int64_t end = effort_.ticks() + ticks;
-  if (!ConstructFitting(at, end)) ConstructEven(at, end);
-}
-
-bool Search::ConstructFitting(OpId at, int64_t end) {
-  int64_t best_ns = Score::kWorst;
-  int worse = 0;
-  const int64_t free_bytes = request_.budget_bytes - problem_.static_bytes;
-  for (const int64_t part : kFreeParts) {
-    const int64_t reserve = part == 0 ? 0 : free_bytes / part;
-    const int64_t time_ns =
-        FitSegments(at, request_.budget_bytes - reserve, end);
-    worse = time_ns < best_ns ? 0 : worse + 1;
-    best_ns = std::min(best_ns, time_ns);
-    if (best_ns == Score::kWorst || worse >= kMostWorseRooms) break;
+  // The first round looks for a plan, later ones for better starts.
+  const int64_t end = effort_.ticks() + (round_ == 0 ? ticks : ticks / 4);
+  repair_ticks_ = ticks / kRepairPart;
+  while (!fits_.done) {
+    if (effort_.Over() || effort_.ticks() > end || Done()) return;
+    FitSegments(at);
+    if (fits_.idle_cuts < kMostIdleCuts) continue;
+    fits_.worse = fits_.improved ? 0 : fits_.worse + 1;
+    fits_.done = fits_.best_ns == Score::kWorst ||
+                 fits_.worse >= kMostWorseFits ||
+                 ++fits_.next == static_cast<int>(std::size(kFits));
+    fits_.StartCut();
   }
-  return best_ns < Score::kWorst;
+  if (fits_.best_ns == Score::kWorst) ConstructEven(at, end);
 }
 
-int64_t Search::FitSegments(OpId at, int64_t room, int64_t end) {
+void Search::FitSegments(OpId at) {
   const int64_t budget = request_.budget_bytes;
-  int64_t best_ns = Score::kWorst;
-  std::vector<ValueId> ends;
-  for (int pass = 0; pass < kFitPasses; ++pass) {
-    const WindowResult cut = certificate_.KeepSetFor(at, room, ends);
-    if (!cut.has_keep_set) break;
-    // FittingEnds estimates memory: bisection between 85 and 110 % finds the
-    // largest budget to give it so that the schedule fits, or nearly. Without a
-    // keep-set too much had to be saved: the bursts need more.
-    KeepSet best;
-    int64_t low = budget / 20 * 17;
-    int64_t high = budget / 10 * 11;
-    std::vector<ValueId> next;
-    for (int step = 0; step < kFitSteps; ++step) {
-      if (effort_.Over() || effort_.ticks() > end || Done()) return best_ns;
-      const int64_t middle = low + (high - low) / 2;
-      std::vector<ValueId> tried =
-          FittingEnds(problem_, cut.keep_set, ends, middle, effort_);
-      const WindowResult fitted = certificate_.KeepSetFor(at, room, tried);
-      const bool fits =
-          fitted.has_keep_set &&
-          GenerateKeeping({fitted.keep_set}, Retention::kShare).peak_bytes <=
-              budget + budget / 200;
-      (fits || !fitted.has_keep_set ? low : high) = middle;
-      if (next.empty() || fits) next = std::move(tried);
-      if (fits &&
-          (best.recomputed.empty() || fitted.keep_set.cost_ns < best.cost_ns)) {
-        best = fitted.keep_set;
-      }
-    }
-    if (!best.recomputed.empty()) {
-      best_ns = std::min(best_ns, RepairCut(best, end).time_ns);
-    }
-    ends = std::move(next);
+  const auto [free_part, is_tilted, over_part] = kFits[fits_.next];
+  const int64_t free_bytes = budget - problem_.static_bytes;
+  const int64_t room = budget - (free_part == 0 ? 0 : free_bytes / free_part);
+  const std::vector<int64_t> priced =
+      is_tilted ? CheaperNearTurn(problem_) : std::vector<int64_t>();
+  ++fits_.idle_cuts;
+  const WindowResult cut =
+      certificate_.KeepSetFor(at, room, fits_.ends, priced);
+  if (!cut.has_keep_set) {
+    fits_.idle_cuts = kMostIdleCuts;
+    return;
   }
-  return best_ns;
+  // FittingEnds estimates memory: bisection between 85 and 110 % finds the
+  // largest budget to give it so that the schedule fits, or nearly. Without a
+  // keep-set too much had to be saved: the bursts need more.
+  KeepSet best;
+  int64_t low = budget / 20 * 17;
+  int64_t high = budget / 10 * 11;
+  std::vector<ValueId> next;
+  for (int step = 0; step < kFitSteps; ++step) {
+    if (effort_.Over() || Done()) return;
+    const int64_t middle = low + (high - low) / 2;
+    std::vector<ValueId> tried =
+        FittingEnds(problem_, cut.keep_set, fits_.ends, middle, effort_);
+    const WindowResult fitted =
+        certificate_.KeepSetFor(at, room, tried, priced);
+    const bool fits =
+        fitted.has_keep_set &&
+        GenerateKeeping({fitted.keep_set}, Retention::kShare).peak_bytes <=
+            budget + budget / over_part;
+    (fits || !fitted.has_keep_set ? low : high) = middle;
+    if (next.empty() || fits) next = std::move(tried);
+    if (fits &&
+        (best.recomputed.empty() || fitted.keep_set.cost_ns < best.cost_ns)) {
+      best = fitted.keep_set;
+    }
+  }
+  const int64_t added_ns = BestAdded();
+  if (!best.recomputed.empty() &&
+      (added_ns == Score::kWorst || fits_.best_ns == Score::kWorst ||
+       best.cost_ns - added_ns <= added_ns / kFarPart)) {
+    const int64_t time_ns = RepairCut(best).time_ns;
+    if (time_ns < fits_.time_ns) fits_.idle_cuts = 0;
+    fits_.time_ns = std::min(fits_.time_ns, time_ns);
+    if (time_ns < fits_.best_ns) {
+      fits_.best_ns = time_ns;
+      fits_.improved = true;
+    }
+  }
+  // From here on, the cuts would repeat.
+  if (!fits_.seen.insert(next).second) fits_.idle_cuts = kMostIdleCuts;
+  fits_.ends = std::move(next);
 }
 
 void Search::ConstructEven(OpId at, int64_t end) {
@@ -113,7 +141,7 @@ void Search::ConstructEven(OpId at, int64_t end) {
       if (cut.added_ns > added_ns && cut.added_ns - added_ns > added_ns / 10) {
         break;
       }
-      const Repaired repaired = RepairCut(cut.keep_set, end);
+      const Repaired repaired = RepairCut(cut.keep_set);
       best_ns = std::min(best_ns, repaired.time_ns);
       if (repaired.peak_before == Score::kWorst) break;
       // What the bursts need in addition.
@@ -139,11 +167,10 @@ void Search::Join(int64_t ticks) {
            "joined-bursts");
 }
 
-Search::Repaired Search::RepairCut(const KeepSet& keep_set, int64_t end) {
+Search::Repaired Search::RepairCut(const KeepSet& keep_set) {
   Repaired best;
   for (const Retention tail : {Retention::kShare, Retention::kSave}) {
-    const int64_t left = end - effort_.ticks();
-    if (effort_.Over() || left <= 0 || Done()) return best;
+    if (effort_.Over() || Done()) return best;
     const Generated generated = GenerateKeeping({keep_set}, tail);
     // To save also what only re-runs read is worth a try if it takes little
     // memory.
@@ -151,13 +178,18 @@ Search::Repaired Search::RepairCut(const KeepSet& keep_set, int64_t end) {
       continue;
     }
     best.peak_before = std::min(best.peak_before, generated.peak_bytes);
+    std::vector<OpId> nearest;
     const std::vector<OpId> execs =
         Cover(problem_, request_.budget_bytes, generator_.execs(),
-              left / kRepairPart, effort_);
+              repair_ticks_, effort_, &nearest);
     if (execs.empty()) {
+      const auto near = EvaluateExecs(problem_, nearest);
+      if (!near.ok()) continue;
       // Bytes above the budget at about the price that annealing pays for them.
-      const int64_t score = ScoreOf(1).Of(generated);
-      if (score < near_score_) near_ = generator_.execs();
+      const int64_t score = ScoreOf(1).Of({.valid = true,
+                                           .time_ns = near->time_ns,
+                                           .peak_bytes = near->peak_bytes});
+      if (score < near_score_) near_ = std::move(nearest);
       near_score_ = std::min(near_score_, score);
       continue;
     }

@@ -63,7 +63,7 @@ const Search::Pass Search::kFirst[] = {
 // Run in each round, with the ticks of that round.
 const Search::Pass Search::kRound[] = {
     {"squeeze", 96, &Search::IsLateAndNone, &Search::Squeeze},
-    {"segments", 256, &Search::IsLargeAndNew, &Search::ConstructSegments,
+    {"segments", 256, &Search::IsLargeWithSegments, &Search::ConstructSegments,
      Part::kImprove},
     {"block-moves", 64, &Search::HasBlocks, &Search::ImproveBlocks},
     {"joined-bursts", 16, &Search::IsTightAtOnePlace, &Search::Join,
@@ -73,6 +73,22 @@ const Search::Pass Search::kRound[] = {
     {"annealing", 64, &Search::IsOpen, &Search::Anneal},
     {"refute", 24, &Search::IsSmallWithPlan, &Search::Refute, Part::kProve},
     {"nested-windows", 48, &Search::IsOddRoundAndLarge, &Search::Nest,
+     Part::kProve},
+    {"exact-windows", 16, &Search::IsOddRoundAlone, &Search::Sharpen,
+     Part::kImprove},
+    {"many-windows", 32, &Search::IsOddRound, &Search::Combine, Part::kProve},
+};
+
+// The same for a long step, if the search runs until it is stopped: short
+// annealings find little there.
+const Search::Pass Search::kLongRound[] = {
+    {"segments", 96, &Search::IsLargeWithSegments, &Search::ConstructSegments,
+     Part::kImprove},
+    {"block-moves", 21, &Search::HasBlocks, &Search::ImproveBlocks},
+    {"joined-bursts", 8, &Search::IsTightAtOnePlace, &Search::Join,
+     Part::kImprove},
+    {"annealing", 64, &Search::IsOpen, &Search::Anneal},
+    {"nested-windows", 16, &Search::IsLargeWithPlan, &Search::Nest,
      Part::kProve},
     {"exact-windows", 16, &Search::IsOddRoundAlone, &Search::Sharpen,
      Part::kImprove},
@@ -107,13 +123,15 @@ std::vector<PassRule> Search::Rules() {
        "no plan yet, or unwinding found the first; at most 256 ops"},
       {&Search::IsLateAndNone, "no plan after two rounds, at most 1500 ops"},
       {&Search::IsSmall, "at most 1500 ops"},
-      {&Search::IsLargeAndNew, "more than 1500 ops, once"},
+      {&Search::IsLargeWithSegments,
+       "segments left to try, more than 1500 ops"},
       {&Search::IsSmallWithPlan, "a plan, at most 1500 ops"},
       {&Search::IsTightAtOnePlace,
        "after two rounds, nested windows prove less than a hundredth more, "
        "more than 1500 ops"},
       {&Search::IsOddRoundAndLarge,
        "every second round, with a plan, more than 1500 ops"},
+      {&Search::IsLargeWithPlan, "a plan, more than 1500 ops"},
       {&Search::HasNearStarts, "refute found a near optimum of windows"},
       {&Search::HasStarts, "windows gave a first plan, at most 1500 ops"},
       {&Search::HasStartsLeft, "the same, after the gap is reached"},
@@ -127,7 +145,11 @@ std::vector<PassRule> Search::Rules() {
       {&Search::IsOddRoundAlone, "every second round, without CBC"},
   };
   const std::pair<std::span<const Pass>, std::string_view> stages[] = {
-      {kFirst, "first"}, {kRound, "round"}, {kFar, "far"}, {kLast, "last"}};
+      {kFirst, "first"},
+      {kRound, "round"},
+      {kLongRound, "long-round"},
+      {kFar, "far"},
+      {kLast, "last"}};
   std::vector<PassRule> rules;
   for (const auto& [passes, stage] : stages) {
     for (const Pass& pass : passes) {
@@ -193,13 +215,18 @@ bool Search::IsLeftOut(std::string_view name) const {
 }
 
 void Search::Improve() {
-  int64_t ticks = std::max<int64_t>(scale_ / 6, 1);
+  const bool is_long = request_.until_stopped && !HasFewOps();
+  int64_t ticks = std::max<int64_t>(is_long ? scale_ : scale_ / 6, 1);
   for (round_ = 0;; ++round_) {
     if (request_.until_stopped) effort_.AllowAtLeast(5 * ticks + 5 * scale_);
     if (Done() || certificate_.impossible()) return;
     effort_.Spend(1000);  // so that a round without candidates ends
     log_.Add("rounds", Now());
-    RunAll(kRound, ticks);
+    if (is_long) {
+      RunAll(kLongRound, ticks);
+    } else {
+      RunAll(kRound, ticks);
+    }
     if (round_ % 2 == 1) ticks = ticks * 3 / 2;
   }
 }
