@@ -9,6 +9,7 @@
 
 #include "bench/generate/generate.h"
 #include "planner/bounds/screen.h"
+#include "planner/bounds/window_bound.h"
 #include "planner/construct/segments.h"
 #include "planner/model/evaluate.h"
 #include "planner/model/random.h"
@@ -122,6 +123,16 @@ TEST(CoverTest, CutShortAtAnyTickItReturnsNothingOrWhatFits) {
         ASSERT_TRUE(evaluation.ok()) << evaluation.status().message();
         EXPECT_LE(evaluation->peak_bytes, budget);
       }
+      Effort effort(kMany, kNever);
+      std::vector<OpId> nearest;
+      if (!Cover(problem, budget, BaseOrder(problem), ticks, effort, &nearest)
+               .empty()) {
+        EXPECT_TRUE(nearest.empty());
+        continue;
+      }
+      const auto near = Replay(problem, nearest);
+      ASSERT_TRUE(near.ok()) << near.status().message();
+      EXPECT_GT(near->peak_bytes, budget);
     }
   }
 }
@@ -272,6 +283,39 @@ TEST(FittingSegmentsTest, SaveWhatHasNoRoomToRunAgain) {
 
 TEST(FittingSegmentsTest, NeedNoBoundaryWhereOneBurstFits) {
   EXPECT_TRUE(CutLayers(16).Ends(1000).empty());
+}
+
+TEST(FittingSegmentsTest,
+     ACutThatPaysLessNearTheTurnSavesTheLatestOfEqualValues) {
+  const CutLayers layers(64);
+  const Problem& problem = layers.problem;
+  const std::vector<int64_t> priced = CheaperNearTurn(problem);
+  const OpId turn = problem.first_backward;
+  WindowBound window(problem, turn);
+
+  const int64_t budget = problem.base.peak_bytes * 3 / 4;
+  const WindowResult plain = window.SolveSaving(budget, {});
+  const WindowResult tilted = window.SolveSaving(budget, {}, priced);
+
+  ASSERT_TRUE(tilted.has_keep_set);
+  EXPECT_LE(tilted.keep_set.saved_bytes, tilted.room_bytes);
+  const auto mean_maker = [&](const KeepSet& cut) {
+    int64_t sum = 0;
+    for (const ValueId v : cut.saved) sum += problem.versions.maker[v];
+    return static_cast<double>(sum) /
+           static_cast<double>(std::max<size_t>(1, cut.saved.size()));
+  };
+  ASSERT_TRUE(plain.has_keep_set);
+  EXPECT_GT(mean_maker(tilted.keep_set), mean_maker(plain.keep_set));
+  // Prices of at most the bytes keep the bound one of the window.
+  EXPECT_LE(tilted.added_ns, plain.keep_set.cost_ns);
+  for (ValueId v = 0; v < problem.versions.value_count(); ++v) {
+    EXPECT_LE(priced[v], problem.BytesOf(v));
+    EXPECT_GE(4 * priced[v], 3 * problem.BytesOf(v) - 4);
+  }
+  // The next cut pays for bytes again.
+  EXPECT_EQ(window.SolveSaving(budget, {}).keep_set.saved,
+            plain.keep_set.saved);
 }
 
 TEST(FittingSegmentsTest, BringALongUNetToTheTargetGap) {
