@@ -72,7 +72,7 @@ class Certificate {
   // that the budget is impossible (pebble.h).
   void TryPebbling(int64_t ticks);
   // Solves the window for a smaller budget to get its keep-set; proves nothing.
-  // These values are always saved; `priced` see SolveSaving.
+  // These values are always saved; for `priced`, see WindowBound::SolveSaving.
   WindowResult KeepSetFor(OpId at, int64_t budget_bytes,
                           const std::vector<ValueId>& saved = {},
                           const std::vector<int64_t>& priced = {});

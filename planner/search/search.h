@@ -313,22 +313,16 @@ class Search {
   // Of a long step: how far fitting segments have been tried.
   struct Fits {
     bool done = false;
-    int64_t best_ns = Score::kWorst;  // of all
+    int64_t best_ns = Score::kWorst;  // of the ways before
     int worse = 0;                    // ways in a row without a better schedule
-    // Of the way that is being tried.
-    int next = 0;
-    bool improved = false;
-    int idle_cuts = 0;
-    int64_t time_ns = Score::kWorst;
-    std::vector<ValueId> ends = {};  // that the next cut saves
-    std::set<std::vector<ValueId>> seen = {};
-    void StartCut() {
-      improved = false;
-      idle_cuts = 0;
-      time_ns = Score::kWorst;
-      ends.clear();
-      seen.clear();
-    }
+    int next = 0;                     // the way that is being tried
+    struct Way {
+      int idle_cuts = 0;  // in a row without a better schedule
+      int64_t time_ns = Score::kWorst;
+      std::vector<ValueId> ends = {};  // that the next cut saves
+      std::set<std::vector<ValueId>> seen = {};
+    };
+    Way way = {};
   };
   Fits fits_;
   int64_t repair_ticks_ = 0;  // that one repair may take

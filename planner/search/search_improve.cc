@@ -17,7 +17,7 @@ constexpr int kCool = 12;
 }  // namespace
 
 void Search::Anneal(int64_t ticks) {
-  // From the best plan of a long step: about half of the time of an op.
+  // From the best plan of a long step: a quarter to a half of an op's mean time.
   const int cold = std::bit_width(static_cast<unsigned>(problem_.op_count)) + 1;
   std::vector<OpId> execs = BaseExecs(*problem_.graph);
   int hot = kHot;

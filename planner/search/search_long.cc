@@ -55,12 +55,13 @@ void Search::ConstructSegments(int64_t ticks) {
   while (!fits_.done) {
     if (effort_.Over() || effort_.ticks() > end || Done()) return;
     FitSegments(at);
-    if (fits_.idle_cuts < kMostIdleCuts) continue;
-    fits_.worse = fits_.improved ? 0 : fits_.worse + 1;
+    if (fits_.way.idle_cuts < kMostIdleCuts) continue;
+    fits_.worse = fits_.way.time_ns < fits_.best_ns ? 0 : fits_.worse + 1;
+    fits_.best_ns = std::min(fits_.best_ns, fits_.way.time_ns);
     fits_.done = fits_.best_ns == Score::kWorst ||
                  fits_.worse >= kMostWorseFits ||
                  ++fits_.next == static_cast<int>(std::size(kFits));
-    fits_.StartCut();
+    fits_.way = {};
   }
   if (fits_.best_ns == Score::kWorst) ConstructEven(at, end);
 }
@@ -72,11 +73,11 @@ void Search::FitSegments(OpId at) {
   const int64_t room = budget - (free_part == 0 ? 0 : free_bytes / free_part);
   const std::vector<int64_t> priced =
       is_tilted ? CheaperNearTurn(problem_) : std::vector<int64_t>();
-  ++fits_.idle_cuts;
-  const WindowResult cut =
-      certificate_.KeepSetFor(at, room, fits_.ends, priced);
+  Fits::Way& way = fits_.way;
+  ++way.idle_cuts;
+  const WindowResult cut = certificate_.KeepSetFor(at, room, way.ends, priced);
   if (!cut.has_keep_set) {
-    fits_.idle_cuts = kMostIdleCuts;
+    way.idle_cuts = kMostIdleCuts;
     return;
   }
   // FittingEnds estimates memory: bisection between 85 and 110 % finds the
@@ -90,7 +91,7 @@ void Search::FitSegments(OpId at) {
     if (effort_.Over() || Done()) return;
     const int64_t middle = low + (high - low) / 2;
     std::vector<ValueId> tried =
-        FittingEnds(problem_, cut.keep_set, fits_.ends, middle, effort_);
+        FittingEnds(problem_, cut.keep_set, way.ends, middle, effort_);
     const WindowResult fitted =
         certificate_.KeepSetFor(at, room, tried, priced);
     const bool fits =
@@ -105,20 +106,17 @@ void Search::FitSegments(OpId at) {
     }
   }
   const int64_t added_ns = BestAdded();
+  const bool is_first =
+      std::min(fits_.best_ns, way.time_ns) == Score::kWorst || HasNone();
   if (!best.recomputed.empty() &&
-      (added_ns == Score::kWorst || fits_.best_ns == Score::kWorst ||
-       best.cost_ns - added_ns <= added_ns / kFarPart)) {
+      (is_first || best.cost_ns - added_ns <= added_ns / kFarPart)) {
     const int64_t time_ns = RepairCut(best).time_ns;
-    if (time_ns < fits_.time_ns) fits_.idle_cuts = 0;
-    fits_.time_ns = std::min(fits_.time_ns, time_ns);
-    if (time_ns < fits_.best_ns) {
-      fits_.best_ns = time_ns;
-      fits_.improved = true;
-    }
+    if (time_ns < way.time_ns) way.idle_cuts = 0;
+    way.time_ns = std::min(way.time_ns, time_ns);
   }
   // From here on, the cuts would repeat.
-  if (!fits_.seen.insert(next).second) fits_.idle_cuts = kMostIdleCuts;
-  fits_.ends = std::move(next);
+  if (!way.seen.insert(next).second) way.idle_cuts = kMostIdleCuts;
+  way.ends = std::move(next);
 }
 
 void Search::ConstructEven(OpId at, int64_t end) {

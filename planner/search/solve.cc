@@ -216,17 +216,15 @@ bool Search::IsLeftOut(std::string_view name) const {
 
 void Search::Improve() {
   const bool is_long = request_.until_stopped && !HasFewOps();
+  const std::span<const Pass> passes =
+      is_long ? std::span<const Pass>(kLongRound) : kRound;
   int64_t ticks = std::max<int64_t>(is_long ? scale_ : scale_ / 6, 1);
   for (round_ = 0;; ++round_) {
     if (request_.until_stopped) effort_.AllowAtLeast(5 * ticks + 5 * scale_);
     if (Done() || certificate_.impossible()) return;
     effort_.Spend(1000);  // so that a round without candidates ends
     log_.Add("rounds", Now());
-    if (is_long) {
-      RunAll(kLongRound, ticks);
-    } else {
-      RunAll(kRound, ticks);
-    }
+    RunAll(passes, ticks);
     if (round_ % 2 == 1) ticks = ticks * 3 / 2;
   }
 }

@@ -42,12 +42,6 @@ std::string CookieOf(const std::string& response) {
   return rest.substr(0, rest.find(';'));
 }
 
-mode_t ModeOf(const std::string& path) {
-  struct stat info {};
-  EXPECT_EQ(::stat(path.c_str(), &info), 0) << path;
-  return info.st_mode & 07777;
-}
-
 void WriteText(const std::string& path, const std::string& text, mode_t mode) {
   std::ofstream(path) << text;
   ASSERT_EQ(::chmod(path.c_str(), mode), 0);

@@ -25,19 +25,13 @@ using ::testing::HasSubstr;
 
 // ---- Who may write to them ----
 
-mode_t ModeOfFolder(const std::string& path) {
-  struct stat info {};
-  EXPECT_EQ(::stat(path.c_str(), &info), 0) << path;
-  return info.st_mode & 07777;
-}
-
 TEST(OwnFolderTest, IsMadeForThisUserAlone) {
   const TemporaryFolder folder;
   const std::string made = folder.path() + "/a/b";
 
   ASSERT_TRUE(EnsureOwnFolder(made).ok());
 
-  EXPECT_EQ(ModeOfFolder(made), 0700u);
+  EXPECT_EQ(ModeOf(made), 0700u);
 }
 
 TEST(OwnFolderTest, IsClosedWhereItIsEmpty) {
@@ -46,7 +40,7 @@ TEST(OwnFolderTest, IsClosedWhereItIsEmpty) {
 
   ASSERT_TRUE(EnsureOwnFolder(folder.path()).ok());
 
-  EXPECT_EQ(ModeOfFolder(folder.path()), 0755u);
+  EXPECT_EQ(ModeOf(folder.path()), 0755u);
 }
 
 TEST(OwnFolderTest, StaysOpenAndIsRefusedWhereOthersShareIt) {
@@ -67,7 +61,7 @@ TEST(OwnFolderTest, StaysOpenAndIsRefusedWhereOthersShareIt) {
     EXPECT_EQ(status.code(), Code::kPermissionDenied);
     EXPECT_THAT(status.message(), HasSubstr("others may write to this folder"));
     EXPECT_THAT(status.message(), HasSubstr(c.advice));
-    EXPECT_EQ(ModeOfFolder(folder.path()), c.mode);
+    EXPECT_EQ(ModeOf(folder.path()), c.mode);
   }
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <sys/types.h>
+
 #include <string>
 
 namespace reprise::server {
@@ -15,5 +17,8 @@ class TemporaryFolder {
  private:
   std::string path_;
 };
+
+// Returns the permissions of a file or folder.
+mode_t ModeOf(const std::string& path);
 
 }  // namespace reprise::server
