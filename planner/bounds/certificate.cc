@@ -13,7 +13,6 @@ namespace {
 // At most this many windows are kept; others are rebuilt. Each holds O(ops)
 // memory.
 constexpr size_t kMostKept = 48;
-constexpr size_t kMostSharpened = 12;
 
 }  // namespace
 
@@ -83,30 +82,6 @@ std::vector<OpId> Certificate::TriedByBound() const {
     return tried_.at(a).added_ns > tried_.at(b).added_ns;
   });
   return order;
-}
-
-WindowResult Certificate::Sharpen(int64_t enough_ns, int64_t ticks) {
-  std::vector<OpId> order = TriedByBound();
-  if (order.size() > kMostSharpened) order.resize(kMostSharpened);
-  const int64_t begin = effort_.ticks();
-  WindowResult best;
-  for (const OpId at : order) {
-    const int64_t left = ticks - (effort_.ticks() - begin);
-    if (added_ns_ >= enough_ns || left <= 0 || effort_.Over()) break;
-    // Windows whose bound is closest to the best get the largest share.
-    const int64_t share = left / 3;
-    if (sharpened_[at] > 0 && sharpened_[at] * 2 > share) continue;
-    sharpened_[at] = std::max<int64_t>(1, share);
-    WindowBound& window = At(at);
-    const int64_t before = window.ticks();
-    const WindowResult result =
-        window.SolveExactly(budget_bytes_, enough_ns, share);
-    effort_.Spend(window.ticks() - before);
-    tried_[at].added_ns = std::max(tried_[at].added_ns, result.added_ns);
-    if (result.has_keep_set && result.added_ns >= best.added_ns) best = result;
-    Raise(result.added_ns, {.windows = {at}});
-  }
-  return best;
 }
 
 void Certificate::TryPebbling(int64_t ticks) {

@@ -6,7 +6,7 @@
 //
 // What has been proven stays proven however the effort ends: every method
 // contributes only what its header says survives an interruption
-// (window_bound.h, pebble.h, mip.h), and a method that has not begun
+// (window_bound.h, pebble.h, certify_tree.h), and a method that has not begun
 // contributes nothing.
 #pragma once
 
@@ -20,7 +20,6 @@
 
 #include "planner/bounds/certify.h"
 #include "planner/bounds/certify_tree.h"
-#include "planner/bounds/many_windows.h"
 #include "planner/bounds/window_bound.h"
 #include "planner/bounds/window_ceiling.h"
 #include "planner/model/effort.h"
@@ -40,16 +39,13 @@ class Certificate {
 
   // Solves the window at an op for the budget; only the first time.
   void Try(OpId at);
-  // Solves the tried windows exactly, best bound first, until `enough_ns` is
-  // proven or the ticks are spent. Returns the result of the best window.
-  WindowResult Sharpen(int64_t enough_ns, int64_t ticks);
-  // Solves several windows together (many_windows.h), in builds with a MIP
-  // solver. The set of windows grows one by one: by a window where the schedule
+  // Solves several windows together (verify/program.h), in builds with Clp. The
+  // set of windows grows one by one: by a window where the schedule
   // made from the last solution exceeds the budget (`peaks_of` makes it and
   // returns these places, highest first; nothing if it fits or cannot be made),
   // otherwise by the candidate that raises the LP most. Solutions that add
   // `incumbent_ns` (the best known plan; negative: none) or more are not of
-  // interest. Where that MIP is too large for the ticks, candidates are also the
+  // interest. Where that program is too large for the ticks, candidates are also the
   // `touched` ops, at which the best plan uses all its memory, and once the LP
   // hardly rises, a tree is grown (OptimumOf). A later call with more ticks
   // continues. If `neighbours`, first solves runs of neighbouring windows,
@@ -108,23 +104,27 @@ class Certificate {
   const std::map<OpId, WindowResult>& tried() const { return tried_; }
 
  private:
-  // The LP; the MIP; the MIP including memory inside segments.
-  enum class How { kRelaxed, kWhole, kInside };
+  // What a refuter is asked for: the linear relaxation; the first solution that
+  // adds less, or the proof that there is none; the optimum.
+  enum class How { kRoot, kCheaper, kOptimum };
 
   // Returns the window at an op, building it if it is not kept.
   WindowBound& At(OpId at);
   // Returns the local peaks of the base order above the budget, highest first.
   std::vector<OpId> Candidates() const;
+  // Returns the refuter of these windows, building it if it is not the last one;
+  // null if its program is too large.
+  Refuter* RefuterOf(const std::vector<OpId>& windows, bool inside);
   // Asks the refuter of these windows whether nothing adds less than
   // `added_ns`, within `ticks`, and raises the proven bound by its answer.
-  Refutation RefuteBy(const std::vector<OpId>& windows, int64_t added_ns,
-                      bool to_optimum, int64_t ticks);
+  Refutation RefuteBy(const std::vector<OpId>& windows, bool inside,
+                      int64_t added_ns, How how, int64_t ticks);
   // Returns the cheapest solution of these windows below the incumbent; none
   // costs less than `low_ns`. kProven if it is proven optimal, or if it is
   // proven that there is none.
   Refutation OptimumOf(const std::vector<OpId>& windows, int64_t incumbent_ns,
                        int64_t low_ns, int64_t ticks);
-  // For Combine, if its MIP is too large: adds `touched` to its candidates, those
+  // For Combine, if its program is too large: adds `touched` to its candidates, those
   // that raised the LP most first; by how much one did when tried last; finds
   // the optimum of the windows, and returns whether that lacks windows.
   void Extend(const std::vector<OpId>& touched,
@@ -138,10 +138,15 @@ class Certificate {
   bool IsTogether(OpId at) const {
     return std::binary_search(together_.begin(), together_.end(), at);
   }
-  // Solves these windows together, within `ticks`, and raises the proven bound
-  // by the result.
-  ManyWindowsResult SolveTogether(const std::vector<OpId>& windows,
-                                  int64_t incumbent_ns, int64_t ticks, How how);
+  // Returns what the relaxation of these windows proves, and raises the proven
+  // bound by it; nothing if that would take more ticks.
+  std::optional<int64_t> RelaxTogether(const std::vector<OpId>& windows,
+                                       int64_t ticks);
+  // Looks for the optimum of these windows below the incumbent, within `ticks`,
+  // and raises the proven bound by the result. It has no rows if the program is
+  // too large for that.
+  Refutation SolveTogether(const std::vector<OpId>& windows, bool inside,
+                           int64_t incumbent_ns, int64_t ticks);
   // Solves runs of neighbouring windows, including the memory inside their
   // segments: pairs first, then longer runs around the best pairs.
   void CombineNeighbours(int64_t incumbent_ns, int64_t ticks,
@@ -158,7 +163,6 @@ class Certificate {
   Exchange* const exchange_;
   std::map<OpId, std::unique_ptr<WindowBound>> windows_;
   std::map<OpId, WindowResult> tried_;
-  std::map<OpId, int64_t> sharpened_;  // ticks given so far
   std::map<OpId, int> run_length_;    // longest solved run of windows around it
   std::map<OpId, int64_t> run_ns_;    // what that run proved
   std::vector<OpId> refuting_;        // windows of Refute, as chosen
@@ -170,9 +174,9 @@ class Certificate {
   std::map<OpId, int64_t> together_scanned_;  // LP with one more window
   std::map<OpId, int64_t> together_rise_;     // of the LP, when last scanned
   int64_t together_ns_ = 0;                   // their LP
-  int64_t together_ticks_ = 0;                // ticks given to their MIP
+  int64_t together_ticks_ = 0;                // given to their optimum
   bool together_finished_ = false;
-  bool together_is_large_ = false;  // too large for CBC
+  bool together_is_large_ = false;  // too large for an optimum
   int64_t guess_parts_ = 8;  // of the way to the best plan: a guess's rise
   std::vector<OpId> together_lacks_;  // where their solution is too large
   bool together_grows_ = true;

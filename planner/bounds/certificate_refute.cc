@@ -3,54 +3,77 @@
 // Tries to prove that the best plan is optimal: chooses the windows that a tree
 // needs, one by one, and finds the optimum of these windows.
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "planner/bounds/certificate.h"
+#include "planner/bounds/lp.h"
+#include "planner/verify/program.h"
 
 namespace reprise::planner {
 namespace {
 
 constexpr size_t kMostRefuting = 8;
+// Larger programs are not started.
+constexpr int kMostColumns = 20'000;
 // The first tree gets 1/kTree of the ticks for an optimum. A refutation gets
 // 1/kTree of its ticks before the optimum is looked for.
 constexpr int64_t kTree = 3;
 
 }  // namespace
 
-Refutation Certificate::RefuteBy(const std::vector<OpId>& windows,
-                                 int64_t added_ns, bool to_optimum,
-                                 int64_t ticks) {
+Refuter* Certificate::RefuterOf(const std::vector<OpId>& windows, bool inside) {
   if (!facts_) {
     auto facts =
         verify::ReadFacts(*problem_.graph, ExecutorOf(problem_.capabilities));
-    if (!facts.ok()) return {};
+    if (!facts.ok()) return nullptr;
     facts_.emplace(*std::move(facts));
   }
-  // Costs of linear programs and their iterations in ticks, as measured.
-  const auto per_solve = [](int64_t rows) { return 1000 + 25 * rows; };
-  const auto per_iteration = [](int64_t rows) { return 500 + rows / 2; };
+  if (refuter_ == nullptr || refuter_->windows() != windows ||
+      refuter_->inside() != inside) {
+    refuter_ = std::make_unique<Refuter>(problem_, *facts_, budget_bytes_,
+                                         windows, inside);
+  }
+  return refuter_->columns() <= kMostColumns ? refuter_.get() : nullptr;
+}
+
+Refutation Certificate::RefuteBy(const std::vector<OpId>& windows, bool inside,
+                                 int64_t added_ns, How how, int64_t ticks) {
+  Refuter* refuter = RefuterOf(windows, inside);
+  if (refuter == nullptr) return {};
   const int64_t rows =
       static_cast<int64_t>(windows.size()) * 2 * problem_.op_count;
-  CertifyLimits limits{
-      .most_leaves = static_cast<int>(
-          std::clamp<int64_t>(ticks / per_solve(rows), 1, 100'000)),
-      .most_iterations = std::max<int64_t>(1, ticks / per_iteration(rows))};
+  CertifyLimits limits{.most_leaves = static_cast<int>(std::clamp<int64_t>(
+                           ticks / Refuter::SolveTicks(rows), 1, 100'000)),
+                       .most_iterations = std::max<int64_t>(
+                           1, ticks / Refuter::IterationTicks(rows)),
+                       .root_only = how == How::kRoot};
   limits.should_stop = [this] { return effort_.StopNow(); };
   limits.exchange = exchange_;
-  if (refuter_ == nullptr || refuter_->windows() != windows) {
-    refuter_ =
-        std::make_unique<Refuter>(problem_, *facts_, budget_bytes_, windows);
+  Refutation found = refuter->Cheaper(added_ns, how == How::kOptimum, limits);
+  effort_.Spend(problem_.op_count +
+                found.solves * Refuter::SolveTicks(found.rows) +
+                found.iterations * Refuter::IterationTicks(found.rows));
+  const TreeProof& proof = found.is_proven() ? found.proof : found.root;
+  if (proof.added_ns == verify::Program::kNothing) {
+    // This proves the budget impossible; a larger smallest budget may be known
+    // already.
+    Prove(windows.front(), budget_bytes_ + 1, {});
+    if (infeasible_.smallest_budget_bytes == budget_bytes_ + 1) {
+      infeasible_.windows = windows;
+      infeasible_.inside = inside;
+    }
+    return found;
   }
-  Refutation found = refuter_->Cheaper(added_ns, to_optimum, limits);
-  effort_.Spend(problem_.op_count + found.solves * per_solve(found.rows) +
-                found.iterations * per_iteration(found.rows));
-  if (found.outcome != Refutation::Outcome::kProven) return found;
-  ProofSource source{.windows = windows, .tree = std::move(found.tree)};
-  if (found.added_ns == added_ns_ && source_.windows == windows &&
-      !source_.inside) {
+  ProofSource source{.windows = windows,
+                     .inside = inside,
+                     .inside_rows = proof.inside_rows,
+                     .tree = proof.tree};
+  if (proof.added_ns == added_ns_ && source_.windows == windows &&
+      source_.inside == inside) {
     source_ = std::move(source);
   }
-  Raise(found.added_ns, std::move(source));
+  Raise(proof.added_ns, std::move(source));
   return found;
 }
 
@@ -70,9 +93,9 @@ Refutation Certificate::OptimumOf(const std::vector<OpId>& windows,
     if (left <= 0) break;
     step_ns = std::max<int64_t>(1, step_ns);
     const int64_t guess_ns = std::min(high_ns, low_ns + step_ns);
-    Refutation found =
-        RefuteBy(windows, guess_ns, true, std::min(left, tree_ticks));
-    const bool proven = found.outcome == Refutation::Outcome::kProven;
+    Refutation found = RefuteBy(windows, /*inside=*/false, guess_ns,
+                                How::kOptimum, std::min(left, tree_ticks));
+    const bool proven = found.is_proven();
     if (!found.keep_sets.empty()) {
       best = std::move(found);
       if (proven) break;
@@ -95,7 +118,7 @@ Refutation Certificate::OptimumOf(const std::vector<OpId>& windows,
 
 void Certificate::Refute(int64_t incumbent_ns, int64_t ticks,
                          const PeaksOf& peaks_of) {
-  if (!MipAvailable() || tried_.empty()) return;
+  if (!HasLpSolver() || tried_.empty()) return;
   if (together_is_large_ && together_.size() > refuting_.size()) {
     // A tree over few windows proves less than the LP of those of Combine.
     if (!together_grows_) GrowTogether(incumbent_ns, ticks, peaks_of);
@@ -117,7 +140,8 @@ void Certificate::Refute(int64_t incumbent_ns, int64_t ticks,
     std::sort(windows.begin(), windows.end());
     const Refutation found =
         to_optimum ? OptimumOf(windows, incumbent_ns, root_ns, left)
-                   : RefuteBy(windows, incumbent_ns, false, left - kept);
+                   : RefuteBy(windows, /*inside=*/false, incumbent_ns,
+                              How::kCheaper, left - kept);
     if (found.keep_sets.empty()) {
       const bool is_stopped = found.outcome == Refutation::Outcome::kStopped;
       if (!is_stopped || to_optimum || refuting_.size() < 2) return;
@@ -126,14 +150,14 @@ void Certificate::Refute(int64_t incumbent_ns, int64_t ticks,
       to_optimum = true;
       continue;
     }
-    root_ns = std::max(root_ns, found.root_ns);
-    const bool is_optimum = found.outcome == Refutation::Outcome::kProven;
+    root_ns = std::max(root_ns, found.root.added_ns);
+    const bool is_optimum = found.is_proven();
     const std::vector<OpId> lacks = peaks_of(found.keep_sets, incumbent_ns);
     if (is_optimum) {
       // Combine continues from here.
       together_ = windows;
       together_order_ = refuting_;
-      together_ns_ = found.root_ns;
+      together_ns_ = found.root.added_ns;
       together_finished_ = true;
       together_lacks_ = lacks;
       together_scanned_.clear();
@@ -152,7 +176,7 @@ void Certificate::Refute(int64_t incumbent_ns, int64_t ticks,
       std::vector<OpId> more = windows;
       more.insert(std::upper_bound(more.begin(), more.end(), at), at);
       const int64_t added_ns =
-          SolveTogether(more, incumbent_ns, 0, How::kRelaxed).added_ns;
+          RelaxTogether(more, std::numeric_limits<int64_t>::max()).value_or(0);
       if (added_ns <= chosen_ns) continue;
       chosen_ns = added_ns;
       chosen = at;

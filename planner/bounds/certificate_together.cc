@@ -2,9 +2,12 @@
 //
 // Bounds of several windows: chooses the windows and the effort for each set.
 #include <algorithm>
+#include <limits>
 
 #include "planner/bounds/certificate.h"
+#include "planner/bounds/lp.h"
 #include "planner/bounds/nested_windows.h"
+#include "planner/verify/program.h"
 
 namespace reprise::planner {
 namespace {
@@ -14,7 +17,7 @@ constexpr int kSpread = 60;
 constexpr size_t kMostTogether = 16;
 constexpr size_t kMostPairs = 6;
 constexpr int kLongestRun = 16;
-// Of a program too large for CBC: a tree is grown instead of adding a window that
+// Of a program too large for its optimum: a tree is grown instead of adding a window that
 // raises the LP by less than this part of the way to the best plan.
 constexpr int64_t kRiseParts = 32;
 constexpr size_t kMostNested = 3;
@@ -33,39 +36,31 @@ std::vector<OpId> Certificate::Candidates() const {
   return candidates;
 }
 
-ManyWindowsResult Certificate::SolveTogether(const std::vector<OpId>& windows,
-                                             int64_t incumbent_ns,
-                                             int64_t ticks, How how) {
-  const bool relaxed = how == How::kRelaxed, inside = how == How::kInside;
-  ManyWindowsLimits limits{.relaxed = relaxed, .incumbent_ns = incumbent_ns};
-  limits.should_stop = [this] { return effort_.StopNow(); };
-  ManyWindows program(problem_, windows, budget_bytes_, inside);
-  // Rows inside segments need at least a second round.
-  const int64_t root = program.RootTicks() * (inside ? 2 : 1);
-  if (!relaxed && root > ticks) return {};
-  if (inside) {
-    limits.most_rounds = static_cast<int>(
-        std::clamp<int64_t>(2 * ticks / std::max<int64_t>(1, root), 2, 6));
+std::optional<int64_t> Certificate::RelaxTogether(
+    const std::vector<OpId>& windows, int64_t ticks) {
+  // The refuter of other windows stays: it is asked again.
+  std::unique_ptr<Refuter> last = std::move(refuter_);
+  std::optional<int64_t> added_ns;
+  const Refuter* refuter = RefuterOf(windows, /*inside=*/false);
+  if (refuter != nullptr && refuter->RootTicks() <= ticks) {
+    added_ns = RefuteBy(windows, /*inside=*/false, verify::Program::kNothing,
+                        How::kRoot, std::numeric_limits<int64_t>::max())
+                   .proven_ns();
   }
-  // A node re-solves the LP after a change of one bound.
-  const int64_t per_node = 1 + program.program().row_count() * int64_t{500};
-  limits.most_nodes =
-      static_cast<int>(std::clamp<int64_t>(ticks / per_node, 10, 1'000'000));
-  ManyWindowsResult result = program.Solve(limits);
-  effort_.Spend(result.ticks +
-                static_cast<int64_t>(program.program().column.size()));
-  if (result.solved && result.impossible) {
-    // This proves the budget impossible; a larger smallest budget may be known
-    // already.
-    Prove(windows.front(), budget_bytes_ + 1, {});
-    if (infeasible_.smallest_budget_bytes == budget_bytes_ + 1) {
-      infeasible_.windows = windows;
-      infeasible_.inside = inside;
-    }
-  } else if (result.solved) {
-    Raise(result.added_ns, {.windows = windows, .inside = inside});
-  }
-  return result;
+  refuter_ = std::move(last);
+  return added_ns;
+}
+
+Refutation Certificate::SolveTogether(const std::vector<OpId>& windows,
+                                      bool inside, int64_t incumbent_ns,
+                                      int64_t ticks) {
+  Refuter* refuter = RefuterOf(windows, inside);
+  if (refuter == nullptr) return {};
+  // Rows inside segments need at least a second tree.
+  if (refuter->LeastTicks() > ticks / (inside ? 2 : 1)) return {};
+  return RefuteBy(windows, inside,
+                  incumbent_ns < 0 ? verify::Program::kNothing : incumbent_ns,
+                  How::kOptimum, ticks);
 }
 
 // Just after a peak, re-runs have the least room, because what stays from one
@@ -92,12 +87,12 @@ void Certificate::CombineNeighbours(int64_t incumbent_ns, int64_t ticks,
       for (OpId o = first; o <= at + length / 2 && o < problem_.op_count; ++o) {
         windows.push_back(o);
       }
-      const ManyWindowsResult result =
-          SolveTogether(windows, incumbent_ns, left / 2, How::kInside);
-      if (!result.solved) continue;
+      const Refutation found =
+          SolveTogether(windows, /*inside=*/true, incumbent_ns, left / 2);
+      if (found.rows == 0) continue;
       run_length_[at] = length;
-      run_ns_[at] = std::max(run_ns_[at], result.added_ns);
-      if (result.has_keep_sets) peaks_of(result.keep_sets, incumbent_ns);
+      run_ns_[at] = std::max(run_ns_[at], found.proven_ns());
+      if (!found.keep_sets.empty()) peaks_of(found.keep_sets, incumbent_ns);
     }
     std::stable_sort(order.begin(), order.end(),
                      [&](OpId a, OpId b) { return run_ns_[a] > run_ns_[b]; });
@@ -130,25 +125,36 @@ bool Certificate::GrowTogether(int64_t incumbent_ns, int64_t ticks,
 void Certificate::Combine(int64_t incumbent_ns, int64_t ticks,
                           const PeaksOf& peaks_of,
                           const std::vector<OpId>& touched, bool neighbours) {
-  if (!MipAvailable() || impossible()) return;
+  if (!HasLpSolver() || tried_.empty() || impossible()) return;
   const int64_t begin = effort_.ticks();
   const auto left = [&] { return ticks - (effort_.ticks() - begin); };
   const auto enough = [&] {
     return effort_.Over() || impossible() || left() <= 0 ||
            (incumbent_ns >= 0 && IsProven(problem_, incumbent_ns, added_ns_));
   };
+  if (together_.empty()) {
+    // Cuts solve the relaxations of single windows.
+    for (const OpId at : Candidates()) {
+      if (!enough()) Try(at);
+    }
+    together_ = together_order_ = {TriedByBound().front()};
+    together_ns_ = tried_.at(together_.front()).added_ns;
+    for (const auto& [at, window] : tried_) {
+      together_rise_[at] = window.added_ns;
+    }
+  }
   if (neighbours) CombineNeighbours(incumbent_ns, ticks / 2, peaks_of);
   while (!enough()) {
     std::vector<OpId> proposals = together_lacks_;
     const int64_t share = left() * 3 / 4;
     if (!together_.empty() && !together_finished_ && together_ticks_ < share) {
       together_ticks_ = share;
-      const ManyWindowsResult result =
-          SolveTogether(together_, incumbent_ns, share, How::kWhole);
-      together_finished_ = result.finished;
-      together_is_large_ = !result.solved;
-      if (result.has_keep_sets) {
-        proposals = together_lacks_ = peaks_of(result.keep_sets, incumbent_ns);
+      const Refutation found =
+          SolveTogether(together_, /*inside=*/false, incumbent_ns, share);
+      together_finished_ = found.is_proven();
+      together_is_large_ = found.rows == 0;
+      if (!found.keep_sets.empty()) {
+        proposals = together_lacks_ = peaks_of(found.keep_sets, incumbent_ns);
         // No place is known where its schedule exceeds the budget. The caller
         // may find a schedule near it sooner than another window is found here.
         if (together_finished_ && proposals.empty()) break;
@@ -172,7 +178,7 @@ void Certificate::Combine(int64_t incumbent_ns, int64_t ticks,
     }
     OpId chosen = lacks ? proposals.front() : kNoOp;
     int64_t chosen_ns = together_ns_;
-    bool all = true;
+    bool all = true, is_skipped = false;
     for (const OpId at : proposals) {
       if (IsTogether(at)) continue;
       if (!lacks && together_is_large_ && chosen != kNoOp &&
@@ -182,22 +188,26 @@ void Certificate::Combine(int64_t incumbent_ns, int64_t ticks,
       // A scan that ran out of ticks continues where it ended.
       const auto [scanned, fresh] = together_scanned_.try_emplace(at, 0);
       if (fresh) {
-        if (enough()) {
-          together_scanned_.erase(scanned);
-          all = false;
-          break;
-        }
         std::vector<OpId> windows = together_;
         windows.insert(std::upper_bound(windows.begin(), windows.end(), at),
                        at);
-        scanned->second =
-            SolveTogether(windows, incumbent_ns, 0, How::kRelaxed).added_ns;
+        all = !enough();
+        const auto added_ns =
+            all ? RelaxTogether(windows, 2 * ticks) : std::nullopt;
+        if (!added_ns.has_value()) {
+          // A later call has more ticks.
+          together_scanned_.erase(scanned);
+          is_skipped = true;
+          if (!all) break;
+          continue;
+        }
+        scanned->second = *added_ns;
       }
       if (scanned->second <= chosen_ns) continue;
       chosen_ns = scanned->second;
       chosen = at;
     }
-    if (!all) break;
+    if (!all || (chosen == kNoOp && is_skipped)) break;
     for (const auto& [at, added_ns] : together_scanned_) {
       together_rise_[at] = added_ns - together_ns_;
     }
@@ -220,7 +230,7 @@ void Certificate::Combine(int64_t incumbent_ns, int64_t ticks,
 }
 
 void Certificate::Nest(const std::vector<OpId>& touched, int64_t ticks) {
-  if (!MipAvailable() || tried_.empty() || impossible()) return;
+  if (!HasLpSolver() || tried_.empty() || impossible()) return;
   const int64_t begin = effort_.ticks();
   if (nested_.empty()) nested_ = {TriedByBound().front()};
   const WindowResult& single = tried_.at(TriedByBound().front());

@@ -4,11 +4,9 @@
 // original graph: the search of a reduced graph names windows of the original,
 // and the certificate is made there, so it does not depend on the reduction.
 //
-//   one window        the price of its minimum cuts; if the bound is from
-//                     branch and bound, the same tree again, with the bound to
-//                     reach known from the beginning
-//   several windows   the verifier's own program (verify/program.h): its linear
-//                     relaxation, and a tree of relaxations whose multipliers
+//   one window        the price of its minimum cuts
+//   several, or a     the verifier's own program (verify/program.h): its linear
+//   tree over one     relaxation, and a tree of relaxations whose multipliers
 //                     become the leaves. The solver proposes multipliers, and
 //                     the verifier evaluates them
 //   nested windows    the prices of their minimum cut
@@ -28,11 +26,19 @@
 
 namespace reprise::planner {
 
+// What a tree over the program of several windows proves (verify/program.h).
+struct TreeProof {
+  int64_t added_ns = 0;
+  std::vector<verify::Node> tree = {};
+  std::vector<verify::InsideRow> inside_rows = {};  // that it refers to
+};
+
 // The windows that prove a bound.
 struct ProofSource {
-  std::vector<OpId> windows = {};  // ascending; several: many_windows.h
+  std::vector<OpId> windows = {};  // ascending; several: verify/program.h
   bool inside = false;             // includes memory inside segments
-  bool nested = false;             // several: nested_windows.h
+  std::vector<verify::InsideRow> inside_rows = {};  // of the tree
+  bool nested = false;                              // several: nested_windows.h
   // The tree that proves it, if the search has grown one; of nested windows, the
   // leaf with their prices, which also holds for the graph before a reduction.
   std::vector<verify::Node> tree = {};
@@ -41,6 +47,7 @@ struct ProofSource {
 struct CertifyLimits {
   int most_leaves = 4000;
   int64_t most_iterations = 200'000;  // of simplex
+  bool root_only = false;             // no branchings: a smaller bound, sooner
   std::function<bool()> should_stop = {};
   Exchange* exchange = nullptr;  // its threads may help
 };

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/bounds/certify_tree.h"
 
+#include <algorithm>
+#include <limits>
 #include <memory>
 #include <utility>
 
@@ -18,10 +20,10 @@ verify::Certificate CertifyProgram(const verify::Facts& facts,
                                   .at = source.windows,
                                   .inside = source.inside};
   const bool grown = tree.Grow(added_ns, /*to_optimum=*/false, limits);
-  certificate.inside_rows = tree.inside_rows();
-  certificate.added_ns = grown ? added_ns : tree.root_ns();
-  certificate.tree =
-      grown ? tree.TakeTree() : std::vector<verify::Node>{tree.root()};
+  const TreeProof& proof = grown ? tree.proof() : tree.root();
+  certificate.added_ns = proof.added_ns;
+  certificate.tree = proof.tree;
+  certificate.inside_rows = proof.inside_rows;
   return certificate;
 }
 
@@ -38,17 +40,36 @@ verify::Certificate CertifyImpossible(const verify::Facts& facts,
           .least_bytes = least_bytes,
           .at = source.windows,
           .inside = source.inside,
-          .inside_rows = tree.inside_rows(),
-          .tree = tree.TakeTree()};
+          .inside_rows = tree.proof().inside_rows,
+          .tree = tree.proof().tree};
 }
 
 Refuter::Refuter(const Problem& problem, const verify::Facts& facts,
-                 int64_t budget_bytes, std::vector<OpId> windows)
+                 int64_t budget_bytes, std::vector<OpId> windows, bool inside)
     : problem_(problem),
       windows_(std::move(windows)),
-      tree_(std::make_unique<ProgramTree>(facts, budget_bytes,
-                                          ProofSource{.windows = windows_})) {}
+      inside_(inside),
+      tree_(std::make_unique<ProgramTree>(
+          facts, budget_bytes,
+          ProofSource{.windows = windows_, .inside = inside})) {}
 Refuter::~Refuter() = default;
+
+int Refuter::columns() const {
+  return tree_->Prepare() ? tree_->program()->column_count()
+                          : std::numeric_limits<int>::max();
+}
+
+int64_t Refuter::RootTicks() const {
+  // It takes about half as many iterations as there are columns.
+  const verify::Program& program = *tree_->program();
+  return program.column_count() * IterationTicks(program.row_count()) / 2;
+}
+
+int64_t Refuter::LeastTicks() const {
+  const int64_t columns = tree_->program()->column_count();
+  return 40 * columns *
+         std::min<int64_t>(tree_->program()->row_count(), 2 * columns);
+}
 
 Refutation Refuter::Cheaper(int64_t added_ns, bool to_optimum,
                             const CertifyLimits& limits) {
@@ -59,11 +80,12 @@ Refutation Refuter::Cheaper(int64_t added_ns, bool to_optimum,
   const verify::Program* program = tree_->program();
   if (program == nullptr) return found;
   found.rows = program->row_count();
-  found.root_ns = tree_->root_ns();
-  found.added_ns = tree_->added_ns();
+  found.added_ns = tree_->claimed_ns();
+  found.root = tree_->root();
   if (grown) {
     found.outcome = Refutation::Outcome::kProven;
-    found.tree = tree_->TakeTree();
+    found.proof = tree_->proof();
+    found.added_ns = found.proof.added_ns;
   }
   const std::vector<double>& solution = tree_->solution();
   if (solution.empty()) return found;

@@ -39,26 +39,44 @@ struct Refutation {
   };
   Outcome outcome = Outcome::kStopped;
   int64_t added_ns = 0;  // proven, or the added time of the solution
-  int64_t root_ns = 0;   // proven by the root alone
-  // The cheapest such solution found, as in ManyWindowsResult.
+  TreeProof root = {};   // what the root proves alone
+  TreeProof proof = {};  // if kProven
+  // The cheapest such solution found: what it keeps at each window, and what it
+  // runs again in the segment that follows.
   std::vector<KeepSet> keep_sets = {};
-  std::vector<verify::Node> tree = {};  // if kProven: the proof
-  int64_t iterations = 0;               // of the simplex
-  int64_t solves = 0;                   // linear programs solved
-  int64_t rows = 0;
+  int64_t iterations = 0;  // of the simplex
+  int64_t solves = 0;      // linear programs solved
+  int64_t rows = 0;        // 0: nothing was solved
+
+  bool is_proven() const { return outcome == Outcome::kProven; }
+  int64_t proven_ns() const {
+    return is_proven() ? proof.added_ns : root.added_ns;
+  }
 };
 
-// Answers whether these windows alone prove that every schedule adds at least
-// the added time of a known one. A search asks this to learn whether its best
-// plan is optimal. Later calls start from what earlier ones learned.
+// Answers what these windows alone prove: whether every schedule adds at least
+// the added time of a known one, or how much every schedule adds. A search asks
+// the first to learn whether its best plan is optimal. Later calls start from
+// what earlier ones learned.
 class Refuter {
  public:
-  // The problem and the facts must outlive it.
+  // The problem and the facts must outlive it. `inside` includes the memory
+  // inside segments, which pays if windows are neighbours.
   Refuter(const Problem& problem, const verify::Facts& facts,
-          int64_t budget_bytes, std::vector<OpId> windows);
+          int64_t budget_bytes, std::vector<OpId> windows, bool inside = false);
   ~Refuter();
 
   const std::vector<OpId>& windows() const { return windows_; }
+  bool inside() const { return inside_; }
+  // The columns of its program; more than there can be if it was not built.
+  int columns() const;
+  // Returns about how many ticks its relaxation takes, and with how many it is
+  // worth looking for the optimum.
+  int64_t RootTicks() const;
+  int64_t LeastTicks() const;
+  // Costs of a linear program and of an iteration in ticks, as measured.
+  static int64_t SolveTicks(int64_t rows) { return 1000 + 25 * rows; }
+  static int64_t IterationTicks(int64_t rows) { return 500 + rows / 2; }
   // Tries to prove that every schedule adds at least `added_ns`. With
   // `to_optimum` it continues when it finds something cheaper, until nothing
   // is: the proven time is then the optimum of the program, with its solution.
@@ -68,6 +86,7 @@ class Refuter {
  private:
   const Problem& problem_;
   const std::vector<OpId> windows_;
+  const bool inside_;
   const std::unique_ptr<ProgramTree> tree_;
 };
 

@@ -5,7 +5,7 @@
 #include <bit>
 #include <cmath>
 
-#include "planner/bounds/mip.h"
+#include "planner/bounds/lp.h"
 #include "planner/bounds/window_bound.h"
 
 namespace reprise::planner {
@@ -16,6 +16,7 @@ constexpr int kNestSource = 0, kNestSink = 1;
 constexpr int kNestSumBits = 59;
 constexpr int kMostNestShift = 40;
 constexpr int kMostCuts = 40;
+constexpr int kMostIterations = 10'000;  // of the simplex, between two cuts
 // A price rises at most to this many times the first.
 constexpr double kMostRise = 8;
 // Enough if the planes leave less than this part of the bound to be proven.
@@ -164,15 +165,15 @@ NestedWindows::Proof NestedWindows::Solve(
     return best_;
   }
   const int64_t begin = ticks();
-  const double byte_scale = MipScale(total_bytes_);
-  const double cost_scale = MipScale(total_cost_) * (1 << kMipCostBits);
+  const double byte_scale = LpScale(total_bytes_);
+  const double cost_scale = LpScale(total_cost_) * (1 << kLpCostBits);
   const double most = kMostRise * ns_per_byte * cost_scale / byte_scale;
   std::vector<double> prices(windows_.size(), ns_per_byte);
   // max z: z <= cost + sum price * over, for every plane.
-  MipProgram planes;
-  const int32_t z = planes.AddColumn(-1, 0, kMipInfinity, /*whole=*/false);
+  LinearProgram planes;
+  const int32_t z = planes.AddColumn(-1, 0, kLpInfinity);
   for (size_t k = 0; k < windows_.size(); ++k) {
-    planes.AddColumn(0, 0, most, /*whole=*/false);
+    planes.AddColumn(0, 0, most);
   }
   for (int cut = 0; cut < kMostCuts && ticks() - begin < most_ticks; ++cut) {
     const std::optional<Plane> plane = Cut(prices);
@@ -182,9 +183,10 @@ NestedWindows::Proof NestedWindows::Solve(
       planes.AddEntry(static_cast<int32_t>(k) + 1,
                       -plane->over_bytes[k] * byte_scale);
     }
-    planes.CloseRow(-kMipInfinity, plane->cost_ns * cost_scale);
-    const MipAnswer answer = SolveLp(planes, should_stop);
-    if (answer.stopped() || !answer.has_solution) break;
+    planes.CloseRow(-kLpInfinity, plane->cost_ns * cost_scale);
+    const LpSeries::Answer answer =
+        LpSeries(planes, should_stop).Solve(kMostIterations);
+    if (answer.outcome != LpOutcome::kOptimal) break;
     const double left =
         answer.solution[z] / cost_scale - static_cast<double>(best_.added_ns);
     if (left <= static_cast<double>(best_.added_ns) * kEnough) break;

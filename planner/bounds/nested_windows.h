@@ -16,7 +16,7 @@
 // is a lower bound, as for one window, and never below that of any one of them.
 // It counts an op once that runs again several times, and so needs no program:
 // where memory is short at two far places, as in the backward of a U-Net, it
-// proves most of what a program of both windows does (many_windows.h), in steps
+// proves most of what a program of both windows does (certify_tree.h), in steps
 // too long for one.
 //
 // The best prices are found by cutting planes (Kelley 1960): every cut bounds
@@ -47,7 +47,7 @@ class NestedWindows {
     int shift = 0;
   };
   // Changes the prices, at first `ns_per_byte` for all, until others would prove
-  // little more. In builds without a MIP solver, that is the only one.
+  // little more. In builds without Clp, that is the only one.
   Proof Solve(int64_t budget_bytes, double ns_per_byte, int64_t most_ticks,
               const std::function<bool()>& should_stop);
 

@@ -99,8 +99,8 @@ ProgramTree::ProgramTree(const verify::Facts& facts, int64_t budget_bytes,
   for (const Storage& storage : facts.graph->storages) {
     largest = std::max(largest, storage.bytes);
   }
-  base_scale_ = MipScale(base_ns) * (1 << kMipCostBits);
-  byte_scale_ = MipScale(largest);
+  base_scale_ = LpScale(base_ns) * (1 << kLpCostBits);
+  byte_scale_ = LpScale(largest);
   shift_ = std::clamp(kTimeBits - static_cast<int>(std::bit_width(
                                       static_cast<uint64_t>(base_ns))),
                       0, kMostShift);
@@ -111,17 +111,19 @@ ProgramTree::ProgramTree(const verify::Facts& facts, int64_t budget_bytes,
 
 bool ProgramTree::Grow(int64_t added_ns, bool to_optimum,
                        const CertifyLimits& limits) {
-  added_ns_ = added_ns;
+  claimed_ns_ = added_ns;
   iterations_ = solves_ = 0;
-  if (!program_ && !MakeRows(limits)) return false;
+  if (!Prepare() || (!has_rows_ && !MakeRows(limits))) return false;
+  has_rows_ = true;
   // An integral solution that costs less may violate rows inside segments that
   // no relaxation violated before. With these rows added, it is no longer a
-  // solution.
+  // solution; what was proven without them stays true.
+  bool grown = false;
   for (int round = 0; round < kMostTrees; ++round) {
-    if (GrowTree(to_optimum, limits)) return true;
+    grown = GrowTree(added_ns, to_optimum, limits) || grown;
     if (solution_.empty() || AddViolated(solution_) == 0 || !Build()) break;
   }
-  return false;
+  return grown;
 }
 
 TreeProgram ProgramTree::Tree(bool to_optimum) const {
@@ -134,9 +136,10 @@ TreeProgram ProgramTree::Tree(bool to_optimum) const {
           .to_optimum = to_optimum};
 }
 
-bool ProgramTree::GrowTree(bool to_optimum, const CertifyLimits& limits) {
+bool ProgramTree::GrowTree(int64_t added_ns, bool to_optimum,
+                           const CertifyLimits& limits) {
   const TreeProgram tree = Tree(to_optimum);
-  TreeParts parts(added_ns_, iterations_, limits);
+  TreeParts parts(added_ns, iterations_, limits);
   auto root = std::make_unique<TreePart>(verify::Domain(*program_));
   root->basis = basis_;
   root->gain = gain_;
@@ -156,35 +159,39 @@ bool ProgramTree::GrowTree(bool to_optimum, const CertifyLimits& limits) {
   } else {
     mine();
   }
-  const bool fell = parts.added_ns() < added_ns_;
-  added_ns_ = parts.added_ns();
   iterations_ = parts.iterations();
   solves_ += parts.solves();
-  root_ns_ = parts.root_ns();
-  root_ = parts.root();
+  root_ = {.added_ns = parts.root_ns(),
+           .tree = {parts.root()},
+           .inside_rows = inside_rows_};
   basis_ = parts.root_basis();
   gain_ = parts.gain();
   solution_ = parts.solution();
-  tree_ = parts.grown() ? parts.Assemble() : std::vector<Node>{};
-  if (fell) tree_ = Pruned(tree_);
-  return parts.grown();
-}
-
-std::vector<Node> ProgramTree::Pruned(const std::vector<Node>& tree) const {
-  return Pruning(*program_, tree, added_ns_).Copy();
+  claimed_ns_ = parts.added_ns();
+  if (!parts.grown()) return false;
+  proof_ = {.added_ns = parts.added_ns(),
+            .tree = parts.Assemble(),
+            .inside_rows = inside_rows_};
+  // A tree whose claim was lowered while it grew is reduced to what it claims
+  // now: a node that proves that much without its children becomes a leaf.
+  if (proof_.added_ns < added_ns) {
+    proof_.tree = Pruning(*program_, proof_.tree, proof_.added_ns).Copy();
+  }
+  return true;
 }
 
 bool ProgramTree::Build() {
   StatusOr<Program> built = Program::Build(
       facts_, budget_bytes_, source_.windows, source_.inside, inside_rows_);
   if (!built.ok()) return false;
+  program_.reset();
+  if (built->column_count() > kMostTreeColumns) return false;
   program_.emplace(*std::move(built));
-  if (program_->column_count() > kMostTreeColumns) return false;
   program_lp_ = {};
   basis_.clear();
   for (int32_t j = 0; j < program_->column_count(); ++j) {
     program_lp_.AddColumn(
-        static_cast<double>(program_->CostNs(j)) * base_scale_, 0, 1, false);
+        static_cast<double>(program_->CostNs(j)) * base_scale_, 0, 1);
   }
   for (int32_t i = 0; i < program_->row_count(); ++i) {
     const double scale = program_->InBytes(i) ? byte_scale_ : 1;
@@ -193,20 +200,19 @@ bool ProgramTree::Build() {
                            static_cast<double>(entry.value) * scale);
     }
     program_lp_.CloseRow(static_cast<double>(program_->Least(i)) * scale,
-                         kMipInfinity);
+                         kLpInfinity);
   }
   return true;
 }
 
 bool ProgramTree::MakeRows(const CertifyLimits& limits) {
-  if (!Build()) return false;
   if (!source_.inside) return true;
   for (int round = 0; round < kMostRowRounds; ++round) {
     LpSeries series(program_lp_, limits.should_stop);
     const LpSeries::Answer answer = series.Solve(static_cast<int>(
         std::clamp<int64_t>(limits.most_iterations - iterations_, 0, kMany)));
     iterations_ += series.iterations();
-    if (answer.outcome != MipOutcome::kOptimal) break;
+    if (answer.outcome != LpOutcome::kOptimal) break;
     if (AddViolated(answer.solution) == 0) break;
     if (!Build()) return false;
   }

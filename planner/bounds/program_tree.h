@@ -23,6 +23,9 @@ class ProgramTree {
   ProgramTree(const verify::Facts& facts, int64_t budget_bytes,
               const ProofSource& source);
 
+  // Builds the program, without rows inside segments. Returns false if that
+  // fails or the program is too large.
+  bool Prepare() { return program_ || Build(); }
   // Grows a tree to prove that every schedule adds at least `added_ns`
   // (Program::kNothing: that nothing fits). Returns false if that could not be
   // proven within the limits.
@@ -37,34 +40,26 @@ class ProgramTree {
   // A solution that satisfies all rows and adds less than claimed; empty: none
   // was found.
   const std::vector<double>& solution() const { return solution_; }
-  // What the completed tree proves.
-  int64_t added_ns() const { return added_ns_; }
-  // What the root alone proves.
-  int64_t root_ns() const { return root_ns_; }
-  const verify::Node& root() const { return root_; }
-  const std::vector<verify::InsideRow>& inside_rows() const {
-    return inside_rows_;
-  }
-  // Returns the last tree, and gives it up.
-  std::vector<verify::Node> TakeTree() { return std::move(tree_); }
+  // The claim; less where cheaper solutions have lowered it.
+  int64_t claimed_ns() const { return claimed_ns_; }
+  // What the completed tree proves, and what the root alone proves.
+  const TreeProof& proof() const { return proof_; }
+  const TreeProof& root() const { return root_; }
 
  private:
-  // Grows one tree over the current rows. Returns whether it was completed.
-  bool GrowTree(bool to_optimum, const CertifyLimits& limits);
+  // Grows one tree over the current rows. Returns whether it was completed; else
+  // the last tree that was stays.
+  bool GrowTree(int64_t added_ns, bool to_optimum, const CertifyLimits& limits);
   // Rebuilds program and relaxation from the current rows. Returns false if
   // that fails or the program is too large.
   bool Build();
-  // Builds the program, with the rows inside segments that its relaxations
-  // violate.
+  // Adds the rows inside segments that relaxations violate. Returns false if
+  // the program is too large.
   bool MakeRows(const CertifyLimits& limits);
   // Adds the rows inside segments that a solution violates; returns how many.
   size_t AddViolated(const std::vector<double>& solution);
   // Returns what growers need to know about the program.
   TreeProgram Tree(bool to_optimum) const;
-  // Returns a tree whose claim was lowered while it grew, reduced to what it
-  // now claims: a node that proves that much without its children becomes a
-  // leaf.
-  std::vector<verify::Node> Pruned(const std::vector<verify::Node>& tree) const;
 
   const verify::Facts& facts_;
   const int64_t budget_bytes_;
@@ -72,16 +67,15 @@ class ProgramTree {
   double base_scale_ = 1, byte_scale_ = 1;
   int shift_ = 0, byte_shift_ = 0;
   std::vector<verify::InsideRow> inside_rows_;
+  bool has_rows_ = false;
   std::optional<verify::Program> program_;
-  MipProgram program_lp_;
+  LinearProgram program_lp_;
   // From the root of the last tree, to start the next one.
   std::vector<uint8_t> basis_;
   std::map<int32_t, double> gain_;
-  std::vector<verify::Node> tree_;
-  int64_t added_ns_ = 0;
-  verify::Node root_;
+  TreeProof proof_, root_;
+  int64_t claimed_ns_ = 0;
   std::vector<double> solution_;
-  int64_t root_ns_ = 0;
   int64_t solves_ = 0;
   int64_t iterations_ = 0;
 };

@@ -83,8 +83,8 @@ bool TreeGrower::GrowFrom(int depth) {
   if (!parts_.CountNode() || parts_.IterationsLeft() == 0) return false;
   if (parts_.IsSomebodyIdle()) CutOff();
   const LpSeries::Answer answer = Solve(parts_.IterationsLeft());
-  if (answer.outcome == MipOutcome::kStopped) return false;
-  if (answer.outcome == MipOutcome::kInfeasibleProven) {
+  if (answer.outcome == LpOutcome::kStopped) return false;
+  if (answer.outcome == LpOutcome::kInfeasible) {
     for (const int sign : {1, -1}) {
       const Node leaf = LeafOf(answer, true, sign);
       if (Proven(leaf) >= parts_.added_ns()) return AddLeaf(leaf);
@@ -98,6 +98,7 @@ bool TreeGrower::GrowFrom(int depth) {
   }
   const int64_t claimed = parts_.added_ns();
   if (proven >= claimed) return AddLeaf(node);
+  if (parts_.root_only()) return false;
   // Fix the columns that this relaxation's multipliers leave no choice for.
   const size_t before = domain_->fixed().size();
   node.narrows = true;
@@ -214,7 +215,7 @@ int32_t TreeGrower::Choose(const LpSeries::Answer& answer) {
     if (parts_.over() || part_->dropped) return j;  // whatever it is
     const auto [gain, fresh] = part_->gain.try_emplace(j, 0);
     if (fresh) {
-      constexpr double kMostGain = 1 << kMipCostBits;
+      constexpr double kMostGain = 1 << kLpCostBits;
       double gains[2];
       for (const uint8_t value : {0, 1}) {
         series_->SetBounds(j, value, value);

@@ -30,7 +30,7 @@ namespace reprise::planner {
 // The program that the tree is for.
 struct TreeProgram {
   const verify::Program& program;
-  const MipProgram& relaxation;
+  const LinearProgram& relaxation;
   double base_scale = 1, byte_scale = 1;  // scale of its costs and bytes
   int shift = 0, byte_shift = 0;          // scale of certificates' multipliers
   // Continue when something cheaper is found, until nothing is.
@@ -80,6 +80,7 @@ class TreeParts {
   // True if the whole tree was grown.
   bool grown() const { return over_ && !failed_; }
 
+  bool root_only() const { return limits_.root_only; }
   // Counts a node; returns false if the tree may not have more.
   bool CountNode() { return ++nodes_ <= limits_.most_leaves; }
   // Counts the multipliers of a node; returns false if a certificate may not

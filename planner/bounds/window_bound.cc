@@ -143,7 +143,7 @@ MaxFlow WindowBound::BuildNetwork() {
       flow.AddArc(value_node(i), kSink, MaxFlow::kInfinite);
     }
   }
-  fix_.assign(values_.size(), Fix::kFree);
+  is_saved_.assign(values_.size(), 0);
   SetPriced({});
   flow.Build();
   build_ticks_ += static_cast<int64_t>(makers_.size() + values_.size());
@@ -155,7 +155,7 @@ bool WindowBound::IsSavedByCut(size_t value) const {
          !flow_.OnSourceSide(2 + static_cast<int>(makers_.size() + value));
 }
 
-// Bytes of values fixed as saved are already subtracted from the room.
+// Bytes of values that are always saved are already subtracted from the room.
 WindowBound::Line WindowBound::ReadLine() const {
   Line line;
   for (size_t i = 0; i < makers_.size(); ++i) {
@@ -164,7 +164,7 @@ WindowBound::Line WindowBound::ReadLine() const {
     }
   }
   for (size_t i = 0; i < values_.size(); ++i) {
-    if (fix_[i] == Fix::kFree && IsSavedByCut(i)) {
+    if (is_saved_[i] == 0 && IsSavedByCut(i)) {
       line.bytes += problem_.BytesOf(values_[i]);
       line.priced += priced_[i];
     }
@@ -183,7 +183,7 @@ KeepSet WindowBound::ReadCut() const {
     }
   }
   for (size_t i = 0; i < values_.size(); ++i) {
-    if (fix_[i] == Fix::kSaved || IsSavedByCut(i)) {
+    if (is_saved_[i] != 0 || IsSavedByCut(i)) {
       cut.saved.push_back(values_[i]);
     }
   }
@@ -199,7 +199,7 @@ int WindowBound::ByteShift() const {
   return std::min(0, kSumBits - BitsOf(total_priced_));
 }
 
-int64_t WindowBound::SolveFlow(Price price, bool timed) {
+int64_t WindowBound::SolveFlow(BytePrice price, bool timed) {
   for (size_t i = 0; i < makers_.size(); ++i) {
     if (!RunsAgain(i)) continue;
     const int64_t ns = timed ? problem_.rules.rerun_ns[makers_[i]] : 0;
@@ -207,14 +207,13 @@ int64_t WindowBound::SolveFlow(Price price, bool timed) {
   }
   for (size_t i = 0; i < values_.size(); ++i) {
     const int64_t bytes = Shifted(priced_[i], ByteShift());
-    flow_.SetCapacity(save_arc_[i], fix_[i] == Fix::kFree ? price.price * bytes
-                                    : fix_[i] == Fix::kSaved ? 0
-                                                             : kForbidden);
+    flow_.SetCapacity(save_arc_[i],
+                      is_saved_[i] != 0 ? 0 : price.price * bytes);
   }
   return flow_.Solve(kSource, kSink);
 }
 
-WindowBound::Line WindowBound::Cut(Price price, int64_t room) {
+WindowBound::Line WindowBound::Cut(BytePrice price, int64_t room) {
   const int64_t cut = SolveFlow(price, /*timed=*/true);
   const int byte_shift = ByteShift();
 
@@ -239,8 +238,8 @@ WindowBound::Line WindowBound::Cut(Price price, int64_t room) {
 
 // Returns the price at which both lines are equal, at the finest scale for
 // which all sums stay in range.
-WindowBound::Price WindowBound::PriceBetween(const Line& cheap,
-                                             const Line& small) const {
+BytePrice WindowBound::PriceBetween(const Line& cheap,
+                                    const Line& small) const {
   const int64_t cost = small.cost_ns - cheap.cost_ns;
   const int64_t bytes = std::max<int64_t>(1, cheap.priced - small.priced);
   const int byte_bits = std::min(kSumBits, BitsOf(total_priced_));
@@ -260,29 +259,30 @@ WindowBound::Price WindowBound::PriceBetween(const Line& cheap,
 int64_t WindowBound::Room(int64_t budget_bytes) const {
   int64_t room = budget_bytes - fixed_bytes_;
   for (size_t i = 0; i < values_.size(); ++i) {
-    if (fix_[i] == Fix::kSaved) room -= problem_.BytesOf(values_[i]);
+    if (is_saved_[i] != 0) room -= problem_.BytesOf(values_[i]);
   }
   return room;
 }
 
-// Returns the best bound of the problem under the current fixes, over all
-// prices.
-WindowBound::Relaxed WindowBound::Relax(int64_t budget_bytes) {
-  Relaxed result;
-  const int64_t room = Room(budget_bytes);
-  if (room < 0 || LeastSavedBytes() > room) return result;
-  result.possible = true;
+WindowResult WindowBound::Relax(int64_t budget_bytes) {
+  WindowResult result;
+  const int64_t room = Room(budget_bytes), least = LeastSavedBytes();
+  result.room_bytes = room;
+  result.least_budget_bytes = fixed_bytes_ + least;
+  result.impossible = room < 0 || least > room;
+  if (result.impossible) return result;
   best_added_ = 0;
   best_price_ = {};
-  std::vector<uint8_t> saved_by_cheap(values_.size(), 0);
-  std::vector<uint8_t> saved_by_small(values_.size(), 0);
-  const auto remember = [&](std::vector<uint8_t>& saved) {
-    for (size_t i = 0; i < values_.size(); ++i) saved[i] = IsSavedByCut(i);
-  };
   const auto fits = [&] {
-    remember(saved_by_small);
-    result.fits = true;
+    result.has_keep_set = true;
     result.keep_set = ReadCut();
+  };
+  bool is_over = false;
+  const auto prove = [&] {
+    result.added_ns = best_added_;
+    result.price = best_price_;
+    result.has_rich_set = result.has_keep_set && is_over;
+    return result;
   };
 
   // The cheap end: a price so low that bytes hardly matter.
@@ -290,15 +290,11 @@ WindowBound::Relaxed WindowBound::Relax(int64_t budget_bytes) {
   Cut({.price = 0, .shift = finest}, room);
   Line cheap = Cut({.price = 1, .shift = finest}, room);
   if (cheap.bytes <= room) {
-    remember(saved_by_cheap);
     fits();
-    result.added_ns = best_added_;
-    result.price = best_price_;
-    return result;
+    return prove();
   }
   const auto exceeds = [&] {
-    remember(saved_by_cheap);
-    result.is_over = true;
+    is_over = true;
     result.rich_set = ReadCut();
   };
   exceeds();
@@ -307,7 +303,6 @@ WindowBound::Relaxed WindowBound::Relax(int64_t budget_bytes) {
       Cut(PriceBetween(cheap, {.cost_ns = cheap.cost_ns + total_cost_ / 2 + 1,
                                .priced = cheap.priced - 1}),
           room);
-  remember(saved_by_small);
   if (small.bytes <= room) fits();
   for (int cuts = 0; cuts < kMaxCuts; ++cuts) {
     if (small.cost_ns <= cheap.cost_ns || small.priced >= cheap.priced) break;
@@ -323,19 +318,7 @@ WindowBound::Relaxed WindowBound::Relax(int64_t budget_bytes) {
       exceeds();
     }
   }
-  result.added_ns = best_added_;
-  result.price = best_price_;
-  // Branch on the largest value about which the two ends disagree.
-  for (size_t i = 0; i < values_.size(); ++i) {
-    if (fix_[i] != Fix::kFree || saved_by_cheap[i] == saved_by_small[i]) {
-      continue;
-    }
-    if (result.branch < 0 || problem_.BytesOf(values_[i]) >
-                                 problem_.BytesOf(values_[result.branch])) {
-      result.branch = static_cast<int32_t>(i);
-    }
-  }
-  return result;
+  return prove();
 }
 
 void WindowBound::SetPriced(const std::vector<int64_t>& priced) {
@@ -352,93 +335,12 @@ WindowResult WindowBound::SolveSaving(int64_t budget_bytes,
                                       const std::vector<ValueId>& saved,
                                       const std::vector<int64_t>& priced) {
   SetPriced(priced);
-  std::fill(fix_.begin(), fix_.end(), Fix::kFree);
+  is_saved_.assign(values_.size(), 0);
   for (const ValueId v : saved) {
-    if (value_node_[v] >= 0) fix_[value_node_[v]] = Fix::kSaved;
+    if (value_node_[v] >= 0) is_saved_[value_node_[v]] = 1;
   }
-  WindowResult result = SolveFixed(budget_bytes);
+  WindowResult result = Relax(budget_bytes);
   SetPriced({});
-  return result;
-}
-
-WindowResult WindowBound::SolveFixed(int64_t budget_bytes) {
-  WindowResult result;
-  result.least_budget_bytes = fixed_bytes_ + LeastSavedBytes();
-  result.room_bytes = Room(budget_bytes);
-  Relaxed relaxed = Relax(budget_bytes);
-  result.impossible = !relaxed.possible;
-  result.added_ns = relaxed.added_ns;
-  result.has_keep_set = relaxed.fits;
-  result.keep_set = std::move(relaxed.keep_set);
-  result.has_rich_set = relaxed.fits && relaxed.is_over;
-  result.rich_set = std::move(relaxed.rich_set);
-  return result;
-}
-
-WindowLeaf WindowBound::Leaf(int64_t budget_bytes, const Fixes& fixes) {
-  std::fill(fix_.begin(), fix_.end(), Fix::kFree);
-  for (const auto& [v, saved] : fixes) {
-    if (value_node_[v] >= 0) {
-      fix_[value_node_[v]] = saved ? Fix::kSaved : Fix::kNotSaved;
-    }
-  }
-  const Relaxed relaxed = Relax(budget_bytes);
-  return {.impossible = !relaxed.possible,
-          .added_ns = relaxed.added_ns,
-          .price = relaxed.price.price,
-          .shift = relaxed.price.shift,
-          .branch = relaxed.branch < 0 ? kNoValue : values_[relaxed.branch]};
-}
-
-WindowResult WindowBound::SolveExactly(int64_t budget_bytes, int64_t enough_ns,
-                                       int64_t most_ticks) {
-  const int64_t begin = ticks();
-  struct Node {
-    int64_t added_ns;  // proven for everything below it
-    std::vector<std::pair<int32_t, Fix>> fixes;
-  };
-  const auto later = [](const Node& a, const Node& b) {
-    if (a.added_ns != b.added_ns) return a.added_ns > b.added_ns;
-    return a.fixes.size() < b.fixes.size();
-  };
-  WindowResult result = Solve(budget_bytes);
-  if (result.impossible) return result;
-  // `best` is the cost of the cheapest known solution, `closed` what is proven
-  // for nodes that cannot be split further.
-  int64_t best = result.has_keep_set ? result.keep_set.cost_ns : kForbidden;
-  int64_t closed = kForbidden;
-  std::vector<Node> open = {{result.added_ns, {}}};
-  while (!open.empty() && open.front().added_ns < std::min(best, enough_ns) &&
-         ticks() - begin <= most_ticks) {
-    std::pop_heap(open.begin(), open.end(), later);
-    const Node node = std::move(open.back());
-    open.pop_back();
-    std::fill(fix_.begin(), fix_.end(), Fix::kFree);
-    for (const auto& [value, fix] : node.fixes) fix_[value] = fix;
-    Relaxed relaxed = Relax(budget_bytes);
-    if (!relaxed.possible) continue;
-    if (relaxed.fits && relaxed.keep_set.cost_ns < best) {
-      best = relaxed.keep_set.cost_ns;
-      result.has_keep_set = true;
-      result.keep_set = std::move(relaxed.keep_set);
-    }
-    const int64_t added = std::max(node.added_ns, relaxed.added_ns);
-    if (added >= best) continue;
-    if (relaxed.branch < 0) {
-      closed = std::min(closed, added);
-      continue;
-    }
-    for (const Fix fix : {Fix::kSaved, Fix::kNotSaved}) {
-      Node child{added, node.fixes};
-      child.fixes.emplace_back(relaxed.branch, fix);
-      open.push_back(std::move(child));
-      std::push_heap(open.begin(), open.end(), later);
-    }
-  }
-  int64_t proven = std::min(best, closed);
-  if (!open.empty()) proven = std::min(proven, open.front().added_ns);
-  if (proven >= kForbidden) proven = 0;
-  result.added_ns = std::max(result.added_ns, proven);
   return result;
 }
 

@@ -28,21 +28,16 @@
 // budgets impossible. See Lawler's parametric cuts and the "joint graph
 // min-cut" of PyTorch's partitioner, which is one such cut without the price.
 //
-// The price leaves a gap if bytes do not divide well. `SolveExactly` closes it
-// by branch and bound on "v is saved": a fixed value is either saved, taking
-// its bytes of the room, or recomputed, and each node is bounded by the same
-// cuts.
+// The price leaves a gap if bytes do not divide well: programs of one window or
+// several close it (verify/program.h).
 //
-// Every answer survives an interruption: a bound is the best over cuts at
-// prices that were solved completely, and branch and bound takes the worst over
-// what it has not explored, so fewer cuts and nodes prove less, never more.
-// Nothing here calls should_stop.
+// A bound is the best over cuts at prices that were solved completely, so fewer
+// cuts prove less, never more. Nothing here calls should_stop.
 //
 // One Build is O(past); one Solve is about ten max-flows.
 #pragma once
 
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include "planner/bounds/max_flow.h"
@@ -81,12 +76,20 @@ KeepSet MakeKeepSet(const Problem& problem, OpId at, const Saves& saves,
 // schedule.
 std::vector<uint8_t> ForcedAt(const Problem& problem, OpId at);
 
+// A byte costs price / 2^shift ns.
+struct BytePrice {
+  int64_t price = 0;
+  int shift = 0;
+};
+
 struct WindowResult {
   bool impossible = false;
   // No smaller budget is possible, at any cost of time.
   int64_t least_budget_bytes = 0;
-  // Proven: every schedule within the budget adds at least this much time.
+  // Proven: every schedule within the budget adds at least this much time; and
+  // the price that proves it.
   int64_t added_ns = 0;
+  BytePrice price;
   // The cheapest cut found that fits the room, if any does.
   bool has_keep_set = false;
   KeepSet keep_set;
@@ -106,24 +109,9 @@ inline double PriceOf(const WindowResult& window) {
                              window.keep_set.saved_bytes);
 }
 
-// What the cuts prove under some fixes, with the price that proves it.
-struct WindowLeaf {
-  bool impossible = false;
-  int64_t added_ns = 0;
-  // Price of a byte: price / 2^shift ns.
-  int64_t price = 0;
-  int shift = 0;
-  ValueId branch = kNoValue;  // branch on this next; kNoValue: nothing left
-};
-
 class WindowBound {
  public:
   WindowBound(const Problem& problem, OpId at);
-
-  // For each value: present while `at` runs (true), or recomputed (false).
-  using Fixes = std::vector<std::pair<ValueId, bool>>;
-  // Returns what the cuts prove about a budget if these values are fixed.
-  WindowLeaf Leaf(int64_t budget_bytes, const Fixes& fixes);
 
   // Returns the bound for a budget, and the cuts around its room.
   WindowResult Solve(int64_t budget_bytes) {
@@ -138,11 +126,6 @@ class WindowBound {
                            const std::vector<ValueId>& saved,
                            const std::vector<int64_t>& priced = {});
 
-  // Returns the window's optimum, or what was proven when the ticks ran out or
-  // `enough_ns` of added time was reached.
-  WindowResult SolveExactly(int64_t budget_bytes, int64_t enough_ns,
-                            int64_t most_ticks);
-
   // Values that are present while `at` runs in every schedule.
   const std::vector<ValueId>& forced() const { return forced_; }
   // Arcs scanned so far.
@@ -154,23 +137,6 @@ class WindowBound {
     int64_t bytes = 0;
     int64_t priced = 0;
     friend bool operator==(const Line&, const Line&) = default;
-  };
-  enum class Fix : uint8_t { kFree, kSaved, kNotSaved };
-  // A price per byte, L = price / 2^shift.
-  struct Price {
-    int64_t price = 0;
-    int shift = 0;
-  };
-  // What the cuts say about one node of branch and bound.
-  struct Relaxed {
-    bool possible = false;
-    int64_t added_ns = 0;  // proven
-    bool fits = false;     // keep_set fits the room
-    KeepSet keep_set;
-    bool is_over = false;  // rich_set exceeds the room
-    KeepSet rich_set;
-    int32_t branch = -1;  // value to branch on; -1: nothing left
-    Price price;          // the one that proved added_ns
   };
 
   // Finds which values later ops need, and which of them are always present.
@@ -188,27 +154,24 @@ class WindowBound {
   }
   // Bytes are rounded down if their sum is enormous: the proof stays valid.
   int ByteShift() const;
-  // Returns what a cut may save besides what is forced or fixed.
+  // Returns what a cut may save besides what is forced or always saved.
   int64_t Room(int64_t budget_bytes) const;
   // Solves at a price, with the times of the makers or with none.
-  int64_t SolveFlow(Price price, bool timed);
+  int64_t SolveFlow(BytePrice price, bool timed);
   // Returns a lower bound of the bytes that must be saved, at any cost of time.
   int64_t LeastSavedBytes();
   // Solves at a price; raises best_added_ by its bound.
-  Line Cut(Price price, int64_t room);
+  Line Cut(BytePrice price, int64_t room);
   // Returns the price at which both lines are equal.
-  Price PriceBetween(const Line& cheap, const Line& small) const;
+  BytePrice PriceBetween(const Line& cheap, const Line& small) const;
   // Returns the current cut as a keep-set.
   KeepSet ReadCut() const;
   // Returns cost and saved bytes of the current cut.
   Line ReadLine() const;
   // Returns whether the current cut saves this entry of values_.
   bool IsSavedByCut(size_t value) const;
-  // Returns the best bound under the current fixes, over all prices, and the
-  // cuts around the room.
-  Relaxed Relax(int64_t budget_bytes);
-  // Solve, under the current fixes.
-  WindowResult SolveFixed(int64_t budget_bytes);
+  // Returns the best bound over all prices, and the cuts around the room.
+  WindowResult Relax(int64_t budget_bytes);
 
   const Problem& problem_;
   const OpId at_;
@@ -225,12 +188,12 @@ class WindowBound {
   std::vector<int32_t> op_node_;     // by op: index in makers_ or -1
   std::vector<int32_t> value_node_;  // by value: index in values_ or -1
   std::vector<int> cost_arc_, save_arc_;
-  std::vector<Fix> fix_;         // parallel to values_
-  std::vector<int64_t> priced_;  // the same: what a price is paid for
+  std::vector<uint8_t> is_saved_;  // parallel to values_: always
+  std::vector<int64_t> priced_;    // the same: what a price is paid for
   int64_t total_cost_ = 0, total_priced_ = 0;
   int64_t build_ticks_ = 0;
   int64_t best_added_ = 0;
-  Price best_price_;
+  BytePrice best_price_;
   MaxFlow flow_;
 };
 

@@ -68,7 +68,7 @@ struct Request {
 };
 
 // Returns whether a bound proves that a plan with this added time is optimal:
-// they are equal, up to the tolerance of a MIP solver (2 in a million of the
+// they are equal, up to the tolerance of the search (2 in a million of the
 // added time, and one in 10^8 of the base time). Exact for times below 500,000
 // ns.
 bool IsProven(int64_t base_time_ns, int64_t added_ns, int64_t bound_ns);
@@ -76,7 +76,7 @@ bool IsProven(int64_t base_time_ns, int64_t added_ns, int64_t bound_ns);
 // What supports a bound or a refusal.
 enum class BoundProof : uint8_t {
   kNone,     // nothing but trivial claims
-  kSolver,   // the search and, if it used CBC, CBC
+  kSolver,   // the search alone
   kChecked,  // the verifier accepted a certificate (planner/verify)
 };
 

@@ -27,7 +27,7 @@
 #include <vector>
 
 #include "planner/bounds/certificate.h"
-#include "planner/bounds/mip.h"
+#include "planner/bounds/lp.h"
 #include "planner/construct/block_plan.h"
 #include "planner/model/effort.h"
 #include "planner/model/passes.h"
@@ -131,12 +131,11 @@ class Search {
     const bool reached = Best() != nullptr && Best()->time_ns <= GoodEnough();
     return reached ? problem_.base.time_ns + BoundNs() : GoodEnough();
   }
-  // Returns whether the best plan is proven optimal, up to the tolerance of a
-  // MIP.
+  // Returns whether the best plan is proven optimal, up to a tolerance (plan.h).
   bool Proven() const {
     return Best() != nullptr && IsProven(problem_, BestAdded(), BoundNs());
   }
-  // Returns whether the best plan is more than 2 % of the step above the bound,
+  // Returns whether the best plan is more than 0.5 % of the step above the bound,
   // in a step small enough to search on.
   bool IsFar() const;
   // Returns whether the target is reached, or the effort is over.
@@ -192,8 +191,6 @@ class Search {
   bool IsOddRoundAndTight() const { return IsOddRound() && IsTightAndSmall(); }
   bool IsOddRound() const { return IsOpen() && round_ % 2 == 1; }
   bool IsAlmostDone() const { return !HasNone() && !Proven() && HasFewOps(); }
-  bool IsOpenAlone() const { return IsOpen() && !MipAvailable(); }
-  bool IsOddRoundAlone() const { return IsOddRound() && !MipAvailable(); }
 
   // ---- First schedules
 
@@ -245,11 +242,8 @@ class Search {
 
   // ---- Bounds
 
-  // Solves single windows exactly: a better bound, and a keep-set to start
-  // from.
-  void Sharpen(int64_t ticks);
-  // Solves several windows together: a still better bound, and schedules that
-  // fit at all of them.
+  // Solves several windows together: a better bound, and schedules that fit at
+  // all of them.
   void Combine(int64_t ticks);
   // The same for long steps, of windows far apart, by minimum cuts alone.
   void Nest(int64_t ticks) {

@@ -7,12 +7,6 @@
 #include "planner/search/search.h"
 
 namespace reprise::planner {
-void Search::Sharpen(int64_t ticks) {
-  const int64_t enough = Best() == nullptr ? Score::kWorst : BestAdded();
-  const WindowResult window = certificate_.Sharpen(enough, ticks);
-  if (window.has_keep_set) StartFrom({window.keep_set}, "exact-cut");
-}
-
 void Search::Combine(int64_t ticks) {
   certificate_.Combine(
       Best() == nullptr ? -1 : BestAdded(), ticks,

@@ -30,7 +30,7 @@ void Search::CertifyBaseOrder(int64_t ticks) {
   // more than that.
   const bool only_peaks =
       request_.part == Part::kImprove ||
-      (HasFewOps() && MipAvailable() && log_.Runs("base-windows") == 0);
+      (HasFewOps() && HasLpSolver() && log_.Runs("base-windows") == 0);
   const int64_t most = only_peaks ? 0 : kMostBaseTicks;
   CertifyBase(problem_, request_.budget_bytes, std::min(ticks, most),
               certificate_, effort_);

@@ -40,6 +40,7 @@ const Search::Pass Search::kFirst[] = {
     // For graphs without versions, a schedule from the end is found at once or
     // late.
     {"unwind", 1, &Search::HasNonePlain, &Search::UnwindFromMarks},
+    {"chains", 0, &Search::HasNone, &Search::AddChains, Part::kImprove},
     {"looking-back", 4, &Search::HasNone, &Search::LookBack, Part::kProve},
     // For graphs with versions, the main search finds tighter schedules, and
     // sooner, than for others.
@@ -52,11 +53,9 @@ const Search::Pass Search::kFirst[] = {
     {"base-windows", 8, &Search::IsSmall, &Search::CertifyBaseOrder,
      Part::kProve},
     {"chains", 0, &Search::IsOpen, &Search::AddChains, Part::kImprove},
-    {"many-windows", 16, &Search::IsOpen, &Search::Combine, Part::kProve},
+    {"many-windows", 16, &Search::IsSmall, &Search::Combine, Part::kProve},
     {"near-windows", 8, &Search::HasStarts, &Search::AnnealStarts},
     {"refute", 8, &Search::IsSmallWithPlan, &Search::Refute, Part::kProve},
-    {"exact-windows", 8, &Search::IsOpenAlone, &Search::Sharpen,
-     Part::kImprove},
     {"squeeze", 16, &Search::IsTightAndSmall, &Search::Squeeze},
 };
 
@@ -74,8 +73,6 @@ const Search::Pass Search::kRound[] = {
     {"refute", 24, &Search::IsSmallWithPlan, &Search::Refute, Part::kProve},
     {"nested-windows", 48, &Search::IsOddRoundAndLarge, &Search::Nest,
      Part::kProve},
-    {"exact-windows", 16, &Search::IsOddRoundAlone, &Search::Sharpen,
-     Part::kImprove},
     {"many-windows", 32, &Search::IsOddRound, &Search::Combine, Part::kProve},
 };
 
@@ -90,8 +87,6 @@ const Search::Pass Search::kLongRound[] = {
     {"annealing", 64, &Search::IsOpen, &Search::Anneal},
     {"nested-windows", 16, &Search::IsLargeWithPlan, &Search::Nest,
      Part::kProve},
-    {"exact-windows", 16, &Search::IsOddRoundAlone, &Search::Sharpen,
-     Part::kImprove},
     {"many-windows", 32, &Search::IsOddRound, &Search::Combine, Part::kProve},
 };
 
@@ -104,11 +99,9 @@ const Search::Pass Search::kFar[] = {
 // Run when the target gap is reached: a little more effort often closes the
 // gap.
 const Search::Pass Search::kLast[] = {
-    {"exact-windows", 4, &Search::IsAlmostDone, &Search::Sharpen},
     {"many-windows", 4, &Search::IsAlmostDone, &Search::Combine},
     {"near-windows", 2, &Search::HasStartsLeft, &Search::AnnealStarts},
     {"annealing", 11, &Search::IsAlmostDone, &Search::Anneal},
-    {"exact-windows", 4, &Search::IsAlmostDone, &Search::Sharpen},
     {"many-windows", 4, &Search::IsAlmostDone, &Search::Combine},
 };
 
@@ -139,10 +132,8 @@ std::vector<PassRule> Search::Rules() {
       {&Search::IsOddRound, "every second round"},
       {&Search::IsOddRoundAndTight,
        "every second round, if tight, at most 256 ops"},
-      {&Search::IsLoose, "more than 2 % above the bound"},
+      {&Search::IsLoose, "more than 0.5 % above the bound"},
       {&Search::IsAlmostDone, "not proven yet, at most 1500 ops"},
-      {&Search::IsOpenAlone, "the gap is above the target, without CBC"},
-      {&Search::IsOddRoundAlone, "every second round, without CBC"},
   };
   const std::pair<std::span<const Pass>, std::string_view> stages[] = {
       {kFirst, "first"},
@@ -183,7 +174,7 @@ bool Search::HasNearStarts() const {
 
 bool Search::IsFar() const {
   return problem_.op_count <= kMostFarOps && Best()->time_ns > GoodEnough() &&
-         BestAdded() - BoundNs() > problem_.base.time_ns / 50;
+         BestAdded() - BoundNs() > problem_.base.time_ns / 200;
 }
 
 PassLog::State Search::Now() const {

@@ -16,9 +16,8 @@
 //                while it runs
 //   kChain       refusal. at[0]: every way back from the op's inputs to the
 //                empty set needs this much somewhere (chain.h)
-//   kWindow      bound or refusal. at[0]: minimum cuts (window.h). A tree that
-//                branches on values: present while the op first runs, or
-//                recomputed later; each leaf has the price of a byte
+//   kWindow      bound or refusal. at[0]: minimum cuts (window.h). One leaf; it
+//                has the price of a byte
 //   kWindows     bound or refusal. at[]: a program of several windows
 //                (program.h). A tree that branches on its columns: 1 or 0; each
 //                leaf has a vector of row multipliers, and so has a narrowing
@@ -28,9 +27,9 @@
 //                (window.h), ascending. One leaf; its multipliers are the price
 //                of a byte by window
 //
-// A tree is a list of nodes in preorder: an inner node names what it branches
-// on; the node of "present" or 1 follows, then that of "recomputed" or 0. What
-// a narrowing node fixes applies to the one node that follows it.
+// A tree is a list of nodes in preorder: an inner node names the column that it
+// branches on; the node of 1 follows, then that of 0. What a narrowing node
+// fixes applies to the one node that follows it.
 #pragma once
 
 #include <cstdint>
@@ -74,7 +73,7 @@ struct Multiplier {
 };
 
 struct Node {
-  int32_t branch = -1;  // a value or a column; -1: a leaf, or narrows
+  int32_t branch = -1;  // a column; -1: a leaf, or narrows
   bool narrows = false;
   // Scale of the multipliers: those of (memory) and (inside) rows count
   // 2^-(shift + byte_shift) ns per byte, those of other rows 2^-shift ns.

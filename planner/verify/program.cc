@@ -2,8 +2,15 @@
 #include "planner/verify/program.h"
 
 #include <algorithm>
+#include <functional>
+#include <map>
 
 namespace reprise::verify {
+namespace {
+
+constexpr size_t kMostUnits = 8;
+
+}  // namespace
 
 StatusOr<Program> Program::Build(const Facts& facts, int64_t budget_bytes,
                                  std::span<const OpId> at, bool inside,
@@ -41,6 +48,9 @@ StatusOr<Program> Program::Build(const Facts& facts, int64_t budget_bytes,
       return InvalidArgument("a row inside a segment names no segment");
     }
     program.AddInsideRow(row.segment, row.op);
+  }
+  for (const Segment& segment : program.windows_) {
+    program.AddRoundedRows(segment);
   }
   return program;
 }
@@ -235,6 +245,25 @@ void Program::AddRows(int k) {
       if (segment.kept[v] >= 0) Add(segment.kept[v], -1);
     }
     Close(sure ? 0 : -1, false);
+  }
+}
+
+void Program::AddRoundedRows(const Segment& segment) {
+  if (segment.room < 0) return;
+  std::map<int64_t, int64_t> bytes_of;  // by size, of all values of that size
+  for (const Value v : segment.values) {
+    bytes_of[facts_->BytesOf(v)] += facts_->BytesOf(v);
+  }
+  std::vector<std::pair<int64_t, int64_t>> units;
+  for (const auto& [size, bytes] : bytes_of) units.emplace_back(bytes, size);
+  std::sort(units.begin(), units.end(), std::greater<>());
+  if (units.size() > kMostUnits) units.resize(kMostUnits);
+  for (const auto& [bytes, unit] : units) {
+    for (const Value v : segment.values) {
+      const int64_t rounded = facts_->BytesOf(v) / unit;
+      if (rounded > 0) Add(segment.kept[v], -rounded);
+    }
+    Close(-(segment.room / unit), false);
   }
 }
 

@@ -25,10 +25,34 @@
 //   (runs)     sum over k of R[k,o] <= max_runs - 1
 //   (stays)    P[k,v] >= S[k+1,v] - R[k,maker v]     v made by t_k or before
 //   (inside)   budget - static >= sum bytes P[k,.] + x * (what o touches)
+//   (rounded)  floor(room of t_k / g) >= sum floor(bytes / g) S
 //
 // (inside) rows are for one op o in one segment: x = 1 if o first runs in it,
 // otherwise x = R[k,o]; storages that o touches are not in the sum. A value
 // that is always present, or has no bytes, has no column: it counts as 1.
+//
+// Why each row is necessary. Segments are disjoint in time, so the objective
+// counts no run twice, and is at most the time a schedule adds. While t_k first
+// runs, what is present shares the budget with its outputs and workspace; a
+// generator's state is stored from the first run of its op to its last
+// (memory). The first use of u inside segment k finds a u that has been present
+// since t_k or was made inside the segment (first, again). What is present at
+// t_(k+1) was present at t_k or was made in between (carry). (future) says the
+// same about everything after t_k as one segment; it adds nothing for whole
+// columns, but without it fractional re-runs in different segments share one
+// saved fraction, and several windows prove less than one. A storage has one
+// version at a time (version). If v is present while t_(k+1) first runs and its
+// maker did not run again in segment k, it was present throughout: P = 1 only
+// then, and while o runs, all of those share the budget with what o touches
+// (inside). So a program that has no solution proves that no schedule fits. If S
+// is whole, the least R and A are whole: so trees branch on S first.
+//
+// (rounded) is (memory) divided by a unit g, with everything rounded down: it
+// holds since S is whole (Chvátal, Edmonds polytopes and a hierarchy of
+// combinatorial problems, 1973). The units of a window are up to eight sizes of
+// its values, those first whose values have most bytes together. Large tensors
+// of a network tend to be multiples of each other, so that the room is seldom
+// used to its last byte: these rows say by how much.
 //
 // Any vector of multipliers y >= 0 of the rows proves
 //
@@ -99,10 +123,12 @@ class Program {
                                       std::span<const uint8_t> low,
                                       std::span<const uint8_t> high) const;
 
-  // The value's column of S in segment k, and the op's column of R; negative:
-  // none. For certifiers that read them from a solution.
+  // The columns of S and P of a value, and of R and A of an op, in segment k;
+  // negative: none. For those who read them from a solution or a schedule.
   int32_t ColumnOfS(int k, Value v) const { return windows_[k].kept[v]; }
+  int32_t ColumnOfP(int k, Value v) const { return windows_[k].stays[v]; }
   int32_t ColumnOfR(int k, OpId o) const { return windows_[k].again[o]; }
+  int32_t ColumnOfA(int k, OpId o) const { return windows_[k].later[o]; }
   // Returns whether a solution violates the (inside) row of an op in segment k.
   bool ViolatesInside(int k, OpId o, const std::vector<double>& solution) const;
 
@@ -149,6 +175,8 @@ class Program {
   void AddRows(int k);
   // Adds the (runs) rows.
   void AddRunRows();
+  // Adds the (rounded) rows of a window.
+  void AddRoundedRows(const Segment& segment);
   // Adds the (inside) row of an op in segment k.
   void AddInsideRow(int k, OpId o);
   // Adds a column; `kept`: a column of S. Returns its number.

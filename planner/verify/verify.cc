@@ -17,50 +17,6 @@ namespace {
 // The time of a check grows with the nested windows of a claim.
 constexpr size_t kMostNested = 16;
 
-// Walks a tree in preorder: `branch` fixes what an inner node names (-1: frees
-// it again), `narrow` what a narrowing node proves, and `leaf` checks a leaf
-// under the current fixes. Every inner node has both children, so the leaves
-// cover all cases.
-Status WalkTree(const std::vector<Node>& tree,
-                const std::function<Status(int32_t, int)>& branch,
-                const std::function<Status(const Node&)>& narrow,
-                const std::function<Status(const Node&)>& leaf) {
-  struct Open {
-    int32_t id;
-    int children;  // begun so far
-  };
-  std::vector<Open> path;
-  size_t i = 0;
-  while (true) {
-    if (i >= tree.size()) return InvalidArgument("the tree ends early");
-    const Node& node = tree[i++];
-    if (node.branch >= 0) {
-      for (const Open& open : path) {
-        if (open.id == node.branch) {
-          return InvalidArgument("the tree branches twice on the same");
-        }
-      }
-      path.push_back({node.branch, 1});
-      RETURN_IF_ERROR(branch(node.branch, 1));
-      continue;
-    }
-    if (node.narrows) {
-      RETURN_IF_ERROR(narrow(node));
-      continue;
-    }
-    RETURN_IF_ERROR(leaf(node));
-    while (!path.empty() && path.back().children == 2) {
-      RETURN_IF_ERROR(branch(path.back().id, -1));
-      path.pop_back();
-    }
-    if (path.empty()) break;
-    path.back().children = 2;
-    RETURN_IF_ERROR(branch(path.back().id, 0));
-  }
-  if (i != tree.size()) return InvalidArgument("the tree goes on too long");
-  return OkStatus();
-}
-
 Status TooLittle(int64_t proven, int64_t claimed) {
   return InvalidArgument(StrCat("a leaf proves ", proven, " ns, not the ",
                                 claimed, " ns claimed"));
@@ -75,24 +31,14 @@ Status CheckWindow(const Facts& facts, const Certificate& claim) {
                                   " bytes, not the ", claim.least_bytes,
                                   " bytes claimed"));
   }
-  return WalkTree(
-      claim.tree,
-      [&](int32_t value, int present) {
-        if (!window.Has(value)) {
-          return InvalidArgument("the tree branches on no value of the window");
-        }
-        window.Branch(value, present);
-        return OkStatus();
-      },
-      [](const Node&) {
-        return InvalidArgument("the tree of a window narrows nothing");
-      },
-      [&](const Node& leaf) -> Status {
-        ASSIGN_OR_RETURN(const int64_t added,
-                         window.AddedNs(leaf, claim.budget_bytes));
-        return added >= claim.added_ns ? OkStatus()
-                                       : TooLittle(added, claim.added_ns);
-      });
+  if (claim.tree.size() != 1 || claim.tree.front().branch >= 0 ||
+      claim.tree.front().narrows || claim.tree.front().impossible) {
+    return InvalidArgument("not one leaf with a price");
+  }
+  ASSIGN_OR_RETURN(const int64_t added,
+                   window.AddedNs(claim.tree.front(), claim.budget_bytes));
+  if (added >= claim.added_ns) return OkStatus();
+  return TooLittle(added, claim.added_ns);
 }
 
 Status CheckProgram(const Facts& facts, const Certificate& claim) {
@@ -104,30 +50,49 @@ Status CheckProgram(const Facts& facts, const Certificate& claim) {
       const Program program,
       Program::Build(facts, budget, claim.at, claim.inside, claim.inside_rows));
   const int64_t claimed = claim.refuses ? Program::kNothing : claim.added_ns;
+  // The tree in preorder, with what the path to the current node fixes. Every
+  // inner node has both children, so the leaves cover all cases.
+  struct Open {
+    int32_t column;
+    int children;  // begun so far
+    size_t fixed;  // columns fixed before it
+  };
+  std::vector<Open> path;
   Domain domain(program);
-  std::vector<size_t> before;  // fixes at each inner node of the path
-  return WalkTree(
-      claim.tree,
-      [&](int32_t column, int value) {
-        if (column >= program.column_count()) {
-          return InvalidArgument("the tree branches on no column");
+  for (size_t i = 0; i < claim.tree.size(); ++i) {
+    const Node& node = claim.tree[i];
+    if (node.branch >= 0) {
+      if (node.branch >= program.column_count()) {
+        return InvalidArgument("the tree branches on no column");
+      }
+      for (const Open& open : path) {
+        if (open.column == node.branch) {
+          return InvalidArgument("the tree branches twice on the same");
         }
-        if (value == 1) before.push_back(domain.fixed().size());
-        domain.UndoTo(before.back());
-        if (value < 0) {
-          before.pop_back();
-        } else {
-          domain.Fix(column, static_cast<uint8_t>(value));
-        }
-        return OkStatus();
-      },
-      [&](const Node& node) { return domain.Narrow(node, claimed); },
-      [&](const Node& leaf) -> Status {
-        if (domain.empty()) return OkStatus();
-        ASSIGN_OR_RETURN(const int64_t added,
-                         program.AddedNs(leaf, domain.low(), domain.high()));
-        return added >= claimed ? OkStatus() : TooLittle(added, claimed);
-      });
+      }
+      path.push_back({node.branch, 1, domain.fixed().size()});
+      domain.Fix(node.branch, 1);
+      continue;
+    }
+    if (node.narrows) {
+      RETURN_IF_ERROR(domain.Narrow(node, claimed));
+      continue;
+    }
+    if (!domain.empty()) {
+      ASSIGN_OR_RETURN(const int64_t added,
+                       program.AddedNs(node, domain.low(), domain.high()));
+      if (added < claimed) return TooLittle(added, claimed);
+    }
+    while (!path.empty() && path.back().children == 2) path.pop_back();
+    if (path.empty()) {
+      if (i + 1 == claim.tree.size()) return OkStatus();
+      return InvalidArgument("the tree goes on too long");
+    }
+    path.back().children = 2;
+    domain.UndoTo(path.back().fixed);
+    domain.Fix(path.back().column, 0);
+  }
+  return InvalidArgument("the tree ends early");
 }
 
 Status CheckWorkingSet(const Facts& facts, const Certificate& claim) {
@@ -165,13 +130,11 @@ Status CheckCertificate(const Facts& facts, const Certificate& claim) {
   if (!several && claim.at.size() != 1) {
     return InvalidArgument("proof: of one op, but names several");
   }
-  // A branch or an impossible leaf would be of one window, not of all.
   if (claim.method == Method::kNested &&
       (claim.refuses || claim.at.size() > kMostNested ||
        std::adjacent_find(claim.at.begin(), claim.at.end(),
-                          std::greater_equal<>()) != claim.at.end() ||
-       claim.tree.size() != 1 || claim.tree.front().impossible)) {
-    return InvalidArgument("proof: not one leaf of a few windows, ascending");
+                          std::greater_equal<>()) != claim.at.end())) {
+    return InvalidArgument("proof: not of a few windows, ascending");
   }
   switch (claim.method) {
     case Method::kWindow:

@@ -12,8 +12,7 @@ constexpr int64_t kMostPrice = int64_t{1} << 62;
 
 }  // namespace
 
-Window::Window(const Facts& facts, std::span<const OpId> at)
-    : facts_(facts), branched_(facts.value_count, -1) {
+Window::Window(const Facts& facts, std::span<const OpId> at) : facts_(facts) {
   for (const OpId o : at) {
     places_.push_back({.at = o});
     FindSurelyPresent(places_.back());
@@ -126,25 +125,14 @@ void Window::Build() {
   }
 }
 
-int64_t Window::RoomTaken(const Place& place) const {
-  int64_t bytes = place.sure_bytes;
-  for (const Arc& keep : keeps_) {
-    if (branched_[keep.id] == 1) bytes += facts_.BytesOf(keep.id);
-  }
-  return bytes;
-}
-
 int64_t Window::LeastBytes() {
   for (const Arc& rerun : reruns_) flow_.SetCapacity(rerun.arc, 0);
   for (const Arc& keep : keeps_) {
-    flow_.SetCapacity(keep.arc, branched_[keep.id] == 1 ? 0
-                                : branched_[keep.id] == 0
-                                    ? Flow::kInfinite
-                                    : Wide{facts_.BytesOf(keep.id)});
+    flow_.SetCapacity(keep.arc, Wide{facts_.BytesOf(keep.id)});
   }
   const Wide least = flow_.Solve(kSource, kSink);
   if (least >= Flow::kInfinite) return kNothing;
-  return RoomTaken(places_[0]) + static_cast<int64_t>(least < 0 ? 0 : least);
+  return places_[0].sure_bytes + static_cast<int64_t>(least < 0 ? 0 : least);
 }
 
 StatusOr<int64_t> Window::AddedNs(const Node& leaf, int64_t budget_bytes) {
@@ -166,21 +154,17 @@ StatusOr<int64_t> Window::AddedNs(const Node& leaf, int64_t budget_bytes) {
     in_range = in_range && price >= 0 && price < kMostPrice;
   }
   if (!in_range) return InvalidArgument("a price is out of range");
-  if (leaf.impossible) return LeastBytes() > budget_bytes ? kNothing : 0;
   for (const Arc& rerun : reruns_) {
     flow_.SetCapacity(rerun.arc, Wide{facts_.rerun_ns[rerun.id]} << shift);
   }
   for (const Arc& keep : keeps_) {
-    flow_.SetCapacity(
-        keep.arc, branched_[keep.id] == 1 ? 0
-                  : branched_[keep.id] == 0
-                      ? Flow::kInfinite
-                      : Wide{facts_.BytesOf(keep.id)} * prices[keep.window]);
+    flow_.SetCapacity(keep.arc,
+                      Wide{facts_.BytesOf(keep.id)} * prices[keep.window]);
   }
   Wide priced = flow_.Solve(kSource, kSink);
   if (priced >= Flow::kInfinite) return kNothing;
   for (size_t k = 0; k < places_.size(); ++k) {
-    const int64_t taken = RoomTaken(places_[k]);
+    const int64_t taken = places_[k].sure_bytes;
     if (taken > budget_bytes) return kNothing;
     priced -= Wide{budget_bytes - taken} * prices[k];
   }

@@ -18,9 +18,6 @@
 // that a schedule adds. With all times 0 and a price of 1, the flow is a lower
 // bound of the bytes that must be present.
 //
-// Branching on v: if present, its bytes are subtracted from the room and its
-// arc gets no capacity; if recomputed, its arc is infinite.
-//
 // Of several windows t_1 < t_2 < ..., each has this network, its own room and
 // its own price. What runs again after t_(k+1) does so after t_k, and is paid
 // for once; what can be had from t_(k+1) on (present, or made again later) and
@@ -45,21 +42,11 @@ class Window {
   // `at` must be ascending.
   Window(const Facts& facts, std::span<const OpId> at);
 
-  // Returns whether a tree may branch on the value: only of one window.
-  bool Has(Value v) const {
-    return places_.size() == 1 && v >= 0 && v < facts_.value_count &&
-           places_[0].node[v] >= 0;
-  }
-  // Sets a branching: -1 free; 1 present; 0 recomputed.
-  void Branch(Value v, int present) { branched_[v] = present; }
-
   // Returns the least added time within the budget that the price of a leaf
-  // proves under the branchings; kNothing if no schedule satisfies them.
-  // INVALID_ARGUMENT if the leaf's numbers are out of range.
+  // proves; kNothing if no schedule fits. INVALID_ARGUMENT if the leaf's numbers are out of range.
   static constexpr int64_t kNothing = int64_t{1} << 62;
   StatusOr<int64_t> AddedNs(const Node& leaf, int64_t budget_bytes);
-  // Returns a budget below which no schedule satisfies the branchings of the
-  // first window.
+  // Returns a budget below which no schedule fits, by the first window.
   int64_t LeastBytes();
 
  private:
@@ -77,13 +64,8 @@ class Window {
   void FindSurelyPresent(Place& place) const;
   // Builds the network of the file comment.
   void Build();
-  // Returns the bytes taken by what is always present and by values fixed as
-  // present.
-  int64_t RoomTaken(const Place& place) const;
-
   const Facts& facts_;
   std::vector<Place> places_;
-  std::vector<int8_t> branched_;  // by value
   struct Arc {
     int arc;
     int32_t id;  // an op, or a value

@@ -7,7 +7,7 @@
 
 #include <cstdlib>
 
-#include "planner/bounds/mip.h"
+#include "planner/bounds/lp.h"
 #include "planner/planner.h"
 #include "tests/planner/graph_json.h"
 
@@ -20,7 +20,7 @@ struct Cell {
   // In percent of the base time; negative: proven impossible.
   double overhead;
   double bound;
-  // With CBC, the verifier accepts that the plan is optimal.
+  // With Clp, the verifier accepts that the plan is optimal.
   bool optimal = false;
 };
 
@@ -52,9 +52,9 @@ TEST_P(GraphsTest, IsNeverWorse) {
   }
   ASSERT_TRUE(plan->feasible);
   EXPECT_LE(plan->overhead * 100, cell.overhead);
-  // Without CBC, the bounds of a few steps are lower.
-  EXPECT_GE(plan->bound * 100, cell.bound * (MipAvailable() ? 1 : 0.7));
-  if (cell.optimal && MipAvailable()) {
+  // Without Clp, the bounds of a few steps are lower.
+  EXPECT_GE(plan->bound * 100, cell.bound * (HasLpSolver() ? 1 : 0.7));
+  if (cell.optimal && HasLpSolver()) {
     EXPECT_TRUE(plan->proven_optimal)
         << plan->is_optimal << " " << plan->overhead * 100 << " "
         << plan->bound * 100;

@@ -69,7 +69,7 @@ TEST(JoinBurstsTest, KeepsTheBudgetAndIsNeverSlowerInGraphsWithEveryFeature) {
   EXPECT_GT(faster, 0);
 }
 
-TEST(JoinBurstsTest, ShortensTheScheduleOfALongStepWithEvenSegments) {
+TEST(JoinBurstsTest, ShortensTheScheduleOfALongStepWithoutFittingSegments) {
   const auto graph = Generate({.kind = GraphKind::kUNet, .ops = 2000});
   ASSERT_TRUE(graph.ok());
   const Problem problem = MakeProblem(*graph, {});
@@ -77,7 +77,7 @@ TEST(JoinBurstsTest, ShortensTheScheduleOfALongStepWithEvenSegments) {
                          (problem.base.peak_bytes - problem.static_bytes) / 5;
   const auto plan = MakePlan(*graph, {.budget_bytes = budget,
                                       .max_ticks = 60'000'000,
-                                      .without = {"joined-bursts"},
+                                      .without = {"joined-bursts", "segments"},
                                       .reduce = false});
   ASSERT_TRUE(plan.ok());
   ASSERT_TRUE(plan->feasible);

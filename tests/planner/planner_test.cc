@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "bench/generate/generate.h"
-#include "planner/bounds/mip.h"
+#include "planner/bounds/lp.h"
 #include "planner/model/archive.h"
 #include "planner/model/problem.h"
 #include "planner/model/random.h"
@@ -105,8 +105,8 @@ TEST(MakePlanTest, WhatThePassesGainedAddsUpToThePlanAndItsBound) {
   const Problem problem = MakeProblem(*graph, {});
   const int64_t dynamic = problem.base.peak_bytes - problem.static_bytes;
 
-  // Without CBC, there is no plan at 70 % after so few ticks.
-  const int64_t percent = MipAvailable() ? 70 : 80;
+  // Without Clp, there is no plan at 70 % after so few ticks.
+  const int64_t percent = HasLpSolver() ? 70 : 80;
 
   const Plan plan = MustPlan(
       *graph, {.budget_bytes = problem.static_bytes + dynamic * percent / 100,
@@ -390,7 +390,7 @@ TEST(SweepTest, TwentyOneBudgetsCostAtMostThreeTimesTheCostliest) {
   const int64_t sweep = std::exchange(asked, 0);
   ASSERT_TRUE(curve.ok());
   int64_t costliest = 0;
-  // Both builds need the whole effort for one of these: with CBC, the other one
+  // Both builds need the whole effort for one of these: with Clp, the other one
   // is proven sooner.
   for (const size_t i : {5, 9}) {
     request.budget_bytes = (*curve)[i].budget_bytes;

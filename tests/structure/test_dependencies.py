@@ -302,14 +302,11 @@ def test_the_core_needs_no_library(folder: str) -> None:
     assert wrong == []
 
 
-# CBC keeps variables of its own per process: the adapter makes calls take turns, and waits for its
-# turn in slices to be able to stop. What it returns depends on neither.
 # A search that proves splits trees and annealings between threads that others lend it
 # (planner/model/exchange.h): these guard what they share, and start no thread.
 GUARDED = {
     ROOT / "planner" / name
     for name in (
-        "bounds/mip_cbc.cc",
         "bounds/tree_grower.h",
         "bounds/tree_parts.cc",
         "search/anneal_each.cc",

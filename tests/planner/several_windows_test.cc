@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The bound of several windows against brute force. The values of S, R and A
+// The bound of several windows against brute force. The values of all columns
 // are read off optimal schedules, and every row of the program must hold for
 // them: this finds a wrong row sooner than comparing bounds, and needs no
 // solver. See oracle_graphs.h to test more graphs.
-#include "planner/bounds/many_windows.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <functional>
 #include <optional>
 #include <string>
 #include <thread>
 
 #include "planner/bounds/certify_tree.h"
+#include "planner/bounds/lp.h"
 #include "planner/bounds/screen.h"
+#include "planner/verify/program.h"
 #include "tests/planner/oracle.h"
 #include "tests/planner/oracle_graphs.h"
 #include "tests/planner/random_graph.h"
@@ -55,10 +54,11 @@ std::vector<OpId> RandomWindows(const Problem& problem, Random& random) {
 }
 
 // Returns the values that the program's columns have in a schedule.
-std::vector<double> ReadOff(const Problem& problem, const ManyWindows& program,
+std::vector<double> ReadOff(const Problem& problem,
+                            const verify::Program& program,
                             const std::vector<OpId>& windows,
                             const Schedule& schedule) {
-  std::vector<double> x(program.program().column_count(), 0);
+  std::vector<double> x(program.column_count(), 0);
   const Versions& versions = problem.versions;
   std::vector<ValueId> present(problem.bytes.size(), kNoValue);
   std::vector<uint8_t> ran(problem.op_count, 0);
@@ -94,6 +94,7 @@ std::vector<double> ReadOff(const Problem& problem, const ManyWindows& program,
       const int32_t again = program.ColumnOfR(k, o);
       if (later < 0 || later == again) continue;
       if (again >= 0 && x[again] == 1) x[later] = 1;
+      if (k + 1 == static_cast<int>(windows.size())) continue;
       const int32_t next = program.ColumnOfA(k + 1, o);
       if (next >= 0 && x[next] == 1) x[later] = 1;
     }
@@ -111,21 +112,31 @@ std::vector<double> ReadOff(const Problem& problem, const ManyWindows& program,
   return x;
 }
 
-void ExpectEveryRowHolds(const MipProgram& program,
+void ExpectEveryRowHolds(const verify::Program& program,
                          const std::vector<double>& x) {
   for (int row = 0; row < program.row_count(); ++row) {
     double sum = 0;
-    for (int i = program.row_begin[row]; i < program.row_begin[row + 1]; ++i) {
-      sum += program.value[i] * x[program.column[i]];
+    for (const verify::Program::Entry& entry : program.Row(row)) {
+      sum += static_cast<double>(entry.value) * x[entry.column];
     }
-    ASSERT_GE(sum, program.row_lower[row] - 1e-9) << "row " << row;
-    ASSERT_LE(sum, program.row_upper[row] + 1e-9) << "row " << row;
+    ASSERT_GE(sum, static_cast<double>(program.Least(row))) << "row " << row;
   }
+}
+
+// Returns all rows inside segments.
+std::vector<verify::InsideRow> AllInsideRows(const std::vector<OpId>& windows) {
+  std::vector<verify::InsideRow> rows;
+  for (size_t k = 0; k + 1 < windows.size(); ++k) {
+    for (OpId o = 0; o < windows[k + 1]; ++o) {
+      rows.push_back({.segment = static_cast<int32_t>(k), .op = o});
+    }
+  }
+  return rows;
 }
 
 // The oracle's optimum obeys every row, so the optimum of the program is a
 // lower bound.
-TEST(ManyWindowsTest, EveryRowHoldsForOptimalSchedules) {
+TEST(SeveralWindowsTest, EveryRowHoldsForOptimalSchedules) {
   Random random(21);
   int checked = 0, inside = 0;
   for (int i = 0; i < GraphCount(1); ++i) {
@@ -137,63 +148,70 @@ TEST(ManyWindowsTest, EveryRowHoldsForOptimalSchedules) {
     SCOPED_TRACE("graph " + std::to_string(i) + " windows " +
                  testing::PrintToString(windows));
 
-    ManyWindows program(problem, windows, budget,
-                        /*inside=*/i % 2 == 0);
-    inside += program.AddInsideRows(nullptr);
+    const bool is_inside = i % 2 == 0;
+    const auto facts = verify::ReadFacts(graph, ExecutorOf(capabilities));
+    ASSERT_TRUE(facts.ok());
+    const auto rows =
+        is_inside ? AllInsideRows(windows) : std::vector<verify::InsideRow>();
+    const auto program =
+        verify::Program::Build(*facts, budget, windows, is_inside, rows);
+    ASSERT_TRUE(program.ok());
+    inside += !rows.empty();
     const auto best = BestSchedule(graph, capabilities, budget);
 
     if (!best.has_value()) continue;
     ++checked;
-    ExpectEveryRowHolds(program.program(),
-                        ReadOff(problem, program, windows, best->schedule));
+    ExpectEveryRowHolds(*program,
+                        ReadOff(problem, *program, windows, best->schedule));
     if (testing::Test::HasFatalFailure()) return;
   }
   EXPECT_GT(checked, GraphCount(1) / 3);
   EXPECT_GT(inside, GraphCount(1) / 5);
 }
 
-TEST(ManyWindowsTest, TheBoundIsNeverAboveTheOptimum) {
-  if (!MipAvailable()) GTEST_SKIP() << "built without CBC";
+constexpr int64_t kNothing = verify::Program::kNothing;
+
+TEST(SeveralWindowsTest, TheBoundIsNeverAboveTheOptimum) {
+  if (!HasLpSolver()) GTEST_SKIP() << "built without Clp";
   Random random(22);
-  int positive = 0;
+  int positive = 0, refused = 0;
   for (int i = 0; i < GraphCount(4); ++i) {
     const StepGraph graph = RandomGraph(random, 8);
     const Capabilities capabilities = CapabilitiesOf(i, random);
     const Problem problem = MakeProblem(graph, capabilities);
     const int64_t budget = TightBudget(problem, random);
     const std::vector<OpId> windows = RandomWindows(problem, random);
+    const auto facts = verify::ReadFacts(graph, ExecutorOf(capabilities));
+    ASSERT_TRUE(facts.ok());
     SCOPED_TRACE("graph " + std::to_string(i) + " windows " +
                  testing::PrintToString(windows));
 
-    ManyWindows program(problem, windows, budget,
-                        /*inside=*/i % 2 == 0);
-    const ManyWindowsResult relaxed = program.Solve({.relaxed = true});
-    const ManyWindowsResult whole = program.Solve({.most_nodes = 50});
+    Refuter refuter(problem, *facts, budget, windows, /*inside=*/i % 2 == 0);
+    const Refutation root =
+        refuter.Cheaper(kNothing, /*to_optimum=*/false, {.root_only = true});
+    const Refutation whole =
+        refuter.Cheaper(kNothing, /*to_optimum=*/true, {.most_leaves = 50});
     const auto best = BestSchedule(graph, capabilities, budget);
 
-    ASSERT_TRUE(relaxed.solved);
-    ASSERT_TRUE(whole.solved);
-    if (relaxed.impossible || whole.impossible) {
-      EXPECT_FALSE(best.has_value());
+    if (!best.has_value()) {
+      refused += whole.proven_ns() == kNothing;
+      continue;
     }
-    if (!best.has_value()) continue;
     const int64_t optimum = best->time_ns - problem.base.time_ns;
-    EXPECT_LE(relaxed.added_ns, optimum);
-    EXPECT_LE(whole.added_ns, optimum);
-    EXPECT_GE(whole.added_ns, relaxed.added_ns);
-    positive += whole.added_ns > 0;
+    EXPECT_LE(root.proven_ns(), optimum);
+    EXPECT_LE(whole.proven_ns(), optimum);
+    EXPECT_GE(whole.proven_ns(), root.proven_ns());
+    positive += whole.proven_ns() > 0;
     // Given the optimum as the best plan so far, it must not claim more either.
-    const ManyWindowsResult cut =
-        program.Solve({.most_nodes = 50, .incumbent_ns = optimum});
-    ASSERT_TRUE(cut.solved);
-    EXPECT_FALSE(cut.impossible);
-    EXPECT_LE(cut.added_ns, optimum);
+    EXPECT_LE(refuter.Cheaper(optimum, true, {.most_leaves = 50}).proven_ns(),
+              optimum);
   }
   EXPECT_GT(positive, GraphCount(4) / 20);
+  EXPECT_GT(refused, 0);
 }
 
-TEST(ManyWindowsTest, ATreeUnderAGuessFindsTheSolversOptimum) {
-  if (!MipAvailable()) GTEST_SKIP() << "built without CBC";
+TEST(SeveralWindowsTest, TreesUnderDifferentGuessesFindTheSameOptimum) {
+  if (!HasLpSolver()) GTEST_SKIP() << "built without Clp";
   Random random(24);
   int compared = 0, refuted = 0;
   for (int i = 0; i < GraphCount(4); ++i) {
@@ -205,25 +223,25 @@ TEST(ManyWindowsTest, ATreeUnderAGuessFindsTheSolversOptimum) {
     const auto facts = verify::ReadFacts(graph, ExecutorOf(capabilities));
     ASSERT_TRUE(facts.ok());
     SCOPED_TRACE("graph " + std::to_string(i));
-
-    const ManyWindowsResult whole =
-        ManyWindows(problem, windows, budget).Solve({.most_nodes = 1000});
-    if (!whole.finished || whole.impossible) continue;
-    Refuter refuter(problem, *facts, budget, windows);
     const auto under = [&](int64_t guess_ns) {
-      return refuter.Cheaper(guess_ns, /*to_optimum=*/true, {});
+      return Refuter(problem, *facts, budget, windows)
+          .Cheaper(guess_ns, /*to_optimum=*/true, {});
     };
+
+    const Refutation whole = under(kNothing);
+    ASSERT_TRUE(whole.is_proven());
+    if (whole.added_ns == kNothing) continue;
     const Refutation above = under(2 * whole.added_ns + 3);
     const Refutation at = under(whole.added_ns);
 
     // A guess above the optimum has a solution; the optimum itself has none
     // below it.
-    EXPECT_EQ(above.outcome, Refutation::Outcome::kProven);
+    EXPECT_TRUE(above.is_proven());
     EXPECT_EQ(above.added_ns, whole.added_ns);
     if (whole.added_ns > 0) {
       EXPECT_EQ(above.keep_sets.size(), windows.size());
     }
-    EXPECT_EQ(at.outcome, Refutation::Outcome::kProven);
+    EXPECT_TRUE(at.is_proven());
     EXPECT_TRUE(at.keep_sets.empty());
     ++compared;
     refuted += whole.added_ns > 0;
@@ -253,12 +271,12 @@ class TwoHelpers : public Exchange {
   }
 };
 
-TEST(ManyWindowsTest, ATreeThatThreadsGrowProvesWhatOneThreadProves) {
-  if (!MipAvailable()) GTEST_SKIP() << "built without CBC";
+TEST(SeveralWindowsTest, ATreeThatThreadsGrowProvesWhatOneThreadProves) {
+  if (!HasLpSolver()) GTEST_SKIP() << "built without Clp";
   Random random(25);
   TwoHelpers helpers;
   int trees = 0, optima = 0;
-  for (int i = 0; i < GraphCount(8); ++i) {
+  for (int i = 0; i < GraphCount(4); ++i) {
     const StepGraph graph = RandomGraph(random, 30);
     const Capabilities capabilities = CapabilitiesOf(i, random);
     const Problem problem = MakeProblem(graph, capabilities);
@@ -292,18 +310,18 @@ TEST(ManyWindowsTest, ATreeThatThreadsGrowProvesWhatOneThreadProves) {
                                             .budget_bytes = budget,
                                             .added_ns = alone.added_ns,
                                             .at = windows,
-                                            .tree = found->tree};
+                                            .tree = found->proof.tree};
       const Status accepted = verify::CheckCertificate(*facts, certificate);
       EXPECT_TRUE(accepted.ok()) << accepted.message();
     }
-    trees += at.tree.size() > 1;
+    trees += at.proof.tree.size() > 1;
   }
-  EXPECT_GT(trees, GraphCount(8) / 20);
-  EXPECT_GT(optima, GraphCount(8) / 4);
+  EXPECT_GT(trees, GraphCount(4) / 40);
+  EXPECT_GT(optima, GraphCount(4) / 4);
 }
 
-TEST(ManyWindowsTest, SeveralWindowsProveMoreThanEachOfThem) {
-  if (!MipAvailable()) GTEST_SKIP() << "built without CBC";
+TEST(SeveralWindowsTest, SeveralWindowsProveMoreThanEachOfThem) {
+  if (!HasLpSolver()) GTEST_SKIP() << "built without Clp";
   // At two places there is no room for one of x and y (10 bytes each, 5 and 7
   // ns to recompute), and both are needed after each. One window proves one
   // re-run, two windows prove one in each segment.
@@ -317,8 +335,12 @@ TEST(ManyWindowsTest, SeveralWindowsProveMoreThanEachOfThem) {
                {.time_ns = 1, .writes = {4}},
                {.time_ns = 1, .reads = {0, 1}, .writes = {5}}};
   const Problem problem = MakeProblem(graph, {});
+  const auto facts = verify::ReadFacts(graph, {});
+  ASSERT_TRUE(facts.ok());
   const auto bound = [&](std::vector<OpId> windows) {
-    return ManyWindows(problem, std::move(windows), 30).Solve({}).added_ns;
+    return Refuter(problem, *facts, 30, std::move(windows))
+        .Cheaper(kNothing, /*to_optimum=*/true, {})
+        .proven_ns();
   };
 
   EXPECT_EQ(bound({2}), 5);
@@ -326,8 +348,37 @@ TEST(ManyWindowsTest, SeveralWindowsProveMoreThanEachOfThem) {
   EXPECT_EQ(bound({2, 4}), 10);
 }
 
-TEST(ManyWindowsTest, WhatStaysThroughASegmentIsThereWhileItsReRunsAre) {
-  if (!MipAvailable()) GTEST_SKIP() << "built without CBC";
+TEST(SeveralWindowsTest, TheRoomIsUsedInWholeValues) {
+  if (!HasLpSolver()) GTEST_SKIP() << "built without Clp";
+  // Five values of 10 bytes, each recomputed in 8 ns, and one of 1 byte, while w
+  // (5) runs in 40 bytes: there is room for three of them. With fractions of
+  // values, half of one less runs again.
+  StepGraph graph;
+  graph.storages.assign(5, {.bytes = 10});
+  graph.storages.insert(graph.storages.end(), {{.bytes = 1}, {.bytes = 5}});
+  for (StorageId s = 0; s < 6; ++s) {
+    graph.ops.push_back({.time_ns = 8, .writes = {s}});
+  }
+  graph.ops.push_back({.time_ns = 1, .writes = {6}});
+  for (StorageId s = 0; s < 6; ++s) {
+    graph.ops.push_back({.time_ns = 1, .reads = {s}});
+  }
+  const Problem problem = MakeProblem(graph, {});
+  const auto facts = verify::ReadFacts(graph, {});
+  ASSERT_TRUE(facts.ok());
+
+  const int64_t cut = WindowBound(problem, 6).Solve(40).added_ns;
+  const Refutation root =
+      Refuter(problem, *facts, 40, {6})
+          .Cheaper(kNothing, /*to_optimum=*/false, {.root_only = true});
+
+  EXPECT_EQ(cut, 13);
+  EXPECT_EQ(root.proven_ns(), 16);
+  EXPECT_EQ(BestSchedule(graph, {}, 40)->time_ns, problem.base.time_ns + 16);
+}
+
+TEST(SeveralWindowsTest, WhatStaysThroughASegmentIsThereWhileItsReRunsAre) {
+  if (!HasLpSolver()) GTEST_SKIP() << "built without Clp";
   // i (4 bytes) makes a (16) and b (8); p (8) makes q (1); r (1) needs a, b and
   // q. At p there is no room for the 32 bytes of a, b and p. Both windows have
   // room for the rest, and so has r: 16 + 8 + 1 + 1 = 26. But while a is
@@ -343,14 +394,17 @@ TEST(ManyWindowsTest, WhatStaysThroughASegmentIsThereWhileItsReRunsAre) {
       {.time_ns = 1, .kind = OpKind::kOnce, .reads = {3}, .writes = {4}},
       {.time_ns = 1, .reads = {1, 2, 4}, .writes = {5}}};
   const Problem problem = MakeProblem(graph, {});
+  const auto facts = verify::ReadFacts(graph, {});
+  ASSERT_TRUE(facts.ok());
   const auto bound = [&](int64_t budget, bool inside) {
-    ManyWindows program(problem, {3, 4, 5}, budget, inside);
-    return program.Solve({});
+    return Refuter(problem, *facts, budget, {3, 4, 5}, inside)
+        .Cheaper(kNothing, /*to_optimum=*/true, {})
+        .proven_ns();
   };
 
-  EXPECT_EQ(bound(28, false).added_ns, 1);
-  EXPECT_TRUE(bound(28, true).impossible);
-  EXPECT_EQ(bound(29, true).added_ns, 1);
+  EXPECT_EQ(bound(28, false), 1);
+  EXPECT_EQ(bound(28, true), kNothing);
+  EXPECT_EQ(bound(29, true), 1);
   EXPECT_FALSE(BestSchedule(graph, {}, 28).has_value());
   EXPECT_EQ(BestSchedule(graph, {}, 29)->time_ns, problem.base.time_ns + 1);
 }

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Implements lp.h with Clp, the simplex solver of CBC. It uses no global
-// variables of the library, so series in several threads are independent.
+// Implements lp.h with Clp. It uses no global variables of the library, so
+// series in several threads are independent.
+#include "planner/bounds/lp.h"
+
 #include <algorithm>
 #include <coin/ClpEventHandler.hpp>
 #include <coin/ClpSimplex.hpp>
 #include <coin/CoinMessageHandler.hpp>
 #include <coin/CoinPackedMatrix.hpp>
 #include <limits>
-
-#include "planner/bounds/lp.h"
 
 namespace reprise::planner {
 namespace {
@@ -42,13 +42,16 @@ double Finite(double value) {
 
 }  // namespace
 
+bool HasLpSolver() { return true; }
+
 class LpSeries::Solver {
  public:
-  Solver(const MipProgram& program, const std::function<bool()>& should_stop)
+  Solver(const LinearProgram& program, const std::function<bool()>& should_stop)
       : handler_(should_stop, stopped_) {
     std::vector<int> lengths(program.row_count());
     std::vector<CoinBigIndex> starts(program.row_count() + 1);
-    std::vector<double> row_lower, row_upper;
+    std::vector<double> upper, row_lower, row_upper;
+    for (const double bound : program.upper) upper.push_back(Finite(bound));
     for (int i = 0; i < program.row_count(); ++i) {
       starts[i] = program.row_begin[i];
       lengths[i] = program.row_begin[i + 1] - program.row_begin[i];
@@ -62,7 +65,7 @@ class LpSeries::Solver {
         program.column.data(), starts.data(), lengths.data());
     model_.passInMessageHandler(&quiet_);
     model_.setLogLevel(0);
-    model_.loadProblem(matrix, program.lower.data(), program.upper.data(),
+    model_.loadProblem(matrix, program.lower.data(), upper.data(),
                        program.cost.data(), row_lower.data(), row_upper.data());
     model_.passInEventHandler(&handler_);
   }
@@ -82,6 +85,7 @@ class LpSeries::Solver {
   }
 
   Answer Solve(int most_iterations) {
+    if (model_.numberColumns() == 0) return WithoutColumns();
     stopped_ = false;
     model_.setMaximumIterations(most_iterations);
     // Keeps arrays between solves, and the factorization if it is for this
@@ -93,15 +97,15 @@ class LpSeries::Solver {
     Answer answer{.cost = model_.objectiveValue()};
     if (stopped_) return answer;
     if (model_.isProvenOptimal()) {
-      answer.outcome = MipOutcome::kOptimal;
+      answer.outcome = LpOutcome::kOptimal;
       answer.solution.assign(
           model_.primalColumnSolution(),
           model_.primalColumnSolution() + model_.numberColumns());
       answer.multipliers.assign(model_.dualRowSolution(),
                                 model_.dualRowSolution() + model_.numberRows());
     } else if (model_.isProvenPrimalInfeasible()) {
-      answer.outcome = MipOutcome::kInfeasibleProven;
-      answer.cost = kMipInfinity;
+      answer.outcome = LpOutcome::kInfeasible;
+      answer.cost = kLpInfinity;
       const std::unique_ptr<double[]> ray(model_.infeasibilityRay());
       if (ray != nullptr) {
         answer.multipliers.assign(ray.get(), ray.get() + model_.numberRows());
@@ -113,6 +117,20 @@ class LpSeries::Solver {
   int64_t iterations() const { return iterations_; }
 
  private:
+  // Every row must hold for an empty sum; one that does not is the proof.
+  Answer WithoutColumns() const {
+    Answer answer{.outcome = LpOutcome::kOptimal};
+    answer.multipliers.assign(model_.numberRows(), 0);
+    for (int i = 0; i < model_.numberRows(); ++i) {
+      if (model_.rowLower()[i] <= 0 && model_.rowUpper()[i] >= 0) continue;
+      answer.outcome = LpOutcome::kInfeasible;
+      answer.cost = kLpInfinity;
+      answer.multipliers[i] = model_.rowLower()[i] > 0 ? 1 : -1;
+      break;
+    }
+    return answer;
+  }
+
   Quiet quiet_;
   bool stopped_ = false;
   StopHandler handler_;
@@ -121,7 +139,7 @@ class LpSeries::Solver {
   int64_t iterations_ = 0;
 };
 
-LpSeries::LpSeries(const MipProgram& program,
+LpSeries::LpSeries(const LinearProgram& program,
                    const std::function<bool()>& should_stop)
     : solver_(std::make_unique<Solver>(program, should_stop)) {}
 LpSeries::~LpSeries() = default;

@@ -1,21 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// No MIP solver in this build.
+// No solver in this build.
 #include "planner/bounds/lp.h"
-#include "planner/bounds/mip.h"
 
 namespace reprise::planner {
 
-bool MipAvailable() { return false; }
-
-MipAnswer SolveLp(const MipProgram&, const std::function<bool()>&) {
-  return {};
-}
-
-MipAnswer SolveMip(const MipProgram&, const MipOptions&) { return {}; }
+bool HasLpSolver() { return false; }
 
 class LpSeries::Solver {};
-LpSeries::LpSeries(const MipProgram&, const std::function<bool()>&) {}
+LpSeries::LpSeries(const LinearProgram&, const std::function<bool()>&) {}
 LpSeries::~LpSeries() = default;
 void LpSeries::BeginFrom(const std::vector<uint8_t>&) {}
 void LpSeries::SetBounds(int32_t, double, double) {}
