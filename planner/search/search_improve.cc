@@ -11,6 +11,7 @@ namespace reprise::planner {
 namespace {
 
 constexpr int kMostTwiceOps = 128;
+constexpr int kMostHalvedOps = 256;
 // First temperature of a search from keep-sets of windows; compare kHot.
 constexpr int kCool = 12;
 
@@ -48,13 +49,17 @@ void Search::Anneal(int64_t ticks) {
 }
 
 void Search::AnnealFirst(int64_t ticks) {
-  // For the smallest steps, two short annealings find more than one.
+  // For the smallest steps, two short annealings find more than one; of somewhat
+  // larger ones, two threads run half of one each.
+  const bool is_smallest = problem_.op_count <= kMostTwiceOps;
+  const bool is_halved =
+      !is_smallest && problem_.op_count <= kMostHalvedOps && IsShared();
   AnnealEach(
-      problem_.op_count <= kMostTwiceOps ? 2 : 1, [this] { return Done(); },
+      is_smallest || is_halved ? 2 : 1, [this] { return Done(); },
       [&](size_t run) -> AnnealingRun {
         return {.execs = BaseExecs(*problem_.graph),
                 .options = {.budget_bytes = request_.budget_bytes,
-                            .ticks = ticks / 2,
+                            .ticks = ticks / (is_halved ? 4 : 2),
                             .seed = request_.seed + run,
                             .good_enough_ns = GoodEnough(),
                             .hot = kHot}};
