@@ -233,12 +233,19 @@ TEST(ChainPlanTest, EqualsRevolveOnUniformChains) {
 }
 
 TEST(ChainPlanTest, ThePortfolioHasTheseSchedules) {
-  for (const auto& [steps, slots] :
-       std::vector<std::pair<int, int>>{{16, 3}, {60, 4}, {300, 8}}) {
+  struct {
+    int steps, slots;
+    int64_t ticks;
+  } const chains[] = {{16, 3, 2'000'000},
+                      {60, 4, 2'000'000},
+                      {300, 8, 2'000'000},
+                      // Unwinding takes all of it, and finds nothing.
+                      {3000, 30, 30'000'000}};
+  for (const auto& [steps, slots, ticks] : chains) {
     const StepGraph graph = RevolveChain(steps);
 
     const Plan plan = MustPlan(
-        graph, {.budget_bytes = 10 * (slots + 3), .max_ticks = 2'000'000});
+        graph, {.budget_bytes = 10 * (slots + 3), .max_ticks = ticks});
 
     ASSERT_TRUE(plan.feasible) << steps << " steps, " << slots << " slots";
     EXPECT_LE(plan.evaluation.time_ns - plan.base_time_ns,
