@@ -244,8 +244,8 @@ TEST(ChainPlanTest, ThePortfolioHasTheseSchedules) {
   for (const auto& [steps, slots, ticks] : chains) {
     const StepGraph graph = RevolveChain(steps);
 
-    const Plan plan = MustPlan(
-        graph, {.budget_bytes = 10 * (slots + 3), .max_ticks = ticks});
+    const Plan plan =
+        MustPlan(graph, {.budget_bytes = 10 * (slots + 3), .max_ticks = ticks});
 
     ASSERT_TRUE(plan.feasible) << steps << " steps, " << slots << " slots";
     EXPECT_LE(plan.evaluation.time_ns - plan.base_time_ns,
