@@ -40,20 +40,19 @@ class Certificate {
   // Solves the window at an op for the budget; only the first time.
   void Try(OpId at);
   // Solves several windows together (verify/program.h), in builds with Clp. The
-  // set of windows grows one by one: by a window where the schedule
-  // made from the last solution exceeds the budget (`peaks_of` makes it and
-  // returns these places, highest first; nothing if it fits or cannot be made),
-  // otherwise by the candidate that raises the LP most. Solutions that add
-  // `incumbent_ns` (the best known plan; negative: none) or more are not of
-  // interest. Where that program is too large for the ticks, candidates are also the
-  // `touched` ops, at which the best plan uses all its memory, and once the LP
-  // hardly rises, a tree is grown (OptimumOf). A later call with more ticks
-  // continues. If `neighbours`, first solves runs of neighbouring windows,
-  // including the memory inside their segments.
+  // set of windows grows one by one: by a window where the schedule made from the
+  // last solution exceeds the budget (`peaks_of` makes it and returns these
+  // places, highest first; nothing if it fits or cannot be made), otherwise by
+  // the candidate that raises the LP most. Solutions that add `incumbent_ns` (the
+  // best known plan; negative: none) or more are not of interest. Where that
+  // program is too large for the ticks, candidates are also the `touched` ops, at
+  // which the best plan uses all its memory, and once the LP hardly rises, a tree
+  // is grown (OptimumOf). Begins with runs of neighbouring windows, including the
+  // memory inside their segments. A later call with more ticks continues.
   using PeaksOf = std::function<std::vector<OpId>(
       const std::vector<KeepSet>& keep_sets, int64_t& incumbent_ns)>;
   void Combine(int64_t incumbent_ns, int64_t ticks, const PeaksOf& peaks_of,
-               const std::vector<OpId>& touched, bool neighbours = true);
+               const std::vector<OpId>& touched);
   // Tries to prove that the best known plan is optimal, by a tree over few
   // windows whose target is known (Refuter). Begins with the best window; if a
   // solution that adds less exceeds the budget, its peak is the next window.
@@ -112,7 +111,7 @@ class Certificate {
   WindowBound& At(OpId at);
   // Returns the local peaks of the base order above the budget, highest first.
   std::vector<OpId> Candidates() const;
-  // Returns the refuter of these windows, building it if it is not the last one;
+  // Returns the refuter of these windows, built unless it is the last one;
   // null if its program is too large.
   Refuter* RefuterOf(const std::vector<OpId>& windows, bool inside);
   // Asks the refuter of these windows whether nothing adds less than

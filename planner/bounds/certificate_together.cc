@@ -17,8 +17,8 @@ constexpr int kSpread = 60;
 constexpr size_t kMostTogether = 16;
 constexpr size_t kMostPairs = 6;
 constexpr int kLongestRun = 16;
-// Of a program too large for its optimum: a tree is grown instead of adding a window that
-// raises the LP by less than this part of the way to the best plan.
+// Of a program too large for its optimum: a tree is grown instead of adding a
+// window that raises the LP by less than this part of the way to the best plan.
 constexpr int64_t kRiseParts = 32;
 constexpr size_t kMostNested = 3;
 
@@ -124,7 +124,7 @@ bool Certificate::GrowTogether(int64_t incumbent_ns, int64_t ticks,
 
 void Certificate::Combine(int64_t incumbent_ns, int64_t ticks,
                           const PeaksOf& peaks_of,
-                          const std::vector<OpId>& touched, bool neighbours) {
+                          const std::vector<OpId>& touched) {
   if (!HasLpSolver() || tried_.empty() || impossible()) return;
   const int64_t begin = effort_.ticks();
   const auto left = [&] { return ticks - (effort_.ticks() - begin); };
@@ -143,7 +143,7 @@ void Certificate::Combine(int64_t incumbent_ns, int64_t ticks,
       together_rise_[at] = window.added_ns;
     }
   }
-  if (neighbours) CombineNeighbours(incumbent_ns, ticks / 2, peaks_of);
+  CombineNeighbours(incumbent_ns, ticks / 2, peaks_of);
   while (!enough()) {
     std::vector<OpId> proposals = together_lacks_;
     const int64_t share = left() * 3 / 4;

@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Certificates of several windows: a tree of linear programs over the
-// verifier's own program, grown until every leaf proves the claim. The bound to
-// reach is known, so the tree is grown depth first, and a leaf ends as soon as
-// its multipliers, evaluated exactly, prove it.
+// Bounds of several windows, and their certificates: a tree of linear programs
+// over the verifier's own program, grown until every leaf proves the claim. The
+// bound to reach is known, so the tree is grown depth first, and a leaf ends as
+// soon as its multipliers, evaluated exactly, prove it.
+//
+// What survives an interruption: of a tree that was not completed, nothing but
+// what its root proves, if that was solved to its end. Every bound is the
+// verifier's evaluation of multipliers, so an LP that a solver gave up proves
+// less, never more.
 #pragma once
 
 #include <cstdint>

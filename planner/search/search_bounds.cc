@@ -16,9 +16,7 @@ void Search::Combine(int64_t ticks) {
         if (Best() != nullptr) incumbent_ns = BestAdded();
         return peaks;
       },
-      Touched(/*count=*/16, /*apart=*/1),
-      // With another search, the time is better spent elsewhere.
-      /*neighbours=*/request_.part != Part::kProve || round_ > 0);
+      Touched(/*count=*/16, /*apart=*/1));
 }
 
 std::vector<OpId> Search::Touched(int count, int apart) const {
