@@ -169,8 +169,8 @@ class Search {
   bool IsLateAndNone() const;
   bool HasFewOps() const { return problem_.op_count <= kMostSmallOps; }
   bool IsSmall() const { return IsOpen() && HasFewOps(); }
-  bool IsLargeWithSegments() const {
-    return IsOpen() && !HasFewOps() && !fits_.done;
+  bool HasSegments() const {
+    return IsOpen() && problem_.op_count >= kFewestSegmentedOps && !fits_.done;
   }
   bool IsSmallWithPlan() const { return IsSmall() && !HasNone(); }
   // Where memory is short at two places, bursts between them have no room.

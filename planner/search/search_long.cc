@@ -49,8 +49,9 @@ constexpr int64_t kRepairPart = 8;
 void Search::ConstructSegments(int64_t ticks) {
   if (certificate_.tried().empty()) return;
   const OpId at = certificate_.TriedByBound().front();
-  // The first round looks for a plan, later ones for better starts.
-  const int64_t end = effort_.ticks() + (round_ == 0 ? ticks : ticks / 4);
+  // Of long steps, the first round looks for a plan, later ones for better starts.
+  const int part = HasFewOps() ? 8 : round_ == 0 ? 1 : 4;
+  const int64_t end = effort_.ticks() + ticks / part;
   repair_ticks_ = ticks / kRepairPart;
   while (!fits_.done) {
     if (effort_.Over() || effort_.ticks() > end || Done()) return;

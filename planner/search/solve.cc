@@ -62,7 +62,7 @@ const Search::Pass Search::kFirst[] = {
 // Run in each round, with the ticks of that round.
 const Search::Pass Search::kRound[] = {
     {"squeeze", 96, &Search::IsLateAndNone, &Search::Squeeze},
-    {"segments", 256, &Search::IsLargeWithSegments, &Search::ConstructSegments,
+    {"segments", 256, &Search::HasSegments, &Search::ConstructSegments,
      Part::kImprove},
     {"block-moves", 64, &Search::HasBlocks, &Search::ImproveBlocks},
     {"joined-bursts", 16, &Search::IsTightAtOnePlace, &Search::Join,
@@ -79,7 +79,7 @@ const Search::Pass Search::kRound[] = {
 // The same for a long step, if the search runs until it is stopped: short
 // annealings find little there.
 const Search::Pass Search::kLongRound[] = {
-    {"segments", 96, &Search::IsLargeWithSegments, &Search::ConstructSegments,
+    {"segments", 96, &Search::HasSegments, &Search::ConstructSegments,
      Part::kImprove},
     {"block-moves", 21, &Search::HasBlocks, &Search::ImproveBlocks},
     {"joined-bursts", 8, &Search::IsTightAtOnePlace, &Search::Join,
@@ -116,8 +116,7 @@ std::vector<PassRule> Search::Rules() {
        "no plan yet, or unwinding found the first; at most 256 ops"},
       {&Search::IsLateAndNone, "no plan after two rounds, at most 1500 ops"},
       {&Search::IsSmall, "at most 1500 ops"},
-      {&Search::IsLargeWithSegments,
-       "segments left to try, more than 1500 ops"},
+      {&Search::HasSegments, "segments left to try, at least 400 ops"},
       {&Search::IsSmallWithPlan, "a plan, at most 1500 ops"},
       {&Search::IsTightAtOnePlace,
        "after two rounds, nested windows prove less than a hundredth more, "

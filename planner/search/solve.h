@@ -34,6 +34,8 @@ struct Solution {
 // Steps of at most this many ops are small: in larger ones, the last hundredths
 // of a percent cost too much.
 inline constexpr int kMostSmallOps = 1500;
+// In smaller steps, annealing finds what dividing the forward would.
+inline constexpr int kFewestSegmentedOps = 400;
 
 // Returns added time as a fraction of the base time.
 inline double Overhead(int64_t added_ns, int64_t base_time_ns) {
