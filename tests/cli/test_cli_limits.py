@@ -45,8 +45,9 @@ def test_with_too_little_memory_it_starts_or_says_so_in_one_sentence(
     until("it listens or has ended", 60, lambda: is_up_or_ended(reprise, process))
     if process.poll() is None:
         process.terminate()
-        assert process.wait(timeout=60) == 0, log.read_text()
-        return
+        # Memory may be enough to start, and not for the threads that end it.
+        if process.wait(timeout=60) == 0:
+            return
     assert process.returncode == 1, log.read_text()
     said = [line for line in log.read_text().splitlines() if line.startswith("reprise")]
     assert len(said) == 1, log.read_text()
