@@ -87,7 +87,7 @@ const Search::Pass Search::kLongRound[] = {
     {"annealing", 64, &Search::IsOpen, &Search::Anneal},
     {"nested-windows", 16, &Search::IsLargeWithPlan, &Search::Nest,
      Part::kProve},
-    {"many-windows", 32, &Search::IsOddRound, &Search::Combine, Part::kProve},
+    {"many-windows", 12, &Search::IsOddRound, &Search::Combine, Part::kProve},
 };
 
 // Run if the search ended far from its bound: a schedule found another way is
