@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/planner/oracle.h"
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <array>
 #include <queue>
@@ -229,6 +231,10 @@ class Oracle {
 std::optional<OracleAnswer> BestSchedule(const StepGraph& graph,
                                          const Capabilities& capabilities,
                                          int64_t budget_bytes) {
+  if (graph.op_count() > kMostOps || graph.storage_count() > kMostStorages) {
+    ADD_FAILURE() << "the oracle takes at most 12 ops and 12 storages";
+    return std::nullopt;
+  }
   return Oracle(graph, capabilities, budget_bytes).Solve();
 }
 

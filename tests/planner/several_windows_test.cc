@@ -350,31 +350,31 @@ TEST(SeveralWindowsTest, SeveralWindowsProveMoreThanEachOfThem) {
 
 TEST(SeveralWindowsTest, TheRoomIsUsedInWholeValues) {
   if (!HasLpSolver()) GTEST_SKIP() << "built without Clp";
-  // Five values of 10 bytes, each recomputed in 8 ns, and one of 1 byte, while w
-  // (5) runs in 40 bytes: there is room for three of them. With fractions of
-  // values, half of one less runs again.
+  // Four values of 10 bytes, each recomputed in 8 ns, and one of 1 byte, while w
+  // (5) runs in 30 bytes: there is room for two of the large ones. With fractions
+  // of values, 0.4 less runs again.
   StepGraph graph;
-  graph.storages.assign(5, {.bytes = 10});
+  graph.storages.assign(4, {.bytes = 10});
   graph.storages.insert(graph.storages.end(), {{.bytes = 1}, {.bytes = 5}});
-  for (StorageId s = 0; s < 6; ++s) {
+  for (StorageId s = 0; s < 5; ++s) {
     graph.ops.push_back({.time_ns = 8, .writes = {s}});
   }
-  graph.ops.push_back({.time_ns = 1, .writes = {6}});
-  for (StorageId s = 0; s < 6; ++s) {
+  graph.ops.push_back({.time_ns = 1, .writes = {5}});
+  for (StorageId s = 0; s < 5; ++s) {
     graph.ops.push_back({.time_ns = 1, .reads = {s}});
   }
   const Problem problem = MakeProblem(graph, {});
   const auto facts = verify::ReadFacts(graph, {});
   ASSERT_TRUE(facts.ok());
 
-  const int64_t cut = WindowBound(problem, 6).Solve(40).added_ns;
+  const int64_t cut = WindowBound(problem, 5).Solve(30).added_ns;
   const Refutation root =
-      Refuter(problem, *facts, 40, {6})
+      Refuter(problem, *facts, 30, {5})
           .Cheaper(kNothing, /*to_optimum=*/false, {.root_only = true});
 
   EXPECT_EQ(cut, 13);
   EXPECT_EQ(root.proven_ns(), 16);
-  EXPECT_EQ(BestSchedule(graph, {}, 40)->time_ns, problem.base.time_ns + 16);
+  EXPECT_EQ(BestSchedule(graph, {}, 30)->time_ns, problem.base.time_ns + 16);
 }
 
 TEST(SeveralWindowsTest, WhatStaysThroughASegmentIsThereWhileItsReRunsAre) {
