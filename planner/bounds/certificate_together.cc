@@ -147,7 +147,7 @@ void Certificate::Combine(int64_t incumbent_ns, int64_t ticks,
   while (!enough()) {
     std::vector<OpId> proposals = together_lacks_;
     const int64_t share = left() * 3 / 4;
-    if (!together_.empty() && !together_finished_ && together_ticks_ < share) {
+    if (!together_finished_ && together_ticks_ < share) {
       together_ticks_ = share;
       const Refutation found =
           SolveTogether(together_, /*inside=*/false, incumbent_ns, share);

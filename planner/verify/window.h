@@ -43,7 +43,8 @@ class Window {
   Window(const Facts& facts, std::span<const OpId> at);
 
   // Returns the least added time within the budget that the price of a leaf
-  // proves; kNothing if no schedule fits. INVALID_ARGUMENT if the leaf's numbers are out of range.
+  // proves; kNothing if no schedule fits. INVALID_ARGUMENT if the leaf's numbers
+  // are out of range.
   static constexpr int64_t kNothing = int64_t{1} << 62;
   StatusOr<int64_t> AddedNs(const Node& leaf, int64_t budget_bytes);
   // Returns a budget below which no schedule fits, by the first window.

@@ -53,6 +53,25 @@ std::vector<OpId> RandomWindows(const Problem& problem, Random& random) {
   return windows;
 }
 
+// Random windows of a random step of at most `ops` ops, at a tight budget.
+struct Sample {
+  Sample(int i, Random& random, int ops)
+      : graph(RandomGraph(random, ops)),
+        capabilities(CapabilitiesOf(i, random)),
+        problem(MakeProblem(graph, capabilities)),
+        budget(TightBudget(problem, random)),
+        windows(RandomWindows(problem, random)),
+        facts(verify::ReadFacts(graph, ExecutorOf(capabilities))) {}
+  Sample(const Sample&) = delete;  // the problem refers to the graph
+
+  const StepGraph graph;
+  const Capabilities capabilities;
+  const Problem problem;
+  const int64_t budget;
+  const std::vector<OpId> windows;
+  const StatusOr<verify::Facts> facts;
+};
+
 // Returns the values that the program's columns have in a schedule.
 std::vector<double> ReadOff(const Problem& problem,
                             const verify::Program& program,
@@ -140,17 +159,13 @@ TEST(SeveralWindowsTest, EveryRowHoldsForOptimalSchedules) {
   Random random(21);
   int checked = 0, inside = 0;
   for (int i = 0; i < GraphCount(1); ++i) {
-    const StepGraph graph = RandomGraph(random, 8);
-    const Capabilities capabilities = CapabilitiesOf(i, random);
-    const Problem problem = MakeProblem(graph, capabilities);
-    const int64_t budget = TightBudget(problem, random);
-    const std::vector<OpId> windows = RandomWindows(problem, random);
+    const Sample on(i, random, 8);
+    const auto& [graph, capabilities, problem, budget, windows, facts] = on;
+    ASSERT_TRUE(facts.ok());
     SCOPED_TRACE("graph " + std::to_string(i) + " windows " +
                  testing::PrintToString(windows));
 
     const bool is_inside = i % 2 == 0;
-    const auto facts = verify::ReadFacts(graph, ExecutorOf(capabilities));
-    ASSERT_TRUE(facts.ok());
     const auto rows =
         is_inside ? AllInsideRows(windows) : std::vector<verify::InsideRow>();
     const auto program =
@@ -176,12 +191,8 @@ TEST(SeveralWindowsTest, TheBoundIsNeverAboveTheOptimum) {
   Random random(22);
   int positive = 0, refused = 0;
   for (int i = 0; i < GraphCount(4); ++i) {
-    const StepGraph graph = RandomGraph(random, 8);
-    const Capabilities capabilities = CapabilitiesOf(i, random);
-    const Problem problem = MakeProblem(graph, capabilities);
-    const int64_t budget = TightBudget(problem, random);
-    const std::vector<OpId> windows = RandomWindows(problem, random);
-    const auto facts = verify::ReadFacts(graph, ExecutorOf(capabilities));
+    const Sample on(i, random, 8);
+    const auto& [graph, capabilities, problem, budget, windows, facts] = on;
     ASSERT_TRUE(facts.ok());
     SCOPED_TRACE("graph " + std::to_string(i) + " windows " +
                  testing::PrintToString(windows));
@@ -215,16 +226,11 @@ TEST(SeveralWindowsTest, TreesUnderDifferentGuessesFindTheSameOptimum) {
   Random random(24);
   int compared = 0, refuted = 0;
   for (int i = 0; i < GraphCount(4); ++i) {
-    const StepGraph graph = RandomGraph(random, 8);
-    const Capabilities capabilities = CapabilitiesOf(i, random);
-    const Problem problem = MakeProblem(graph, capabilities);
-    const int64_t budget = TightBudget(problem, random);
-    const std::vector<OpId> windows = RandomWindows(problem, random);
-    const auto facts = verify::ReadFacts(graph, ExecutorOf(capabilities));
-    ASSERT_TRUE(facts.ok());
+    const Sample on(i, random, 8);
+    ASSERT_TRUE(on.facts.ok());
     SCOPED_TRACE("graph " + std::to_string(i));
     const auto under = [&](int64_t guess_ns) {
-      return Refuter(problem, *facts, budget, windows)
+      return Refuter(on.problem, *on.facts, on.budget, on.windows)
           .Cheaper(guess_ns, /*to_optimum=*/true, {});
     };
 
@@ -239,7 +245,7 @@ TEST(SeveralWindowsTest, TreesUnderDifferentGuessesFindTheSameOptimum) {
     EXPECT_TRUE(above.is_proven());
     EXPECT_EQ(above.added_ns, whole.added_ns);
     if (whole.added_ns > 0) {
-      EXPECT_EQ(above.keep_sets.size(), windows.size());
+      EXPECT_EQ(above.keep_sets.size(), on.windows.size());
     }
     EXPECT_TRUE(at.is_proven());
     EXPECT_TRUE(at.keep_sets.empty());
@@ -277,17 +283,12 @@ TEST(SeveralWindowsTest, ATreeThatThreadsGrowProvesWhatOneThreadProves) {
   TwoHelpers helpers;
   int trees = 0, optima = 0;
   for (int i = 0; i < GraphCount(4); ++i) {
-    const StepGraph graph = RandomGraph(random, 30);
-    const Capabilities capabilities = CapabilitiesOf(i, random);
-    const Problem problem = MakeProblem(graph, capabilities);
-    const int64_t budget = TightBudget(problem, random);
-    const std::vector<OpId> windows = RandomWindows(problem, random);
-    const auto facts = verify::ReadFacts(graph, ExecutorOf(capabilities));
-    ASSERT_TRUE(facts.ok());
+    const Sample on(i, random, 30);
+    ASSERT_TRUE(on.facts.ok());
     SCOPED_TRACE("graph " + std::to_string(i));
     const auto under = [&](int64_t claim_ns, bool to_optimum,
                            Exchange* exchange) {
-      return Refuter(problem, *facts, budget, windows)
+      return Refuter(on.problem, *on.facts, on.budget, on.windows)
           .Cheaper(claim_ns, to_optimum, {.exchange = exchange});
     };
 
@@ -307,11 +308,11 @@ TEST(SeveralWindowsTest, ATreeThatThreadsGrowProvesWhatOneThreadProves) {
     // A tree whose claim was lowered during the search is a certificate, too.
     for (const Refutation* found : {&alone, &together, &at}) {
       const verify::Certificate certificate{.method = verify::Method::kWindows,
-                                            .budget_bytes = budget,
+                                            .budget_bytes = on.budget,
                                             .added_ns = alone.added_ns,
-                                            .at = windows,
+                                            .at = on.windows,
                                             .tree = found->proof.tree};
-      const Status accepted = verify::CheckCertificate(*facts, certificate);
+      const Status accepted = verify::CheckCertificate(*on.facts, certificate);
       EXPECT_TRUE(accepted.ok()) << accepted.message();
     }
     trees += at.proof.tree.size() > 1;
