@@ -18,7 +18,6 @@ import json
 import time
 
 import torch
-from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
@@ -88,6 +87,8 @@ class ResNet(nn.Module):
 
 def digits() -> TensorDataset:
     """1797 digits of 8x8 grey values 0..16, as 32x32 images of three channels."""
+    from sklearn.datasets import load_digits  # for the data alone: the network needs torch only
+
     data = load_digits()
     images = torch.tensor(data.images, dtype=torch.float32).unsqueeze(1) / 8 - 1
     images = F.interpolate(images, size=(32, 32), mode="bilinear")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The networks of the figure, and the ways to train them that it compares.
 
-network = NETWORKS["gpt"](blocks=8, batch=4)
+network = build("gpt", blocks=8, batch=4, device="cuda")
 call = network.way("sqrt")              # model.forward, checkpointed over segments
 loss = network.loss(call(network.x))
 """
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
-__all__ = ["NETWORKS", "Network"]
+__all__ = ["Network", "build"]
 
 
 @dataclass
@@ -91,4 +91,10 @@ def _gpt(blocks: int, batch: int) -> Network:
     )
 
 
-NETWORKS: dict[str, Callable[[int, int], Network]] = {"resnet": _resnet, "gpt": _gpt}
+_NETWORKS: dict[str, Callable[[int, int], Network]] = {"resnet": _resnet, "gpt": _gpt}
+
+
+def build(name: str, blocks: int, batch: int, device: str | torch.device = "cpu") -> Network:
+    """Makes a network and its batch on a device, from the generator of that device."""
+    with torch.device(device):
+        return _NETWORKS[name](blocks, batch)

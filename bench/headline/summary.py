@@ -2,20 +2,28 @@
 """What is asked of the figure, in sentences, and its table.
 
 summary(about, results)      # markdown
+
+    python bench/headline/summary.py OUT.jsonl    # of a run that was ended
 """
 
 from __future__ import annotations
 
+import json
 import math
+import sys
+from pathlib import Path
 from typing import Any
 
-__all__ = ["added", "growth", "summary"]
+from gpu_summary import head as gpu_head
+from gpu_summary import noise, tables
+
+__all__ = ["added", "growth", "is_measured", "summary"]
 
 Result = dict[str, Any]
 
 
 def added(result: Result) -> float:
-    """Step time beyond that of the plain twin, as a share of it."""
+    """Step time beyond that of plain, as a share of it."""
     return float(result["step_ns"] / result["plain_ns"] - 1)
 
 
@@ -34,15 +42,24 @@ def growth(points: list[tuple[int, int]]) -> float:
     return slope / sum((a - mean_x) ** 2 for a in x)
 
 
-def _planned(result: Result | None) -> bool:
-    return result is not None and "error" not in result and result.get("planned_steps", 1) > 0
+def is_measured(result: Result) -> bool:
+    """Whether there are a peak and a time, and those of a plan wherever there was to be one."""
+    if "error" in result or not result.get("planned_steps", 1):
+        return False
+    planned = result.get("planned_in_series")
+    return planned is None or planned == len(result["steps_ns"])
+
+
+def _timed(result: Result | None) -> bool:
+    """Whether it was also measured beside plain, which may not have fitted."""
+    return result is not None and is_measured(result) and "plain_ns" in result
 
 
 def _tenth(name: str, of: dict[tuple[str, int], Result], depths: list[int]) -> str:
-    """At the greatest depth where a plan for a tenth exists."""
+    """At the greatest depth where a plan for a tenth exists. Empty: none was asked for."""
     for blocks in reversed(depths):
         ours, plain = of.get(("reprise@tenth", blocks)), of.get(("plain", blocks))
-        if not _planned(ours) or not _planned(plain):
+        if not _timed(ours) or not _timed(plain):
             continue
         assert ours is not None
         assert plain is not None
@@ -51,12 +68,15 @@ def _tenth(name: str, of: dict[tuple[str, int], Result], depths: list[int]) -> s
             f"activation memory than plain: Reprise adds {added(ours):.1%}"
         )
         sqrt = of.get(("sqrt", blocks))
-        if sqrt is not None and _planned(sqrt):
+        if sqrt is not None and _timed(sqrt):
             text += (
                 f", \u221an segments {added(sqrt):.1%} "
                 f"(at {of_step(plain) / of_step(sqrt):.1f} times less)"
             )
         return text + "."
+    refused = [of["reprise@tenth", b] for b in depths if ("reprise@tenth", b) in of]
+    if not refused or not all("Nothing fits" in row.get("sentence", "") for row in refused):
+        return ""  # the table says what happened
     return f"- {name}: no plan fits a tenth of plain's activation memory at these depths."
 
 
@@ -66,27 +86,33 @@ def _equal_peak(
     parts = []
     for blocks in depths:
         theirs, ours = of.get((way, blocks)), of.get((f"reprise@{way}", blocks))
-        if theirs is None or ours is None or not _planned(theirs) or not _planned(ours):
+        if theirs is None or ours is None or not _timed(theirs) or not _timed(ours):
             continue
-        less = 1 - added(ours) / added(theirs)
-        parts.append(f"{blocks} blocks {added(theirs):.1%} and {added(ours):.1%} ({less:.0%} less)")
+        part = f"{blocks} blocks {added(theirs):.1%} and {added(ours):.1%}"
+        # Where checkpointing adds less than the noise there is nothing to be a share of.
+        if added(theirs) > 0:
+            less = 1 - added(ours) / added(theirs)
+            part += f" ({abs(less):.0%} {'less' if less >= 0 else 'more'})"
+        parts.append(part)
+    if not parts:
+        return ""
     return f"- {name}, at {words}'s peak, time added by it and by Reprise: {'; '.join(parts)}."
 
 
 def _growth(name: str, of: dict[tuple[str, int], Result], depths: list[int]) -> str:
     parts = []
     for way in ("plain", "sqrt", "block", "reprise@sqrt", "reprise@block", "reprise@tenth"):
-        points = [(b, of_step(of[way, b])) for b in depths if _planned(of.get((way, b)))]
+        rows = [(b, of[way, b]) for b in depths if (way, b) in of]
+        points = [(b, of_step(row)) for b, row in rows if is_measured(row)]
         if len(points) > 1:
             parts.append(f"{way} {growth(points):.2f}")
+    if not parts:
+        return ""
     return f"- {name}: activation memory grows as depth to the power of: {', '.join(parts)}."
 
 
-def summary(about: Result, results: list[Result]) -> str:
-    """Sentences and table."""
-    head = [
-        "# The headline figure",
-        "",
+def _cpu_head(about: Result) -> list[str]:
+    return [
         f"{about['date']}, {about['cores']} cores, load {about['load']} at the start. "
         f"`{about['command']}`",
         "",
@@ -94,15 +120,9 @@ def summary(about: Result, results: list[Result]) -> str:
         "peak above what stays between steps (parameters, gradients, optimizer state).",
         "",
     ]
-    for name in dict.fromkeys(r["network"] for r in results):
-        of = {(r["way"], r["blocks"]): r for r in results if r["network"] == name}
-        depths = sorted({blocks for _, blocks in of})
-        head += [
-            _tenth(name, of, depths),
-            _equal_peak(name, of, depths, "block", "per-block checkpointing"),
-            _equal_peak(name, of, depths, "sqrt", "\u221an"),
-            _growth(name, of, depths),
-        ]
+
+
+def _cpu_table(results: list[Result]) -> list[str]:
     rows = [
         "",
         "| network | blocks | | peak MiB | of it static | added time |",
@@ -110,9 +130,40 @@ def summary(about: Result, results: list[Result]) -> str:
     ]
     for r in results:
         row = f"| {r['network']} | {r['blocks']} | {r['way']} "
-        if _planned(r):
+        if is_measured(r):
             row += f"| {r['peak_bytes'] / 2**20:.1f} | {r['static_bytes'] / 2**20:.1f} "
             rows.append(row + f"| {added(r):+.1%} |")
         else:
             rows.append(row + f"| {r.get('error') or r['sentence']} | | |")
-    return "\n".join([*head, *rows, ""])
+    return rows
+
+
+def summary(about: Result, results: list[Result]) -> str:
+    """Sentences and tables. `about`: the first line of OUT.jsonl; `results`: the others."""
+    on_gpu = about.get("device") == "cuda"
+    sentences: list[str] = []
+    for name in dict.fromkeys(r["network"] for r in results):
+        of = {(r["way"], r["blocks"]): r for r in results if r["network"] == name}
+        depths = sorted({blocks for _, blocks in of})
+        sentences += noise(name, of, depths)
+        sentences += [
+            _tenth(name, of, depths),
+            _equal_peak(name, of, depths, "block", "per-block checkpointing"),
+            _equal_peak(name, of, depths, "sqrt", "\u221an"),
+            _growth(name, of, depths),
+        ]
+    return "\n".join(
+        [
+            "# The headline figure",
+            "",
+            *(gpu_head(about) if on_gpu else _cpu_head(about)),
+            *filter(None, sentences),
+            *(tables(results) if on_gpu else _cpu_table(results)),
+            "",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    first, *rest = map(json.loads, Path(sys.argv[1]).read_text().splitlines())
+    print(summary(first, rest))
