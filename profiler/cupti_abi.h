@@ -165,32 +165,4 @@ struct Functions {
 };
 constexpr size_t kNeededFunctions = 8;
 
-// ---- Calls that put work on the device ----
-//
-// CUPTI makes external correlation records only for calls that have an API
-// record, so API records of these calls are enabled while ops are traced:
-// launches, graph launches, copies, memsets. The numbers are those of CUDA
-// 13.0; a library refuses one that it does not know.
-
-constexpr uint16_t kRuntimeCalls[] = {
-    211, 214,  // cudaLaunchKernel, _ptsz
-    269, 270,  // cudaLaunchCooperativeKernel, _ptsz
-    311, 312,  // cudaGraphLaunch, _ptsz
-    430, 431,  // cudaLaunchKernelExC, _ptsz
-    505, 506,  // __cudaLaunchKernel, _ptsz
-    31,  41,  44,  47,  48,  145, 161, 225,  // cudaMemcpy, ...Async, peer
-    231, 232, 482, 483, 509, 510,            // _ptsz, batches
-    49,  51,  52,  143, 233, 235, 237, 244,  // cudaMemset, ...Async
-};
-constexpr uint16_t kDriverCalls[] = {
-    307, 442,                                // cuLaunchKernel, _ptsz
-    477, 478,                                // cuLaunchCooperativeKernel, _ptsz
-    514, 515,                                // cuGraphLaunch, _ptsz
-    652, 653,                                // cuLaunchKernelEx, _ptsz
-    276, 277, 278, 279, 280, 281, 288, 291,  // cuMemcpy..._v2
-    305, 306, 318, 319, 418, 422, 423, 424,  // cuMemcpy, peer, _ptsz
-    425, 426, 776, 777, 796, 797,            // batches
-    216, 218, 220, 249, 250, 251, 428, 429, 430,  // cuMemset...
-};
-
 }  // namespace reprise::profiler::cupti

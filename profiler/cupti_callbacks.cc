@@ -93,12 +93,7 @@ void OnBufferCompleted(void *context, uint32_t stream, uint8_t *buffer, size_t,
     CountDrops(tracer, dropped);
 }
 
-uint64_t CuptiClock() {
-  Agent *agent = CurrentAgent();
-  const bool ours = agent != nullptr && __atomic_load_n(&agent->tracer.clock,
-                                                        __ATOMIC_ACQUIRE) != 0;
-  return ReadClock(ours ? CLOCK_MONOTONIC : CLOCK_REALTIME);
-}
+uint64_t CuptiClock() { return ReadClock(CLOCK_MONOTONIC); }
 
 void OnCuptiCallback(void *, uint32_t, uint32_t, const void *) {}
 

@@ -17,8 +17,11 @@ void OnBufferRequested(uint8_t **buffer, size_t *size, size_t *max_records);
 void OnBufferCompleted(void *context, uint32_t stream, uint8_t *buffer,
                        size_t size, size_t valid);
 
-// Returns CLOCK_MONOTONIC while a window is open, otherwise CLOCK_REALTIME,
-// CUPTI's default: a clock callback cannot be unregistered.
+// Returns CLOCK_MONOTONIC, whether or not a window is open. CUPTI turns the
+// device's times into the host's by interpolating between pairs of both, and
+// may take a pair at any time: one clock for all of them, or kernels of the
+// next window would lie anywhere
+// (CuptiTest.KernelsOfLaterWindowsLieWhereTheyRan).
 uint64_t CuptiClock();
 
 void OnCuptiCallback(void *userdata, uint32_t domain, uint32_t cbid,

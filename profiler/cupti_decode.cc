@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "profiler/cupti_abi.h"
+#include "profiler/cupti_calls.h"
 
 namespace reprise::profiler {
 namespace {
@@ -126,14 +127,8 @@ void DecodeApi(const uint8_t *record, const DecodeContext &context,
 }
 
 bool IsDeviceCall(uint32_t kind, uint32_t cbid) {
-  if (kind == cupti::kRuntime) {
-    for (uint16_t call : cupti::kRuntimeCalls)
-      if (call == cbid) return true;
-  } else {
-    for (uint16_t call : cupti::kDriverCalls)
-      if (call == cbid) return true;
-  }
-  return false;
+  return (kind == cupti::kRuntime ? cupti::kRuntimeCalls : cupti::kDriverCalls)
+      .Has(cbid);
 }
 
 }  // namespace

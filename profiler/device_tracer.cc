@@ -9,6 +9,7 @@
 #include "profiler/agent.h"
 #include "profiler/clock.h"
 #include "profiler/cupti_callbacks.h"
+#include "profiler/cupti_calls.h"
 #include "profiler/cupti_library.h"
 #include "profiler/sentence.h"
 
@@ -179,35 +180,36 @@ bool Subscribe(DeviceTracer *tracer) {
   return false;
 }
 
+// Turns API records of the calls that put work on the device on or off, call by
+// call. Returns how many calls the library knows.
+int SwitchCalls(const cupti::Functions &calls, bool runtime, uint8_t on) {
+  const auto enable =
+      runtime ? calls.ActivityEnableRuntimeApi : calls.ActivityEnableDriverApi;
+  const cupti::CallSet &set =
+      runtime ? cupti::kRuntimeCalls : cupti::kDriverCalls;
+  int known = 0;
+  for (uint32_t call = 0; call < cupti::CallSet::kLimit; ++call)
+    known += set.Has(call) && enable(call, on) == 0;
+  return known;
+}
+
 // Enables RUNTIME or DRIVER records: only for calls that put work on the device
 // if the library can (12.5), otherwise for all calls, filtered on reading.
 bool EnableApi(DeviceTracer *tracer, uint32_t kind) {
   const cupti::Functions &calls = tracer->calls;
   const bool runtime = kind == cupti::kRuntime;
-  const auto enable =
-      runtime ? calls.ActivityEnableRuntimeApi : calls.ActivityEnableDriverApi;
-  tracer->api_by_call = !tracer->all_api && enable != nullptr;
+  tracer->api_by_call =
+      !tracer->all_api && (runtime ? calls.ActivityEnableRuntimeApi
+                                   : calls.ActivityEnableDriverApi) != nullptr;
   if (!tracer->api_by_call) return calls.ActivityEnable(kind) == 0;
-  int enabled = 0;
-  if (runtime) {
-    for (uint16_t call : cupti::kRuntimeCalls) enabled += enable(call, 1) == 0;
-  } else {
-    for (uint16_t call : cupti::kDriverCalls) enabled += enable(call, 1) == 0;
-  }
-  return enabled > 0;
+  return SwitchCalls(calls, runtime, 1) > 0;
 }
 
 void DisableApi(DeviceTracer *tracer, uint32_t kind) {
-  const cupti::Functions &calls = tracer->calls;
-  if (!tracer->api_by_call) {
-    calls.ActivityDisable(kind);
-  } else if (kind == cupti::kRuntime) {
-    for (uint16_t call : cupti::kRuntimeCalls)
-      calls.ActivityEnableRuntimeApi(call, 0);
-  } else {
-    for (uint16_t call : cupti::kDriverCalls)
-      calls.ActivityEnableDriverApi(call, 0);
-  }
+  if (tracer->api_by_call)
+    SwitchCalls(tracer->calls, kind == cupti::kRuntime, 0);
+  else
+    tracer->calls.ActivityDisable(kind);
 }
 
 bool IsWanted(const DeviceTracer *tracer, const Activity &activity) {
@@ -264,7 +266,6 @@ void GiveBack(DeviceTracer *tracer) {
   if (tracer->saved_thread_type)
     tracer->calls.SetThreadIdType(tracer->thread_type);
   tracer->saved_thread_type = false;
-  __atomic_store_n(&tracer->clock, 0u, __ATOMIC_RELEASE);
   tracer->calls.Unsubscribe(tracer->subscriber);
   tracer->subscriber = nullptr;
 }
@@ -272,13 +273,12 @@ void GiveBack(DeviceTracer *tracer) {
 bool Configure(DeviceTracer *tracer) {
   SetThreadIds(tracer);
   SetAttributes(tracer);
-  // Must precede any enable: otherwise the records carry CLOCK_REALTIME.
-  __atomic_store_n(&tracer->clock, 1u, __ATOMIC_RELEASE);
+  // Clock and buffers in every window: another client may have registered its
+  // own. The clock precedes any enable: otherwise records carry CLOCK_REALTIME.
   const auto set_clock = tracer->calls.ActivityRegisterTimestampCallback;
   tracer->clock_id = set_clock != nullptr && set_clock(CuptiClock) == 0
                          ? REPRISE_CLOCK_MONOTONIC
                          : REPRISE_CLOCK_REALTIME;
-  // Repeated for every window: another client may have registered its own.
   const int result = tracer->calls.ActivityRegisterCallbacks(OnBufferRequested,
                                                              OnBufferCompleted);
   if (result == cupti::kSuccess) return true;

@@ -2,7 +2,7 @@
 //
 // CUPTI is not touched before the first window. A window subscribes (by
 // convention the subscription is the lock among CUPTI's clients), enables what
-// it needs, and restores everything when it ends:
+// it needs, and restores everything but the clock when it ends:
 //
 //   idle ──Begin──▶ tracing ──End──▶ closing ──all buffers back──▶ idle
 //     │ 39: held by another tool       └─ 2 s: flushed by force ─▶ idle
@@ -12,9 +12,12 @@
 //
 // While the tracer is closing, kernels that were running when the window ended
 // still deliver their times. Only then is the subscription released, so that no
-// buffer of ours is handed to another client's callback. Clock, thread ids and
-// attributes are restored as well; the clock callback, which cannot be removed,
-// answers CLOCK_REALTIME outside a window, as CUPTI's default does.
+// buffer of ours is handed to another client's callback. Thread ids and
+// attributes are restored as well. The clock is not: its callback cannot be
+// removed, and must not change its meaning (cupti_callbacks.h). From the first
+// window on a client that registers no clock of its own gets CLOCK_MONOTONIC in
+// place of CUPTI's default, CLOCK_REALTIME. Torch's profiler registers one in
+// each session, unless it was told otherwise.
 //
 // All calls but PushDeviceOp and PopDeviceOps require the control lock, which
 // no CUPTI callback takes. BeginDeviceWindow and EndDeviceWindow may take
@@ -62,7 +65,6 @@ struct DeviceTracer {
   bool api_by_call;  // API records are enabled call by call
   void *subscriber;
   uint32_t op_links;  // atomic: op ids are pushed to CUPTI
-  uint32_t clock;     // atomic: our clock callback answers CLOCK_MONOTONIC
   uint8_t clock_id;   // of the records in this window
   bool closing;
   uint64_t closing_ns, flushed_ns, retry_ns;

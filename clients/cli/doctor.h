@@ -10,6 +10,7 @@
 
 #include <chrono>
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -57,10 +58,12 @@ int DriverVersion();
 struct DeviceFacts {
   std::vector<Check> checks;
   std::vector<pid_t> processes;
+  std::set<std::string> capabilities;  // compute: "9.0"; "0.0": unknown
 };
 DeviceFacts CheckDevices();
 // Checks libcupti and the injection slot. Uses CUPTI only in a child process.
-std::vector<Check> CheckCupti(const PythonFacts& python);
+std::vector<Check> CheckCupti(const PythonFacts& python,
+                              const DeviceFacts& devices);
 // Checks the versions of package, agent and torch.
 std::vector<Check> CheckPython(const PythonFacts& python);
 // Checks the socket that agents of this user connect to. Sets `listening` if a

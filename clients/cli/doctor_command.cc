@@ -58,7 +58,7 @@ class DoctorCommand : public Command {
     add(CheckHost());
     const DeviceFacts devices = CheckDevices();
     add(devices.checks);
-    add(CheckCupti(python));
+    add(CheckCupti(python, devices));
     if (named && python.path.empty()) {
       checks.push_back(
           {Health::kProblem, "python",

@@ -39,7 +39,8 @@ std::vector<std::string> Places(const PythonFacts& python) {
   return places;
 }
 
-// Loads a library in a child process; returns "API FILE".
+// Loads a library in a child process; returns "API MISSING HES FILE": the
+// function that it lacks or "-", and whether it has the hardware event system.
 std::string VersionOf(const std::string& place) {
   return InChild([&]() -> std::string {
     void* library = dlopen(place.c_str(), RTLD_LAZY | RTLD_LOCAL);
@@ -60,7 +61,9 @@ std::string VersionOf(const std::string& place) {
           "cuptiActivityGetNextRecord", "cuptiActivityRegisterCallbacks"}) {
       if (dlsym(library, symbol) == nullptr) missing = symbol;
     }
-    return StrCat(version, " ", missing.empty() ? "-" : missing, " ", path);
+    const bool hes = dlsym(library, "cuptiActivityEnableHWTrace") != nullptr;
+    return StrCat(version, " ", missing.empty() ? "-" : missing, " ",
+                  hes ? 1 : 0, " ", path);
   });
 }
 
@@ -87,10 +90,29 @@ constexpr auto kNotTried =
     "; loads here; whether it may trace was not checked: the first window of a "
     "job will tell";
 
-std::vector<Check> Libraries(const PythonFacts& python) {
+// Says where kernels could be timed by the hardware event system. NVIDIA's
+// header names Blackwell for it: compute capabilities 10 to 12.
+Check HardwareEvents(const std::set<std::string>& capabilities) {
+  std::string found =
+      "hardware event system: a libcupti here offers it, for Blackwell GPUs";
+  for (const std::string& capability : capabilities) {
+    const int major = std::atoi(capability.c_str());
+    found += major == 0
+                 ? std::string("; whether this GPU is one was not checked")
+                 : StrCat("; a GPU of compute capability ", capability,
+                          major < 10    ? " is older"
+                          : major <= 12 ? " is one"
+                                        : " is newer: not checked");
+  }
+  return {Health::kOk, "hes", found + "; Reprise does not use it", ""};
+}
+
+std::vector<Check> Libraries(const PythonFacts& python,
+                             const DeviceFacts& devices) {
   const int driver = DriverVersion();
   std::set<std::string> seen;
   std::vector<Check> found;
+  bool any_hes = false;
   for (const std::string& place : Places(python)) {
     const std::string text = VersionOf(place);
     if (text == "none") {
@@ -105,8 +127,9 @@ std::vector<Check> Libraries(const PythonFacts& python) {
     }
     int api = 0;
     std::string missing;
+    bool hes = false;
     std::string path;
-    std::istringstream(text) >> api >> missing >> path;
+    std::istringstream(text) >> api >> missing >> hes >> path;
     if (text.empty() && driver == 0) {
       // That of CUDA 13.2 calls itself without end where there is no driver.
       // The agent loads none there.
@@ -142,14 +165,17 @@ std::vector<Check> Libraries(const PythonFacts& python) {
       check.found += StrCat(", newer than the driver, which is for CUDA ",
                             driver / 1000, ".", driver % 1000 / 10);
       check.advice = StrCat(
-          "no kernels are recorded with it: update the driver, or name a "
-          "libcupti of CUDA ",
-          driver / 1000, " in REPRISE_CUPTI_PATH");
+          "no kernels are recorded with it, ops are timed by the host: update "
+          "the driver, or install a torch for CUDA ",
+          driver / 1000,
+          " (a job of torch uses the libcupti that torch has loaded, whatever "
+          "REPRISE_CUPTI_PATH names)");
     } else {
       if (driver > 0) check.found += kDeviceMemory;
       check.found += kNotTried;
     }
     found.push_back(std::move(check));
+    any_hes = any_hes || hes;
   }
   if (found.empty()) {
     found.push_back({Health::kOk, "libcupti",
@@ -163,8 +189,14 @@ std::vector<Check> Libraries(const PythonFacts& python) {
   }
   if (seen.size() > 1) {
     found.push_back({Health::kWarning, "libcupti",
-                     StrCat(seen.size(), " copies: a job may load any of them"),
-                     "name the one for its torch in REPRISE_CUPTI_PATH"});
+                     StrCat(seen.size(),
+                            " copies: a job of torch uses the one that torch "
+                            "has loaded, another may load any of them"),
+                     "for a job without torch, name one in "
+                     "REPRISE_CUPTI_PATH"});
+  }
+  if (any_hes && !devices.capabilities.empty()) {
+    found.push_back(HardwareEvents(devices.capabilities));
   }
   return found;
 }
@@ -222,8 +254,9 @@ Check Holders() {
 
 }  // namespace
 
-std::vector<Check> CheckCupti(const PythonFacts& python) {
-  std::vector<Check> checks = Libraries(python);
+std::vector<Check> CheckCupti(const PythonFacts& python,
+                              const DeviceFacts& devices) {
+  std::vector<Check> checks = Libraries(python, devices);
   checks.push_back(Injection());
   checks.push_back(Holders());
   return checks;

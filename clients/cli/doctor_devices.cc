@@ -79,6 +79,16 @@ class Nvml {
     return ask != nullptr && ask(device, &mode) == 0 && mode == kVirtualGpu;
   }
 
+  // Returns the compute capability, as "9.0"; "0.0": unknown.
+  std::string Capability(void* device) const {
+    int major = 0;
+    int minor = 0;
+    const auto ask =
+        Find<int (*)(void*, int*, int*)>("nvmlDeviceGetCudaComputeCapability");
+    if (ask == nullptr || ask(device, &major, &minor) != 0) major = minor = 0;
+    return StrCat(major, ".", minor);
+  }
+
   bool Confidential() const {
     ComputeState state{};
     const auto ask =
@@ -110,8 +120,8 @@ class Nvml {
   void* library_ = nullptr;
 };
 
-// Returns one line per fact: "confidential", "gpu MIG VIRTUAL NAME", "pid
-// NUMBER".
+// Returns one line per fact: "confidential", "gpu MIG VIRTUAL CAPABILITY NAME",
+// "pid NUMBER".
 std::string AskNvml() {
   Nvml nvml;
   if (!nvml.Open()) return "none\n";
@@ -120,7 +130,8 @@ std::string AskNvml() {
     void* device = nvml.Device(index);
     if (device == nullptr) continue;
     said += StrCat("gpu ", nvml.Partitioned(device) ? 1 : 0, " ",
-                   nvml.Virtual(device) ? 1 : 0, " ", nvml.Name(device), "\n");
+                   nvml.Virtual(device) ? 1 : 0, " ", nvml.Capability(device),
+                   " ", nvml.Name(device), "\n");
     for (const unsigned pid : nvml.Processes(device)) {
       said += StrCat("pid ", pid, "\n");
     }
@@ -193,9 +204,11 @@ DeviceFacts CheckDevices() {
     if (word == "gpu") {
       bool partitioned = false;
       bool virtual_gpu = false;
+      std::string capability;
       std::string name;
-      words >> partitioned >> virtual_gpu >> std::ws;
+      words >> partitioned >> virtual_gpu >> capability >> std::ws;
       std::getline(words, name);
+      facts.capabilities.insert(capability);
       facts.checks.push_back(
           CheckOf(name, partitioned, virtual_gpu, confidential));
     }

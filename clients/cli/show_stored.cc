@@ -2,6 +2,7 @@
 #include "clients/cli/show_stored.h"
 
 #include <algorithm>
+#include <string_view>
 #include <vector>
 
 #include "base/str_cat.h"
@@ -46,6 +47,18 @@ const char* DecidedWord(v1::Decision decision) {
   }
 }
 
+// Prints whose clock the times of the ops are of; nothing where nobody asked
+// for kernels.
+void PrintTiming(const std::string& timing, Console& console) {
+  constexpr std::string_view kHost = "host: ";
+  if (timing == "kernels") {
+    console.Line("  an op takes as long as its kernels");
+  } else if (timing.compare(0, kHost.size(), kHost) == 0) {
+    console.Line(
+        StrCat("  ops are timed by the host: ", timing.substr(kHost.size())));
+  }
+}
+
 // Prints what each decision saves, and what is alive at the plan's peak. The
 // server sends the largest first.
 void PrintExplanation(const v1::Explanation& explanation, Console& console) {
@@ -66,6 +79,7 @@ void PrintExplanation(const v1::Explanation& explanation, Console& console) {
                       FormatBytes(recomputed_bytes), "), keeps ",
                       explanation.storages_size() - recomputed, " (",
                       FormatBytes(saved_bytes), ")"));
+  PrintTiming(explanation.timing(), console);
   if (alive.empty()) return;
   console.Line(StrCat("\nAT THE PEAK (",
                       FormatBytes(explanation.plan().peak_bytes()), ", ",

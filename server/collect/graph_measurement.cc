@@ -2,6 +2,9 @@
 #include "server/collect/graph_measurement.h"
 
 #include <algorithm>
+#include <string>
+
+#include "base/str_cat.h"
 
 namespace reprise::server {
 
@@ -9,6 +12,15 @@ namespace {
 
 constexpr uint64_t kLargestNs = uint64_t{1} << 52;
 constexpr char kRestOfStep[] = "reprise.step_begin";
+
+// How much earlier than its op a kernel may seem to begin: the device's times
+// are interpolated between readings of two clocks.
+constexpr uint64_t kClockErrorNs = 1'000'000;
+// How long after the step's last op a kernel may end, beyond the time of two
+// steps: what is queued then is work of this step and of the one before.
+constexpr uint64_t kLateNs = 60'000'000'000;
+// One op in so many may have kernels that lie elsewhere.
+constexpr uint64_t kOneDisplacedIn = 20;
 
 // The sums over one op of the graph.
 struct Sum {
@@ -41,6 +53,35 @@ Sum Total(const OpMeasurement& measured, const v1::Op& op) {
     sum.last_ns = std::max(sum.last_ns, figures.last_ns);
   }
   return sum;
+}
+
+// Returns why the kernels cannot have run when they are said to have; empty if
+// they can.
+std::string WhyDisplaced(const std::vector<Sum>& sums, int64_t step_ns) {
+  uint64_t last_begin_ns = 0;
+  for (const Sum& sum : sums) {
+    last_begin_ns = std::max(last_begin_ns, sum.begin_ns);
+  }
+  const uint64_t steps_ns =
+      2 * std::min(static_cast<uint64_t>(std::max<int64_t>(step_ns, 0)),
+                   kLargestNs);
+  uint64_t ops = 0;
+  uint64_t early = 0;
+  uint64_t late = 0;
+  for (const Sum& sum : sums) {
+    if (sum.begin_ns == 0 || sum.last_ns == 0) continue;
+    ++ops;
+    if (sum.first_ns + kClockErrorNs < sum.begin_ns) {
+      ++early;
+    } else if (sum.last_ns > last_begin_ns + steps_ns + kLateNs) {
+      ++late;
+    }
+  }
+  if ((early + late) * kOneDisplacedIn <= ops) return "";
+  return StrCat("host: kernels lie far from their ops: of ", ops,
+                " ops with kernels, ", early,
+                " have one that begins before the op, ", late,
+                " one that ends long after the step");
 }
 
 // Returns the time within [first, last) during which a kernel ran.
@@ -86,9 +127,12 @@ void ApplyMeasurement(const OpMeasurement& measured, v1::StepGraph& graph) {
     last_ns = std::max(last_ns, sum.last_ns);
   }
   if (!reported) return;
+  const std::string displaced = WhyDisplaced(sums, graph.measured_step_ns());
   if (missing ||
       (measured.last_loss_ns != 0 && measured.last_loss_ns >= begin_ns)) {
-    graph.set_timing("host: records of the captured step are missing");
+    graph.set_timing(displaced.empty()
+                         ? "host: records of the captured step are missing"
+                         : displaced);
     return;
   }
   for (int i = 0; i < graph.ops_size(); ++i) {
@@ -99,6 +143,10 @@ void ApplyMeasurement(const OpMeasurement& measured, v1::StepGraph& graph) {
   }
   if (kernels == 0) {
     graph.set_timing("host: no kernel was traced");
+    return;
+  }
+  if (!displaced.empty()) {
+    graph.set_timing(displaced);
     return;
   }
   graph.set_timing("kernels");

@@ -12,7 +12,10 @@
 //
 // Times are replaced either for all ops or for none: if an op of the graph, or
 // a record since the first of them, is missing, or no kernel was seen, the
-// host's times stay and `timing` says why.
+// host's times stay and `timing` says why. So they do if more than one op in
+// twenty has kernels that cannot be its own: that begin before the op, or end
+// long after all that could have been queued. Then the tracer's clock was
+// wrong, and with it perhaps how long they took.
 #pragma once
 
 #include "reprise/v1/graph.pb.h"

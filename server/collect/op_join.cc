@@ -92,7 +92,10 @@ void OpJoin::TakeDeviceWork(const reprise_slot& slot) {
     intervals_.push_back({slot.ts_ns, end_ns});
     if (intervals_.size() > kIntervals) intervals_.pop_front();
   } else {
-    last_loss_ns_ = std::max(last_loss_ns_, slot.ts_ns);
+    // Where its duration cannot be true, its time is not either: one of the
+    // next century would spoil every later step.
+    const bool dated = (kernel.flags & REPRISE_KERNEL_UNTIMED) != 0;
+    last_loss_ns_ = std::max(last_loss_ns_, dated ? slot.ts_ns : newest_op_ns_);
   }
   if (launch.op != 0) Settle(launch);
 }
@@ -176,6 +179,7 @@ void OpJoin::TakeOpBegin(const reprise_slot& slot) {
   open.held = open.most_held = 0;
   open.allocated = false;
   Figures(open.op).begin_ns = slot.ts_ns;
+  newest_op_ns_ = std::max(newest_op_ns_, slot.ts_ns);
 }
 
 void OpJoin::TakeOpEnd(const reprise_slot& slot) {

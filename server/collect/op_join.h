@@ -146,6 +146,7 @@ class OpJoin {
   size_t held_blocks_ = 0;
   uint64_t unattributed_ = 0;
   uint64_t last_loss_ns_ = 0;
+  uint64_t newest_op_ns_ = 0;  // when an op was last begun
 };
 
 }  // namespace reprise::server

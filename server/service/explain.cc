@@ -35,6 +35,7 @@ StatusOr<v1::Explanation> Explain(Services& services,
       stored.reserve_bytes);
   *explanation.mutable_plan() = stored.proto;
   *explanation.mutable_capabilities() = stored.asked_capabilities;
+  explanation.set_timing(stored.timing);
   ++services.metrics.explanations_made;
   const size_t bytes = explanation.ByteSizeLong() + stored_plan.size();
   services.explanations.Keep(

@@ -47,6 +47,7 @@ StatusOr<StoredPlan> LoadStoredPlan(Store& store, const std::string& plan_id) {
              : 0);
   }
   plan.proto = std::move(row.plan);
+  plan.timing = graph.timing();
   return plan;
 }
 

@@ -21,6 +21,7 @@ struct StoredPlan {
   // Empty if the budget is impossible.
   planner::Schedule schedule;
   planner::Evaluation evaluation;  // of `schedule`
+  std::string timing;              // of the graph
   // Bytes that the plan reserves for memory that is not in the graph.
   int64_t reserve_bytes = 0;
 };

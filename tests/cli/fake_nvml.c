@@ -29,6 +29,12 @@ int nvmlDeviceGetName(void *device, char *name, unsigned size) {
   strncpy(name, "Fake H100", size);
   return 0;
 }
+int nvmlDeviceGetCudaComputeCapability(void *device, int *major, int *minor) {
+  (void)device;
+  *major = (int)Setting("FAKE_CAPABILITY");
+  *minor = 0;
+  return *major == 0 ? 3 : 0; /* 3: not supported */
+}
 int nvmlDeviceGetMigMode(void *device, unsigned *current, unsigned *pending) {
   (void)device;
   *current = *pending = Setting("FAKE_MIG");

@@ -265,7 +265,32 @@ def test_a_libcupti_that_is_newer_than_the_driver_is_a_warning(
     (line,) = [line for line in found if str(fake) in line["found"]]
     assert line["health"] == "warning"
     assert "newer than the driver, which is for CUDA 12.4" in line["found"]
-    assert "REPRISE_CUPTI_PATH" in line["advice"]
+    assert "update the driver, or install a torch for CUDA 12" in line["advice"]
+    # A job of torch has loaded its own before the agent looks for one.
+    assert "loaded, whatever REPRISE_CUPTI_PATH names" in line["advice"]
+
+
+@pytest.mark.parametrize(
+    ("capability", "words"),
+    [
+        ("9", "a GPU of compute capability 9.0 is older"),
+        ("10", "a GPU of compute capability 10.0 is one"),
+        ("13", "a GPU of compute capability 13.0 is newer: not checked"),
+        ("0", "whether this GPU is one was not checked"),
+    ],
+)
+def test_the_hardware_event_system_is_named_where_cupti_offers_it(
+    reprise: Reprise, nvml: str, capability: str, words: str
+) -> None:
+    fake = reprise.program.parent.parent / "lib" / "libfake_cupti_130.so"
+    assert fake.exists(), f"{fake}: not built; run scripts/build --tests"
+
+    hes = checks(
+        reprise, LD_LIBRARY_PATH=nvml, REPRISE_CUPTI_PATH=str(fake), FAKE_CAPABILITY=capability
+    )["hes"]
+
+    assert (hes["health"], hes["advice"]) == ("ok", "")
+    assert f"for Blackwell GPUs; {words}; Reprise does not use it" in hes["found"]
 
 
 def test_a_libcupti_that_crashes_without_a_driver_is_no_problem_there(

@@ -323,6 +323,107 @@ TEST(GraphMeasurementTest, WithoutKernelsOnlyTheWorkspaceIsTaken) {
   EXPECT_THAT(graph.timing(), HasSubstr("no kernel"));
 }
 
+// ---- Kernels that lie where they cannot have run ----
+
+constexpr uint64_t kMs = 1'000'000;
+constexpr uint64_t kSecond = 1'000 * kMs;
+
+// A step of `ops` ops that begin every ms from 100 s on, each with a kernel of
+// 500 ns that runs `after_ns` after its op has begun.
+struct Step {
+  OpJoin join;
+  v1::StepGraph graph;
+  uint32_t correlation = 0;
+
+  void Add(uint64_t op, int64_t after_ns) {
+    const uint64_t begin_ns = 100 * kSecond + op * kMs;
+    join.Take(Begin(op, begin_ns));
+    join.Take(End(op, begin_ns + 1000));
+    join.Take(Link(++correlation, op));
+    join.Take(
+        Kernel(correlation, begin_ns + static_cast<uint64_t>(after_ns), 500));
+    v1::Op& added = *graph.add_ops();
+    added.set_name("aten.mm.default");
+    added.set_time_ns(1);
+    added.add_agent_ops(op);
+  }
+  Step& Apply() {
+    graph.set_measured_step_ns(static_cast<int64_t>(kSecond));
+    ApplyMeasurement(*join.Measure(), graph);
+    return *this;
+  }
+};
+
+TEST(GraphMeasurementTest, KernelsThatBeginBeforeTheirOpsAreNotUsed) {
+  Step step;
+  for (uint64_t op = 1; op <= 40; ++op) {
+    step.Add(op, op <= 3 ? -int64_t{2 * kMs} : 5000);
+  }
+
+  step.Apply();
+
+  EXPECT_EQ(step.graph.timing(),
+            "host: kernels lie far from their ops: of 40 ops with kernels, 3 "
+            "have one that begins before the op, 0 one that ends long after "
+            "the step");
+  EXPECT_EQ(step.graph.ops(9).time_ns(), 1);
+  EXPECT_EQ(step.graph.launch_gap_ns(), 0);
+}
+
+TEST(GraphMeasurementTest, KernelsThatEndLongAfterTheStepAreNotUsed) {
+  Step step;
+  for (uint64_t op = 1; op <= 40; ++op) {
+    step.Add(op, int64_t{1'700'000'000 * kSecond});
+  }
+
+  step.Apply();
+
+  EXPECT_THAT(step.graph.timing(),
+              HasSubstr("of 40 ops with kernels, 0 have one that begins before "
+                        "the op, 40 one that ends long after the step"));
+  EXPECT_EQ(step.graph.ops(9).time_ns(), 1);
+}
+
+// The host may be ahead of the device by all that it has launched in this step
+// and in the one before, of one second each.
+TEST(GraphMeasurementTest, AFullQueueOfLaunchesIsNotFarAway) {
+  Step step;
+  for (uint64_t op = 1; op <= 40; ++op) step.Add(op, int64_t{2 * kSecond});
+
+  step.Apply();
+
+  EXPECT_EQ(step.graph.timing(), "kernels");
+  EXPECT_EQ(step.graph.ops(9).time_ns(), 500);
+}
+
+// Two clocks are never read at the same time, and one odd op among many does
+// not spoil the others.
+TEST(GraphMeasurementTest, AKernelThatIsALittleEarlyOrAloneIsUsed) {
+  Step step;
+  for (uint64_t op = 1; op <= 40; ++op) {
+    step.Add(op, op == 7 ? -int64_t{50 * kMs} : -int64_t{kMs / 2});
+  }
+
+  step.Apply();
+
+  EXPECT_EQ(step.graph.timing(), "kernels");
+  EXPECT_EQ(step.graph.ops(9).time_ns(), 500);
+}
+
+// A kernel that seems to take an hour is a record that cannot be true, and
+// neither can its time: steps that come later are complete.
+TEST(GraphMeasurementTest, AnImpossibleKernelSpoilsItsOwnStepOnly) {
+  Step step;
+  step.join.Take(Begin(500, 50 * kSecond));
+  step.join.Take(Link(900, 500));
+  step.join.Take(Kernel(900, 1'700'000'000 * kSecond, 3600 * kSecond));
+  for (uint64_t op = 1; op <= 40; ++op) step.Add(op, 5000);
+
+  step.Apply();
+
+  EXPECT_EQ(step.graph.timing(), "kernels");
+}
+
 TEST(GraphMeasurementTest, AGraphThatAsksForNothingStaysAsItIs) {
   OpJoin join;
   join.Take(Begin(11, 10));

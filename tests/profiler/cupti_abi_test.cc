@@ -192,48 +192,6 @@ VALUE(cupti::memory::kRelease, CUPTI_ACTIVITY_MEMORY_OPERATION_TYPE_RELEASE);
 VALUE(cupti::pool::kDestroyed,
       CUPTI_ACTIVITY_MEMORY_POOL_OPERATION_TYPE_DESTROYED);
 
-// Returns whether a table of calls contains a call's number.
-constexpr bool Contains(const auto& calls, uint32_t call) {
-  for (const uint16_t known : calls)
-    if (known == call) return true;
-  return false;
-}
-#define RUNTIME(name) \
-  static_assert(      \
-      Contains(cupti::kRuntimeCalls, CUPTI_RUNTIME_TRACE_CBID_##name), #name)
-#define DRIVER(name)                                                           \
-  static_assert(Contains(cupti::kDriverCalls, CUPTI_DRIVER_TRACE_CBID_##name), \
-                #name)
-RUNTIME(cudaLaunchKernel_v7000);
-RUNTIME(cudaLaunchKernel_ptsz_v7000);
-RUNTIME(cudaLaunchKernelExC_v11060);
-RUNTIME(cudaLaunchCooperativeKernel_v9000);
-RUNTIME(cudaGraphLaunch_v10000);
-#if CUDA_VERSION >= 13000
-RUNTIME(__cudaLaunchKernel_v13000);
-#endif
-RUNTIME(cudaMemcpy_v3020);
-RUNTIME(cudaMemcpyAsync_v3020);
-RUNTIME(cudaMemcpyAsync_ptsz_v7000);
-RUNTIME(cudaMemcpy2DAsync_v3020);
-RUNTIME(cudaMemcpyPeerAsync_v4000);
-RUNTIME(cudaMemset_v3020);
-RUNTIME(cudaMemsetAsync_v3020);
-RUNTIME(cudaMemsetAsync_ptsz_v7000);
-DRIVER(cuLaunchKernel);
-DRIVER(cuLaunchKernel_ptsz);
-DRIVER(cuLaunchKernelEx);
-DRIVER(cuLaunchCooperativeKernel);
-DRIVER(cuGraphLaunch);
-DRIVER(cuMemcpyHtoDAsync_v2);
-DRIVER(cuMemcpyDtoHAsync_v2);
-DRIVER(cuMemcpyDtoDAsync_v2);
-DRIVER(cuMemcpyAsync);
-DRIVER(cuMemcpyPeerAsync);
-DRIVER(cuMemsetD8Async);
-DRIVER(cuMemsetD32Async);
-DRIVER(cuMemsetD8_v2);
-
 // ---- The real iterator over buffers of the real structs ----
 
 class CuptiAbiTest : public ::testing::Test {

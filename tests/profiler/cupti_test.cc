@@ -99,6 +99,7 @@ TEST_F(CuptiTest, EveryFieldIsTheSameInEveryLayout) {
       EXPECT_FALSE(cupti.finalized);
       EXPECT_FALSE(cupti.serial_kernels);
       EXPECT_FALSE(cupti.period_set);
+      EXPECT_FALSE(cupti.hardware_events);
       EXPECT_EQ(cupti.dirty_buffers, 0u);
     });
   }
@@ -121,7 +122,7 @@ TEST_F(CuptiTest, NothingIsTouchedBeforeAWindow) {
   });
 }
 
-TEST_F(CuptiTest, AWindowPutsEverythingBack) {
+TEST_F(CuptiTest, AWindowPutsEverythingBackButTheClock) {
   for (const Layout layout : kAllLayouts) {
     In(layout, [&](FakeCupti& cupti) {
       Collector collector(socket_, shelf_);
@@ -147,13 +148,42 @@ TEST_F(CuptiTest, AWindowPutsEverythingBack) {
       EXPECT_EQ(std::vector<uint64_t>(cupti.attribute, cupti.attribute + 16),
                 before);
       EXPECT_EQ(Capabilities().cupti_device_bytes, 0u);
-      // A later client that sets no clock gets CUPTI's default again.
-      timespec real;
-      clock_gettime(CLOCK_REALTIME, &real);
+      // All but the clock, which cannot be taken back and must not jump.
       EXPECT_NEAR(static_cast<double>(cupti.clock()) / 1e9,
-                  static_cast<double>(real.tv_sec), 5.0);
+                  static_cast<double>(Monotonic()) / 1e9, 5.0);
       ASSERT_EQ(reprise_flush(10000), REPRISE_OK);
       EXPECT_EQ(collector.OnlySession().Count(REPRISE_RECORD_KERNEL), 3u);
+    });
+  }
+}
+
+// CUPTI may ask for the time whenever it likes, also between two windows, and
+// places kernels by what it was told.
+TEST_F(CuptiTest, KernelsOfLaterWindowsLieWhereTheyRan) {
+  for (const Layout layout : kAllLayouts) {
+    In(layout, [&](FakeCupti& cupti) {
+      Collector collector(socket_, shelf_);
+      Start();
+      cupti.interpolates = true;
+      cupti.TakeClockPair(0);  // as when the context is created
+      uint64_t before[4];
+      for (uint64_t window = 0; window < 3; ++window) {
+        before[window] = Monotonic();
+        ASSERT_EQ(reprise_window_begin(0), REPRISE_OK);
+        cupti.Launch("kernel", 1000 + window, false);
+        reprise_window_end();
+        cupti.TakeClockPair(0);
+      }
+      before[3] = Monotonic();
+      ASSERT_EQ(reprise_flush(10000), REPRISE_OK);
+
+      const auto kernels = Of(collector.OnlySession(), REPRISE_RECORD_KERNEL);
+      ASSERT_EQ(kernels.size(), 3u);
+      for (size_t window = 0; window < 3; ++window) {
+        // Between reading the two clocks of a pair some time passes.
+        EXPECT_GE(kernels[window].ts_ns + 20'000'000, before[window]);
+        EXPECT_LE(kernels[window].ts_ns, before[window + 1] + 20'000'000);
+      }
     });
   }
 }

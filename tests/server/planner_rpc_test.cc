@@ -351,14 +351,17 @@ TEST(SweepTest, StreamsTheCurveFromTheLargestBudgetDown) {
 
 TEST(ExplainTest, SaysWhatHappensToEveryStorageLargestFirst) {
   TestServer server;
-  const v1::Plan plan = server.Plan(RequestFor(
-      server.PutGraph(SmallGraph(), ""), std::to_string(kSmallestPeak)));
+  v1::StepGraph graph = SmallGraph();
+  graph.set_timing("host: no kernel was traced");
+  const v1::Plan plan = server.Plan(
+      RequestFor(server.PutGraph(graph, ""), std::to_string(kSmallestPeak)));
   grpc::ClientContext context;
   v1::ExplainRequest request;
   request.set_plan_id(plan.plan_id());
   v1::Explanation explanation;
   ASSERT_TRUE(server.planner().Explain(&context, request, &explanation).ok());
 
+  EXPECT_EQ(explanation.timing(), "host: no kernel was traced");
   ASSERT_EQ(explanation.storages_size(), 4);
   EXPECT_EQ(explanation.storages(0).bytes(), 8192);
   const auto x =

@@ -9,6 +9,7 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -61,12 +62,21 @@ size_t SizeOf(uint32_t kind) {
   }
 }
 
-uint64_t DefaultClock() {
+uint64_t ReadClock(clockid_t clock) {
   timespec t;
-  clock_gettime(CLOCK_REALTIME, &t);
+  clock_gettime(clock, &t);
   return static_cast<uint64_t>(t.tv_sec) * 1000000000u +
          static_cast<uint64_t>(t.tv_nsec);
 }
+
+uint64_t DefaultClock() { return ReadClock(CLOCK_REALTIME); }
+
+// The device's clock: as fast as the host's, with a zero of its own.
+uint64_t DeviceClock() { return ReadClock(CLOCK_MONOTONIC) + 7000000000u; }
+
+struct ClockPair {
+  uint64_t device, host;
+};
 
 struct Buffer {
   uint8_t *bytes = nullptr;
@@ -88,6 +98,7 @@ std::vector<Buffer> g_full;                      // for the delivery thread
 uint32_t g_correlation;
 size_t g_dropped;
 bool g_subscribed;
+std::optional<ClockPair> g_pair;  // the last one of the registered clock
 std::thread g_thread;
 bool g_stop;
 
@@ -102,7 +113,53 @@ void Put(uint8_t *record, size_t offset, T value) {
   memcpy(record + offset, &value, sizeof value);
 }
 
+void TakeClockPair(int64_t off_ns) {
+  std::unique_lock lock(g_mutex);
+  ClockPair pair;
+  uint64_t after;
+  do {  // again if this thread had to wait between the two clocks
+    pair.device = DeviceClock();
+    pair.host = g_fake.clock() + static_cast<uint64_t>(off_ns);
+    after = DeviceClock();
+  } while (after - pair.device > 5000);
+  g_pair = pair;
+}
+
+// Turns the device's times in a buffer into the host's.
+void Interpolate(const Buffer &buffer) {
+  std::unique_lock lock(g_mutex);
+  const std::optional<ClockPair> before = g_pair;
+  TakeClockPair(0);
+  const ClockPair now = *g_pair;
+  double slope = 1;
+  if (before && before->device != now.device) {
+    slope =
+        (static_cast<double>(now.host) - static_cast<double>(before->host)) /
+        static_cast<double>(now.device - before->device);
+  }
+  const auto convert = [&](uint8_t *field) {
+    uint64_t time;
+    memcpy(&time, field, sizeof time);
+    if (time == 0) return;  // untimed
+    const double ago =
+        static_cast<double>(now.device) - static_cast<double>(time);
+    Put(field, 0,
+        now.host - static_cast<uint64_t>(static_cast<int64_t>(ago * slope)));
+  };
+  for (size_t at = 0; at < buffer.used;) {
+    uint8_t *record = buffer.bytes + at;
+    uint32_t kind;
+    memcpy(&kind, record, sizeof kind);
+    if (kind == 1 || kind == 2 || kind == 10 || kind == 22) {
+      convert(record + 16);
+      convert(record + 24);
+    }
+    at += SizeOf(kind);
+  }
+}
+
 void Deliver(Buffer buffer) {
+  if (g_fake.interpolates) Interpolate(buffer);
   g_completed(nullptr, 0, buffer.bytes, buffer.size, buffer.used);
 }
 
@@ -180,6 +237,7 @@ uint8_t *Record(uint32_t kind, std::unique_lock<std::recursive_mutex> &lock) {
 }
 
 uint64_t Now() { return g_fake.clock(); }
+uint64_t DeviceNow() { return g_fake.interpolates ? DeviceClock() : Now(); }
 
 uint32_t ThreadIdOf() {
   // SYSTEM ids are gettid's; others are the low bits of pthread_self.
@@ -223,7 +281,7 @@ void Kernel(const char *name, uint64_t dur_ns, bool running,
   if (g_kinds.count(10) == 0) return;
   uint8_t *record = Record(10, lock);
   if (record == nullptr) return;
-  const uint64_t start = g_fake.untimed ? 0 : Now();
+  const uint64_t start = g_fake.untimed ? 0 : DeviceNow();
   Put(record, 16, start);
   Put(record, 24, running || g_fake.untimed ? 0 : start + dur_ns);
   Put(record, 40, uint32_t{1});  // device
@@ -261,7 +319,7 @@ uint32_t Copy(uint64_t bytes, uint32_t copy_kind) {
   ApiCall(41, correlation, lock);
   if (g_kinds.count(1) == 0) return correlation;
   if (uint8_t *record = Record(1, lock)) {
-    const uint64_t now = Now();
+    const uint64_t now = DeviceNow();
     record[4] = static_cast<uint8_t>(copy_kind);
     Put(record, 8, bytes);
     Put(record, 16, now);
@@ -278,7 +336,7 @@ void Peer(uint64_t bytes) {
   std::unique_lock lock(g_mutex);
   if (g_kinds.count(22) == 0) return;
   if (uint8_t *record = Record(22, lock)) {
-    const uint64_t now = Now();
+    const uint64_t now = DeviceNow();
     record[4] = 8;  // peer to peer
     Put(record, 8, bytes);
     Put(record, 16, now);
@@ -293,7 +351,7 @@ void Set(uint64_t bytes) {
   std::unique_lock lock(g_mutex);
   if (g_kinds.count(2) == 0) return;
   if (uint8_t *record = Record(2, lock)) {
-    const uint64_t now = Now();
+    const uint64_t now = DeviceNow();
     Put(record, 8, bytes);
     Put(record, 16, now);
     Put(record, 24, now + 300);
@@ -350,7 +408,7 @@ void OverheadRecord(uint64_t ns) {
 void Synchronize() {
   std::unique_lock lock(g_mutex);
   for (Buffer &buffer : g_buffers) {
-    for (uint8_t *record : buffer.running) Put(record, 24, Now());
+    for (uint8_t *record : buffer.running) Put(record, 24, DeviceNow());
     buffer.running.clear();
   }
 }
@@ -405,6 +463,7 @@ FakeCupti *FakeCuptiHandle() {
     g_fake.Unknown = Unknown;
     g_fake.Overhead = OverheadRecord;
     g_fake.Synchronize = Synchronize;
+    g_fake.TakeClockPair = TakeClockPair;
     g_fake.ReturnForeignBuffer = ReturnForeignBuffer;
   }
   return &g_fake;
@@ -438,6 +497,7 @@ int cuptiUnsubscribe(void *subscriber) {
   if (subscriber != &g_subscribed || !g_subscribed) return kInvalidParameter;
   ++g_fake.unsubscribes;
   g_subscribed = false;
+  if (g_fake.interpolates) TakeClockPair(0);
   return 0;
 }
 
@@ -551,6 +611,9 @@ int cuptiActivityPopExternalCorrelationId(uint32_t kind, uint64_t *last) {
 int cuptiActivityRegisterTimestampCallback(uint64_t (*clock)()) {
   ++g_fake.calls;
   if (g_fake.no_clock) return 14;
+  // Pairs of another clock are forgotten: torch's profiler registers its own in
+  // the middle of a process, and its times are right.
+  if (clock != g_fake.clock) g_pair.reset();
   g_fake.clock = clock;
   return 0;
 }
@@ -567,6 +630,13 @@ int cuptiActivityEnableDriverApi(uint32_t cbid, uint8_t enable) {
   std::unique_lock lock(g_mutex);
   if (const int failed = Entered()) return failed;
   enable != 0 ? (void)g_calls[4].insert(cbid) : (void)g_calls[4].erase(cbid);
+  return 0;
+}
+#endif
+
+#if REPRISE_FAKE_LAYOUT == 130
+int cuptiActivityEnableHWTrace(uint8_t) {
+  g_fake.hardware_events = true;
   return 0;
 }
 #endif

@@ -16,7 +16,13 @@ struct FakeCupti {
   bool own_thread;        // a separate thread delivers full buffers
   bool untimed;           // kernels come with start = end = 0
   bool no_clock;          // refuses every clock except CLOCK_REALTIME
-  uint64_t lose;          // records to drop instead of writing
+  // Kernels, copies and sets are timed by the device's own clock. When a buffer
+  // is delivered, their times are interpolated between pairs of a device time
+  // and a time of the clock callback: one taken then, and the one before, which
+  // may be of any time since the callback was registered. So do NVIDIA's
+  // headers describe it; when the real library takes its pairs is not known.
+  bool interpolates;
+  uint64_t lose;  // records to drop instead of writing
 
   // ---- What happened; read by the test ----
   uint32_t calls;  // of any function
@@ -29,7 +35,7 @@ struct FakeCupti {
   uint64_t attribute[16];
   uint32_t thread_id_type;
   bool finalized;  // cuptiFinalize was called, which must not happen
-  bool period_set, serial_kernels;
+  bool period_set, serial_kernels, hardware_events;
   uint64_t (*clock)();
 
   // ---- What a program does ----
@@ -46,6 +52,9 @@ struct FakeCupti {
   void (*Unknown)();  // a record of an unknown kind
   void (*Overhead)(uint64_t ns);
   void (*Synchronize)();  // ends the running kernels
+  // Takes a pair of clocks, at whatever time; `off_ns` is added to the host's
+  // side, as if it came from another clock.
+  void (*TakeClockPair)(int64_t off_ns);
   // Returns another client's buffer to whoever is registered.
   void (*ReturnForeignBuffer)();
 };

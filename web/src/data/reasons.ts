@@ -21,6 +21,13 @@ export function priceText(nsPerByte: number): string {
   return perGiB >= 0.5 ? `one more GiB saves ${formatDuration(Math.round(perGiB))}` : '';
 }
 
+/** Whose clock the times of the ops are of; empty where nobody asked for kernels. */
+export function timingText(timing: string): string {
+  if (timing === 'kernels') return 'An op takes as long as its kernels.';
+  const [source, why] = timing.split(/: (.*)/s);
+  return source === 'host' && why ? `Ops are timed by the host: ${why}.` : '';
+}
+
 /**
  * What is recomputed first, then what is saved, each most bytes first; `most`
  * of each.

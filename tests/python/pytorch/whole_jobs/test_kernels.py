@@ -8,8 +8,10 @@ pretended.
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -203,7 +205,7 @@ print(model and reprise.report(model).stage)
 
 @pytest.mark.e2e
 def test_kernel_times_are_the_op_times_of_a_job(
-    python: Any, home: Path, tmp_path: Path, agent_library: Path, daemon_binary: Path
+    python: Any, home: Path, reprised: Callable[[], Any], agent_library: Path, daemon_binary: Path
 ) -> None:
     build = agent_library.parent.parent
     fake = build / "lib/libfake_cupti_130.so"
@@ -214,11 +216,12 @@ def test_kernel_times_are_the_op_times_of_a_job(
         "-c", JOB,
         REPRISE_AGENT=str(agent_library), REPRISE_DAEMON=str(daemon_binary),
         REPRISE_CUPTI_PATH=str(fake), LD_LIBRARY_PATH=str(build / "fake_cuda"),
+        REPRISE_SOCKET=str(reprised().socket),
     )  # fmt: skip
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.split("\n")[0] == "training under a plan", done.stderr
-    graph = stored_graph.find(home if list(home.glob("**/reprise.db")) else tmp_path)
+    graph = stored_graph.find(home)
     times = graph.times
     assert graph.timing == "kernels"
     # Two kernels in each forward op; both products of a backward node in the op they are fused to.
@@ -231,3 +234,9 @@ def test_kernel_times_are_the_op_times_of_a_job(
     }
     assert launched_nothing
     assert {time for name in launched_nothing for time in times[name]} == {0}
+    shown = subprocess.run(
+        [daemon_binary.with_name("reprise"), "show", "latest"],
+        env={**os.environ, "REPRISE_SOCKET": str(home / "run/agent.sock")},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "\n  an op takes as long as its kernels\n" in shown.stdout
