@@ -75,7 +75,7 @@ CASES = (
         GPT,
         "68MiB",
         memory(76),
-        says="asks for a plan within",
+        says="requesting a plan within",
         silent="out of memory",
         options=("--first", "host"),
     ),
