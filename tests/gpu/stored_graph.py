@@ -29,12 +29,18 @@ class StoredGraph:
 
 
 def find(folder: Path) -> StoredGraph:
-    """The newest graph of the one server that keeps its state below this folder."""
-    (path,) = folder.glob("**/reprise.db")
+    """The newest graph of the one server that keeps its state below this folder. Raises
+    LookupError if it has none."""
+    path = next(folder.glob("**/reprise.db"), None)
+    if path is None:
+        raise LookupError("no database below the daemon's folder")
     with sqlite3.connect(path, timeout=30) as database:
-        (body,) = database.execute(
+        row = database.execute(
             "SELECT body FROM graphs ORDER BY created_ns DESC LIMIT 1"
         ).fetchone()
+    if row is None:
+        raise LookupError("no step graph is stored")
+    (body,) = row
     found = StoredGraph()
     for number, value in _fields(body):
         if number == _TIMING and isinstance(value, bytes):

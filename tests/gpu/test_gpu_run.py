@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tests/gpu/run where there is no GPU: it says so; and its checks run on a fake CUPTI."""
+"""The scripts where there is no GPU: what they say, and what becomes of rows that hang, die or run
+out of memory. The real blocks run in `scripts/test kit`."""
 
 from __future__ import annotations
 
@@ -7,21 +8,27 @@ import json
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))
+import kit as kits
+import records
+from runner import Figures, lines
+from table import MOST_TABLE, rows_of, table
+
 HERE = Path(__file__).parent
-BUILD = Path(os.environ.get("REPRISE_BUILD", HERE.parents[1] / "build"))
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run(script: str | Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("REPRISE_")}
     return subprocess.run(
-        [str(HERE / "run"), "--python", sys.executable, *arguments],
+        [str(HERE / "run"), str(script), "--python", sys.executable, *arguments],
         capture_output=True,
         text=True,
-        timeout=170,
+        timeout=60,
         check=False,
         env=environment,
     )
@@ -32,91 +39,266 @@ def has_gpu() -> bool:
 
 
 @pytest.mark.skipif(has_gpu(), reason="there is a GPU")
-def test_without_a_gpu_it_says_so_and_fails(tmp_path: Path) -> None:
-    finished = run("--out", str(tmp_path / "report"))
+@pytest.mark.parametrize("script", ["first", "second", "third"])
+def test_without_a_gpu_a_script_says_so_and_leaves_nothing(script: str, tmp_path: Path) -> None:
+    finished = run(script, "--out", str(tmp_path / "report"))
+
     assert finished.returncode == 3
     assert "not run: there is no NVIDIA driver" in finished.stderr
     assert not (tmp_path / "report").exists()
 
 
-@pytest.mark.parametrize("arguments", [["--nonsense"], ["--out"], ["--seconds", "soon"]])
+def test_without_a_kit_it_says_how_to_make_one(tmp_path: Path) -> None:
+    finished = run("first", "--rehearsal", "--kit", str(tmp_path), "--out", str(tmp_path / "out"))
+
+    assert finished.returncode == 3
+    assert f"{tmp_path}: is not a kit; make one with tests/gpu/bundle" in finished.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["fourth"],
+        ["first", "--nonsense"],
+        ["first", "--out"],
+        ["first", "--seconds", "soon"],
+        ["third", "--after", "nowhere"],
+        [""],
+    ],
+)
 def test_mistyped_options_are_usage_errors(arguments: list[str]) -> None:
     finished = run(*arguments)
+
     assert finished.returncode == 2
-    assert finished.stderr.startswith("usage: tests/gpu/run")
+    assert "usage: tests/gpu/first|second|third" in finished.stderr
 
 
 def test_help_says_what_it_needs_and_how_it_ends() -> None:
-    finished = run("--help")
+    finished = run("first", "--help")
+
     assert finished.returncode == 0
-    for word in ("--out", "--bundle", "--python", "--seconds", "--only", "Exit codes", "no GPU"):
+    for word in ("--out", "--kit", "--python", "--seconds", "--only", "Exit codes", "no GPU"):
         assert word in finished.stdout
 
 
-def test_the_agent_builds_by_itself(tmp_path: Path) -> None:
-    """With CMake and a compiler, and nothing else of what the rest of the tree needs."""
-    subprocess.run(
-        ["cmake", "-S", str(HERE), "-B", str(tmp_path), "-DCMAKE_BUILD_TYPE=Release"],
-        check=True,
-        capture_output=True,
+# ---- rows that do not end well ----
+
+BLOCKS = """
+import os, time
+from runner import Block, Row, Skip
+
+def well(here):
+    here.say(step_ms=1.5, requested=3 << 20)
+
+def hangs(here):
+    here.say(known_before=7)
+    time.sleep(600)
+
+def dies(here):
+    here.say(known_before=8)
+    os.kill(os.getpid(), 11)
+
+def raises(here):
+    raise ValueError("no such network")
+
+class OutOfMemoryError(RuntimeError):
+    pass
+
+def runs_out(here):
+    raise OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\\nMore words")
+
+def skips(here):
+    raise Skip("no nvcc")
+
+def needs(here):
+    here.say(twice=2 * here.found("well")["step_ms"])
+
+def needs_what_died(here):
+    here.found("dies")
+
+def leaves_one_running(here):
+    import subprocess
+    child = subprocess.Popen(["sleep", "600"])
+    here.say(pid=child.pid)
+
+def environment(here):
+    here.say(said=os.environ["PYTORCH_WORD"], found=here.found("well")["step_ms"])
+
+BLOCKS = (
+    Block("bad", "What becomes of the others?", 30, (
+        Row("hangs", hangs, 0.5), Row("dies", dies), Row("raises", raises),
+        Row("runs out", runs_out), Row("skips", skips),
+    )),
+    Block("late", "Has no time", 0.0, ()),
+    Block("good", "They run", 30, (
+        Row("well", well), Row("needs", needs), Row("needs what died", needs_what_died),
+        Row("leaves one running", leaves_one_running),
+        Row("environment", environment, environment={"PYTORCH_WORD": "yes"}),
+    )),
+)
+"""
+
+
+@pytest.fixture
+def blocks(tmp_path: Path) -> Path:
+    path = tmp_path / "own_blocks.py"
+    path.write_text(BLOCKS)
+    return path
+
+
+def by_name(out: Path) -> dict[str, Figures]:
+    return {one["row"]: one for one in rows_of(out / "report.jsonl")}
+
+
+def test_whatever_becomes_of_a_row_the_others_run_and_the_report_says_why(
+    blocks: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    finished = run(blocks, "--out", str(out))
+
+    rows = by_name(out)
+    assert finished.returncode == 1, finished.stderr
+    found = {name: (row["outcome"], row["why"]) for name, row in rows.items()}
+    assert found.pop("leaves one running") == ("ran", "")
+    assert found == {
+        "hangs": ("did not end", "was ended after 0 s"),
+        "dies": ("failed", "signal SIGSEGV: no word"),
+        "raises": ("failed", "exit 1: ValueError: no such network"),
+        "runs out": ("out of memory", "CUDA out of memory. Tried to allocate 2.00 GiB."),
+        "skips": ("skipped", "no nvcc"),
+        "well": ("ran", ""),
+        "needs": ("ran", ""),
+        "needs what died": ("skipped", "needs good/dies, which did not run through"),
+        "environment": ("ran", ""),
+    }
+    # What they knew before is there.
+    assert rows["hangs"]["figures"]["known_before"] == 7
+    assert rows["dies"]["figures"]["known_before"] == 8
+    assert rows["needs"]["figures"]["twice"] == 3.0
+    assert rows["environment"]["figures"] == {"said": "yes", "found": 1.5}
+    # So are the reasons, where a traceback has more of them; and in the table.
+    assert "ValueError: no such network" in (out / "log.txt").read_text()
+    assert "bad/hangs" in finished.stdout
+    assert "** did not end: was ended after 0 s" in finished.stdout
+    assert "5 of 10 rows ran" not in finished.stdout
+    assert "4 of 10 rows ran" in finished.stdout
+    assert "requested 3.0" in finished.stdout
+
+
+def test_what_a_row_leaves_running_is_ended(blocks: Path, tmp_path: Path) -> None:
+    run(blocks, "--out", str(tmp_path / "out"), "--only", "good")
+
+    pid = by_name(tmp_path / "out")["leaves one running"]["figures"]["pid"]
+    state = Path(f"/proc/{pid}/stat")
+    assert not state.exists() or state.read_text().split()[2] == "Z"
+
+
+def test_rows_for_which_no_time_is_left_are_named(blocks: Path, tmp_path: Path) -> None:
+    finished = run(blocks, "--out", str(tmp_path / "out"), "--seconds", "3")
+
+    rows = by_name(tmp_path / "out")
+    assert finished.returncode == 1
+    assert len(rows) == 10
+    assert {row["outcome"] for row in rows.values()} == {"not run"}
+    assert {row["why"] for row in rows.values()} == {"the time of its block was over"}
+
+
+def test_a_block_that_is_not_there_is_named(blocks: Path, tmp_path: Path) -> None:
+    finished = run(blocks, "--out", str(tmp_path / "out"), "--only", "good,other")
+
+    assert finished.returncode == 1
+    assert "--only: there is no block other" in finished.stderr
+
+
+def test_an_earlier_report_is_what_later_rows_build_on(blocks: Path, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    run(blocks, "--out", str(first), "--only", "good")
+    later = tmp_path / "later.py"
+    later.write_text(
+        BLOCKS.split("BLOCKS = (")[0]
+        + 'BLOCKS = (Block("good", "Again", 9, (Row("needs", needs),)),)\n'
     )
-    subprocess.run(
-        ["cmake", "--build", str(tmp_path), "--target", "reprise_agent", "-j", "2"],
-        check=True,
-        capture_output=True,
-    )
-    assert (tmp_path / "lib/libreprise_agent.so").is_file()
+    finished = run(later, "--out", str(second), "--after", str(first))
 
-
-@pytest.fixture(scope="module")
-def fake() -> str:
-    if not (BUILD / "lib/libfake_cupti_130.so").exists():
-        pytest.fail(f"{BUILD}/lib/libfake_cupti_130.so: not built; run scripts/build --tests")
-    return str(BUILD)
-
-
-def test_every_check_runs_on_a_fake_cupti_and_is_in_the_report(tmp_path: Path, fake: str) -> None:
-    # A build is a bundle: the demo then runs through its daemon, on the CPU.
-    finished = run("--out", str(tmp_path), "--fake", fake, "--bundle", fake)
     assert finished.returncode == 0, finished.stderr
-    report = json.loads((tmp_path / "report.json").read_text())
-    checks = {entry["check"]: entry for entry in report["checks"]}
-    assert len(report["checks"]) == 17
-    assert all("failed" not in entry and "not_run" not in entry for entry in report["checks"])
-
-    # 20 ops around one kernel each, on one clock.
-    assert checks["clock"]["result"]["kernels"] == 20
-    assert checks["clock"]["result"]["inside"] == 20
-    assert checks["clock"]["result"]["monotonic"] == 20
-    costs = checks["step_time"]["result"]
-    assert costs["kernels"] == 3 * 30 * 5 * 50
-    assert costs["in_ops"] == pytest.approx(2 / 3)
-    assert costs["lost"] == 0
-    assert checks["no_api"]["result"] == {"kernels": 50, "links": 0, "calls": 0}
-    assert checks["loaded"]["result"]["threads"] == 0
-    assert checks["device_memory"]["result"]["reported_at_most"] == 4 * 3200000
-    assert checks["recorded"]["result"]["files"] == 1
-    demo = checks["demo"]["result"]
-    assert demo["stage"] == "training under a plan"
-    assert demo["peak_after"] < demo["peak_before"]
-    assert "values made again bit for bit equal" in demo["report"]
-    assert demo["timing"] == ""  # a CPU's ops are timed by the host
-    assert demo["slowest"]
-    assert list((tmp_path / "buffers").glob("*.rrc"))
-    report_text = (tmp_path / "report.md").read_text()
-    for entry in report["checks"]:
-        assert f"## {entry['check']}\n\n{entry['about']}" in report_text
-        assert not set(entry) - {"check", "about", "environment", "result", "seconds", "skipped"}
-    assert report["machine"]["gpu"] == "none: fake CUPTI"
-    # What needs a GPU is said to be skipped, with the reason.
-    skipped = {name for name, entry in checks.items() if "skipped" in entry}
-    assert skipped == {"cpp_example", "other_profiler", "cuda_graph", "memory_history"}
-    # Small enough to be brought back: the report, and a few buffers.
-    assert {path.name for path in tmp_path.iterdir()} == {"report.md", "report.json", "buffers"}
+    assert by_name(second)["needs"]["figures"]["twice"] == 3.0
 
 
-def test_out_of_time_is_said_and_not_hidden(tmp_path: Path, fake: str) -> None:
-    finished = run("--out", str(tmp_path), "--fake", fake, "--seconds", "1", "--only", "clock")
-    assert finished.returncode == 0
-    report = json.loads((tmp_path / "report.json").read_text())
-    assert [entry["not_run"] for entry in report["checks"]] == ["out of time"]
+# ---- the report and the kit ----
+
+
+def write(path: Path, *rows: Figures) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_a_report_that_was_cut_short_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    row = {"block": "b", "row": "r", "figures": {"step_ms": 2.0}}
+    path = write(tmp_path / "report.jsonl", {"script": "first"}, row)
+    path.write_text(path.read_text() + '{"block": "b", "row"')
+
+    assert [line.get("block") for line in lines(path)] == [None, "b"]
+    assert "b/r (? s)  ** unfinished:   step ms 2" in table(path)
+
+
+def test_the_table_fits_the_end_of_a_terminals_output(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "report.jsonl",
+        *(
+            {"block": "b", "row": f"row {n}", "outcome": "ran", "seconds": 1.0,
+             "figures": {f"figure_{m}": "x" * 50 for m in range(20)}}
+            for n in range(90)
+        ),
+    )  # fmt: skip
+
+    text = table(path)
+
+    assert len(text) <= MOST_TABLE
+    assert all(f"b/row {n} " in text for n in range(90))
+
+
+def test_a_kit_is_unpacked_with_programs_that_can_be_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kit = tmp_path / "kit"
+    kit.mkdir()
+    (kit / "about.json").write_text('{"torch": "9.9"}')
+    with zipfile.ZipFile(kit / "reprise-1-py3-none-any.whl", "w") as wheel:
+        program = zipfile.ZipInfo("reprise/bin/reprised")
+        program.external_attr = 0o100755 << 16
+        wheel.writestr(program, "#!/bin/sh\n")
+    for name in ("PYTHONPATH", "REPRISE_AGENT", "REPRISE_DAEMON"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    assert kits.unpack(kit, tmp_path / "into") == {"torch": "9.9"}
+    assert os.access(os.environ["REPRISE_DAEMON"], os.X_OK)
+    assert kits.command().endswith("/site/reprise/bin/reprise")
+    (kit / "about.json").unlink()
+    with pytest.raises(kits.NoKit, match="is not a kit"):
+        kits.unpack(kit, tmp_path / "other")
+
+
+def test_kernels_outside_of_their_op_are_counted() -> None:
+    pytest.importorskip("torch")
+    from blocks.windows import where
+
+    def kernel(start: int, dur: int, correlation: int) -> records.Kernel:
+        return records.Kernel(start, dur, correlation, 0, 0, 0)
+
+    found = records.Records(
+        kernels=[kernel(1100, 100, 1), kernel(900, 150, 2), kernel(1900, 300, 3), kernel(5, 1, 9)],
+        link={1: 7, 2: 7, 3: 7},
+        begin={7: (1, 1000)},
+        end={7: 2000},
+    )
+
+    assert where(found) == {
+        "kernels": 3,
+        "before": 1,
+        "at_most_us_before": 0.1,
+        "after": 1,
+        "at_most_us_after": 0.2,
+        "untimed": 0,
+    }
+    assert where(found, 8)["kernels"] == 0
