@@ -78,6 +78,10 @@ def run_all(jobs: list[Job], at_a_time: int) -> Iterator[tuple[Job, Said]]:
     todo, running = deque(jobs), {}
     # No TemporaryDirectory: every fork would take it away at its end.
     folder = Path(tempfile.mkdtemp(prefix="fakegpu-"))
+    # A daemon of their own: another one may keep its data in a folder that is gone.
+    (folder / "run").mkdir(mode=0o700)
+    os.environ |= {"XDG_RUNTIME_DIR": str(folder / "run"), "XDG_STATE_HOME": str(folder / "state")}
+    os.environ["REPRISE_LINGER"] = "60"
     try:
         while todo or running:
             while todo and len(running) < at_a_time:
@@ -102,7 +106,7 @@ def start(job: Job, place: Path) -> int:
     pid = os.fork()
     if pid:
         return pid
-    os.environ.update(job.env, XDG_STATE_HOME=str(place))
+    os.environ.update(job.env)
     for number, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(place / name, os.O_CREAT | os.O_WRONLY, 0o600), number)
     script = str(HERE / "job.py")

@@ -15,16 +15,19 @@ from pathlib import Path
 from typing import Any
 
 
-class NoKit(Exception):
-    """What is missing, in one sentence."""
+class NotRun(Exception):
+    """Why a script cannot run here, in one sentence."""
 
 
 def unpack(kit: Path, into: Path) -> dict[str, Any]:
     """Makes the package in the kit importable here and in programs that are started, and names its
-    programs in the environment. Returns what the kit says of itself. Raises NoKit."""
+    programs in the environment. Returns what the kit says of itself. Raises NotRun where that is
+    no kit."""
     wheels = sorted(kit.glob("reprise-*.whl"))
     if len(wheels) != 1 or not (kit / "about.json").is_file():
-        raise NoKit(f"{kit}: is not a kit; make one with tests/gpu/bundle, and let it travel along")
+        raise NotRun(
+            f"{kit}: is not a kit; make one with tests/gpu/bundle, and let it travel along"
+        )
     site = into / "site"
     with zipfile.ZipFile(wheels[0]) as wheel:
         for entry in wheel.infolist():

@@ -16,10 +16,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import kit as kits
+from daemon import Daemon
 from runner import RAN, SKIPPED, Block, Here, Report, carry_out, run_script
 from script_names import SECONDS
 from table import rows_of, table
@@ -59,23 +61,6 @@ def blocks_of(script: str | Path) -> tuple[Block, ...]:
     return blocks
 
 
-def start_daemon(scratch: Path) -> subprocess.Popen[bytes]:
-    """One for all rows, which find it by its socket. Ended with this process."""
-    socket = scratch / "agent.sock"
-    os.environ["REPRISE_SOCKET"] = str(socket)
-    command = [os.environ["REPRISE_DAEMON"], "--agent-socket", str(socket)]
-    command += ["--data-dir", str(scratch / "data"), "--listen", "127.0.0.1:0"]
-    with (scratch / "daemon.log").open("wb") as log:
-        daemon = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-    until = time.monotonic() + 20
-    while not socket.exists() and daemon.poll() is None and time.monotonic() < until:
-        time.sleep(0.02)
-    if not socket.exists():
-        said = (scratch / "daemon.log").read_text(errors="replace").strip().splitlines()
-        raise kits.NoKit(f"the kit's daemon does not run here: {(said or ['no word'])[-1]}")
-    return daemon
-
-
 def import_torch() -> tuple[float, str]:
     """Seconds that the first import took, and the release. Ends the process where it takes too
     long."""
@@ -98,7 +83,7 @@ def no_driver() -> str:
 
 
 def computes() -> None:
-    """Raises NoKit if torch has no device. In a fork: this process must not touch it."""
+    """Raises NotRun if torch has no device. In a fork: this process must not touch it."""
     pid = os.fork()
     if pid == 0:
         import torch
@@ -110,7 +95,7 @@ def computes() -> None:
             print(f"torch {torch.__version__}: {error}", file=sys.stderr)
         os._exit(code)
     if os.waitpid(pid, 0)[1]:
-        raise kits.NoKit("PyTorch finds no GPU that it can use: see the line above")
+        raise kits.NotRun("PyTorch finds no GPU that it can use: see the line above")
 
 
 def about(asked: argparse.Namespace, kit: dict[str, Any]) -> dict[str, Any]:
@@ -157,25 +142,21 @@ def main() -> int:
     (out / "log.txt").unlink(missing_ok=True)
     # What is unpacked and what the daemon keeps stays out of the report's folder.
     scratch = Path(tempfile.mkdtemp(prefix="reprise-gpu-"))
-    daemon = None
+    daemon = Daemon(scratch)
     try:
-        kit: dict[str, Any] = {}
-        if not own:
-            kit = kits.unpack(asked.kit.resolve(), scratch)
-            daemon = start_daemon(scratch)
+        kit = {} if own else kits.unpack(asked.kit.resolve(), scratch)
         report.append(about(asked, kit))
         if not own:
             seconds, version = import_torch()
             report.append({"torch": version, "import_s": round(seconds, 1)})
             computes()
-        run(asked, report, out, scratch)
-    except kits.NoKit as error:
+        ready = (lambda: "") if own else daemon.ensure
+        run(asked, report, out, scratch, ready)
+    except kits.NotRun as error:
         print(f"tests/gpu/run: not run: {error}", file=sys.stderr)
         return 3
     finally:
-        if daemon is not None:
-            daemon.terminate()
-            daemon.wait(20)
+        daemon.stop()
         shutil.rmtree(scratch, ignore_errors=True)
     text = table(report.path)
     (out / "report.txt").write_text(table(report.path, 1 << 20) + "\n")
@@ -184,7 +165,13 @@ def main() -> int:
     return 0 if good else 1
 
 
-def run(asked: argparse.Namespace, report: Report, out: Path, scratch: Path) -> None:
+def run(
+    asked: argparse.Namespace,
+    report: Report,
+    out: Path,
+    scratch: Path,
+    ready: Callable[[], str],
+) -> None:
     """The rows that are asked for, with the figures of earlier reports at hand."""
     done = read_earlier(asked, report)
     blocks = blocks_of(asked.script)
@@ -199,6 +186,7 @@ def run(asked: argparse.Namespace, report: Report, out: Path, scratch: Path) -> 
         scratch,
         seconds=asked.seconds or SECONDS.get(str(asked.script), 60),
         rehearsal=asked.rehearsal,
+        ready=ready,
         done=done if asked.script == "third" else frozenset(),
     )
 

@@ -119,9 +119,11 @@ class Here:
 
 def run_script(
     blocks: tuple[Block, ...], report: Report, out: Path, scratch: Path, *, seconds: float,
-    rehearsal: bool, done: frozenset[str] = frozenset(),
+    rehearsal: bool, ready: Callable[[], str], done: frozenset[str] = frozenset(),
 ) -> None:  # fmt: skip
-    """All rows, in order, as far as the time goes; those in `done` are not run again."""
+    """All rows, in order, as far as the time goes; those in `done` are not run again. `ready` is
+    called before each, and returns what they have to do without."""
+    lacking = ""
     share = time.monotonic() - report.began  # what came before is no block's
     for block in blocks:
         share += block.seconds
@@ -135,6 +137,10 @@ def run_script(
             if left < LEAST_S:
                 finish(here, NOT_RUN, "the time of its block was over", 0.0)
                 continue
+            now_lacking = ready()
+            if now_lacking != lacking:
+                report.append({"daemon": now_lacking or "runs again"})
+            lacking = now_lacking
             began = time.monotonic()
             outcome, why = _run(row, here, min(row.seconds, left))
             finish(here, outcome, why, time.monotonic() - began)

@@ -71,7 +71,9 @@ def table(path: Path, most: int = MOST_TABLE) -> str:
     for line in lines(path):
         about |= {} if "row" in line else line
     head = f"{about.get('script', '?')}: " + ", ".join(
-        f"{key} {about[key]}" for key in ("date", "card", "torch", "kit", "command") if key in about
+        f"{key} {about[key]}"
+        for key in ("date", "card", "torch", "kit", "daemon", "command")
+        if key in about
     )
     found = rows_of(path)
     texts = [row_text(one) for one in found]

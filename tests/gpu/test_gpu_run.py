@@ -16,7 +16,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 import kit as kits
 import records
-from runner import Figures, lines
+from daemon import Daemon
+from runner import Block, Figures, Report, Row, lines, run_script
 from table import MOST_TABLE, rows_of, table
 
 HERE = Path(__file__).parent
@@ -275,8 +276,56 @@ def test_a_kit_is_unpacked_with_programs_that_can_be_run(
     assert os.access(os.environ["REPRISE_DAEMON"], os.X_OK)
     assert kits.command().endswith("/site/reprise/bin/reprise")
     (kit / "about.json").unlink()
-    with pytest.raises(kits.NoKit, match="is not a kit"):
+    with pytest.raises(kits.NotRun, match="is not a kit"):
         kits.unpack(kit, tmp_path / "other")
+
+
+def test_a_daemon_that_ended_is_started_again_for_the_next_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "reprised"
+    program.write_text('#!/bin/sh\ntouch "$2"\nexec sleep 60\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("REPRISE_DAEMON", str(program))
+    monkeypatch.setenv("REPRISE_SOCKET", "")
+    daemon = Daemon(tmp_path)
+
+    assert daemon.ensure() == ""
+    first = daemon.child
+    assert first is not None
+    assert daemon.ensure() == ""
+    assert daemon.child is first
+    first.kill()
+    first.wait()
+    assert daemon.ensure() == ""
+    assert daemon.child is not first
+    daemon.stop()
+    assert daemon.child is not None
+    assert daemon.child.returncode is not None
+
+
+def test_a_daemon_that_does_not_run_here_is_named_and_rows_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "reprised"
+    program.write_text("#!/bin/sh\necho version GLIBC_2.99 not found\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("REPRISE_SOCKET", "")
+    monkeypatch.setenv("REPRISE_DAEMON", str(program))
+    assert Daemon(tmp_path).ensure() == "version GLIBC_2.99 not found"
+    monkeypatch.setenv("REPRISE_DAEMON", str(tmp_path / "none"))
+    why = Daemon(tmp_path).ensure()
+    assert "No such file" in why
+
+    report = Report(tmp_path / "report.jsonl")
+    ran = Row("ran", lambda here: here.say(step_ms=1.0))
+    run_script(
+        (Block("one", "?", 20, (ran, Row("again", ran.run))),), report, tmp_path, tmp_path,
+        seconds=20, rehearsal=True, ready=lambda: why,
+    )  # fmt: skip
+    assert [line["daemon"] for line in lines(report.path) if "daemon" in line] == [why]
+    assert {row["outcome"] for row in rows_of(report.path)} == {"ran"}
+    assert f"daemon {why}" in table(report.path)
 
 
 def test_kernels_outside_of_their_op_are_counted() -> None:
