@@ -147,6 +147,34 @@ def test_what_follows_zoo_is_a_row_to_make_anew(checkout: Checkout) -> None:
     assert checkout.test("zoo", "style/sam").code == 2
 
 
+def test_another_release_on_the_fake_gpu_has_a_folder_and_a_table_of_its_own(
+    checkout: Checkout,
+) -> None:
+    setup = checkout.folder / "tests/fakegpu/setup"
+    setup.parent.mkdir(parents=True)
+    setup.write_text('#!/bin/sh\necho "setup the fake $*"\n')
+    setup.chmod(0o755)
+    for folder in (".venv-fakegpu", ".venv-fakegpu-2.11.0"):
+        (checkout.folder / folder).mkdir()
+        python = checkout.folder / ".venv/bin/python"
+        (checkout.folder / folder / "env.sh").write_text(f"FAKEGPU_PYTHON={python}\n")
+
+    done = checkout.test("fakegpu", "--torch", "2.11.0", "cpp", "--no-setup")
+
+    # "cpp" is a part of a job's name here, not a part of the tests.
+    assert done.out.splitlines()[1:] == [
+        "setup the fake --torch 2.11.0",
+        "python tests/fakegpu/run.py cpp",
+    ]
+    whole = checkout.test("fakegpu", "--torch", "2.11.0").out.splitlines()[-1]
+    assert whole == "python tests/fakegpu/run.py --out bench/results/fakegpu-2.11.0.md"
+    usual = checkout.test("fakegpu").out.splitlines()
+    assert usual[-2:] == [
+        "setup the fake --torch 2.13.0",
+        "python tests/fakegpu/run.py --out bench/results/fakegpu.md",
+    ]
+
+
 def test_a_name_that_no_job_on_the_fake_gpu_has_is_refused() -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "tests/fakegpu/run.py", "no such job"],
