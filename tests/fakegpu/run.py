@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch  # noqa: F401  (once, for all jobs that are forks of this process)
+import torch  # once, for all jobs that are forks of this process
 from cases import CASES, PLANNED, REFUSED, Case
 
 HERE = Path(__file__).resolve().parent
@@ -194,8 +194,8 @@ def table(outcomes: list[Outcome]) -> str:
         [
             "# Jobs on PyTorch's CUDA build over a fake GPU",
             "",
-            "`scripts/test fakegpu`; not run on a GPU. Peaks are bytes asked of torch's CUDA "
-            "allocator, in MiB.",
+            f"`scripts/test fakegpu`, torch {torch.__version__}; not run on a GPU. Peaks are bytes "
+            "asked of torch's CUDA allocator, in MiB.",
             "",
             f"{fine} of {len(outcomes)} as they must be.",
             "",
