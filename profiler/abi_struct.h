@@ -23,13 +23,16 @@ bool ReadStruct(const T *from, T *to) {
 }
 
 // Copies `from` to a caller's struct, as far as its struct_size allows, and
-// keeps that struct_size. Returns false as ReadStruct does.
+// keeps that struct_size. Its last field is a sentence, `why`, which is cut and
+// terminated where the caller's is shorter. Returns false as ReadStruct does.
 template <typename T>
 bool WriteStruct(const T &from, T *to) {
   if (to == nullptr || to->struct_size < 2 * sizeof(uint32_t)) return false;
   const uint32_t size = to->struct_size;
   memcpy(to, &from, size < sizeof *to ? size : sizeof *to);
   to->struct_size = size;
+  if (size < sizeof *to && size > offsetof(T, why))
+    reinterpret_cast<char *>(to)[size - 1] = 0;
   return true;
 }
 

@@ -52,7 +52,7 @@ struct Connection {
   bool was_ready;  // a collector has answered at least once in this session
   bool refused;    // it refused: the session is over
   uint64_t connected_ns, attempted_ns, delay_ns, next_attempt_ns;
-  char why[192];  // the last problem, in one sentence; else empty
+  char why[REPRISE_WHY_BYTES];  // the last problem, in one sentence; else empty
 };
 
 // What still has to be sent on the current connection.
@@ -70,7 +70,7 @@ struct Sink {
   uint64_t bytes;  // of complete entries; a failed write is cut back to here
   uint64_t tail;   // ring position of the next record to write
   uint64_t retry_ns;
-  char why[192];
+  char why[REPRISE_WHY_BYTES];
 };
 
 // The open tracing window.

@@ -29,6 +29,7 @@
 #include "profiler/cupti_abi.h"
 #include "profiler/cupti_decode.h"
 #include "profiler/cupti_pool.h"
+#include "profiler/include/reprise_agent.h"
 
 namespace reprise::profiler {
 
@@ -38,9 +39,9 @@ struct Ring;
 struct TracerFacts {
   uint32_t level;  // as reprise_caps.cupti
   uint32_t cupti_version, driver_version;
-  uint64_t device_bytes;  // upper bound; 0 outside a window
-  char holder[64];        // which tool traces; empty: none known
-  char why[192];          // why `level` is not 3
+  uint64_t device_bytes;        // upper bound; 0 outside a window
+  char holder[64];              // which tool traces; empty: none known
+  char why[REPRISE_WHY_BYTES];  // why `level` is not 3
 };
 
 // The value of a CUPTI attribute before the window.

@@ -36,7 +36,7 @@ struct Graph {
   reprise_msg_plan plan_facts;
   uint32_t status;  // REPRISE_PLAN_*; 0: no answer yet
   uint64_t smallest_budget;
-  char why[192];
+  char why[REPRISE_WHY_BYTES];
 };
 
 struct Graphs {

@@ -56,12 +56,16 @@ typedef struct {
   const char *labels;     /* "key=value\n..." */
 } reprise_config;
 
+/* A sentence, always terminated. A caller built when it had 192 bytes gets as
+ * much as it has room for. */
+#define REPRISE_WHY_BYTES 1024
+
 typedef struct {
   uint32_t struct_size;
   uint32_t cupti; /* 0 none, 1 allocator only, 2 kernels, 3 kernels and ops */
   uint32_t cupti_version, driver_version;
   uint64_t pushed, dropped, untimed, cupti_dropped, cupti_device_bytes;
-  char holder[64], why[192];
+  char holder[64], why[REPRISE_WHY_BYTES];
 } reprise_caps;
 
 reprise_status reprise_start(
@@ -173,7 +177,7 @@ typedef struct {
   uint64_t graph_id, plan_id, predicted_peak, predicted_ns;
   const void *json; /* proto3 JSON of reprise.v1.Plan; mapped until release */
   size_t json_bytes;
-  char why[192];
+  char why[REPRISE_WHY_BYTES];
 } reprise_plan;
 
 enum {

@@ -290,6 +290,27 @@ TEST_F(PlanTest, AnImpossibleBudgetIsRefusedWithTheSmallestOne) {
   EXPECT_STREQ(plan.why, "Nothing fits in 3.0 KiB: op 17 needs at least 3.4.");
 }
 
+TEST_F(PlanTest, ALongSentenceArrivesWholeAndIsCutForAnOlderCallerAlone) {
+  Collector collector(socket_, shelf_);
+  Start();
+  const uint64_t graph = Submit();
+  const std::string sentence =
+      "Nothing fits: op 17 reads " + std::string(800, 'x') + " at once.";
+  collector.Send(
+      REPRISE_MSG_PLAN_STATUS,
+      PlanStatusBody(graph, REPRISE_PLAN_INFEASIBLE, 3400, sentence));
+
+  reprise_plan plan;
+  EXPECT_EQ(Wait(graph, 0, 10000, &plan), REPRISE_EREFUSED);
+  EXPECT_EQ(plan.why, sentence);
+
+  memset(&plan, 0x5a, sizeof plan);
+  plan.struct_size = offsetof(reprise_plan, why) + 192;
+  EXPECT_EQ(reprise_plan_wait(graph, 0, 10000, &plan), REPRISE_EREFUSED);
+  EXPECT_EQ(plan.why, sentence.substr(0, 191));
+  EXPECT_EQ(plan.why[192], 0x5a);
+}
+
 TEST_F(PlanTest, SolvingAndUnreachableArePendingWithAReason) {
   Collector collector(socket_, shelf_);
   Start();

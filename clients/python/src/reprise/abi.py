@@ -30,6 +30,7 @@ from reprise.errors import RepriseError
 from reprise.marks import At, OpBegin, OpEnd, PythonCalls, bind
 
 ABI = 1
+WHY_BYTES = 1024
 
 OK = 0
 DEGRADED = 1
@@ -98,7 +99,7 @@ class Caps(ctypes.Structure):
         ("cupti_dropped", c_uint64),
         ("cupti_device_bytes", c_uint64),
         ("holder", c_char * 64),
-        ("why", c_char * 192),
+        ("why", c_char * WHY_BYTES),
     ]
 
 
@@ -132,7 +133,7 @@ class PlanView(ctypes.Structure):
         ("predicted_ns", c_uint64),
         ("json", c_void_p),
         ("json_bytes", c_size_t),
-        ("why", c_char * 192),
+        ("why", c_char * WHY_BYTES),
     ]
 
 
