@@ -30,6 +30,23 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+SHARDED = re.compile(r"\bFSDP[12]\b|[Pp]ipelines?\b(?= (of|stages|schedules)|,)|[Zz]ero-bubble")
+
+
+def test_which_ways_to_train_on_several_ranks_are_planned_is_said_in_one_table() -> None:
+    """A page that names one of them links to the table, so that no page says otherwise."""
+    table = ROOT / "docs/pytorch.md"
+    loose = []
+    for page in sorted((ROOT / "docs").glob("*.md")):
+        for paragraph in re.split(r"\n\n|\n(?=\||- )", page.read_text()):
+            linked = "pytorch.md#sharded-models" in paragraph
+            if page != table and SHARDED.search(paragraph) and not linked:
+                loose.append(f"{page.name}: {paragraph[:80]}")
+
+    assert loose == []
+    assert "### Sharded models" in table.read_text()
+
+
 def test_every_link_to_a_file_or_heading_leads_there() -> None:
     broken = []
     for page in pages():
