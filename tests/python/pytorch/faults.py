@@ -535,6 +535,10 @@ def table(reached: dict[str, dict[Where, int]], found: list[Judged], how: str) -
         f"faults that last in the {alone} functions that alone make again what was given up: where "
         "one of those fails for good, the program gets the error.",
         "",
+        "No fault is injected into the files that catch them, where one would reach the program: "
+        + ", ".join(f"`{name}`" for name in CAUGHT_BY)
+        + ".",
+        "",
         *(
             [
                 f"{len(native)} of them in the native engine: {len(native) - allocations} calls of "
