@@ -66,7 +66,7 @@ BELOW: dict[str, set[str]] = {
     "training": {"internals", "meter", "check", "executor", "policy"},
     "joint": {"internals", "meter", "check", "estimation", "executor", "policy", "training"},
     "oracle": {"internals", "meter", "rerun", "capture", "estimation"},
-    "ladder": {"capture", "tape", "policy"},
+    "ladder": {"internals", "capture", "tape", "policy"},
     "recovery": {
         "internals",
         "meter",

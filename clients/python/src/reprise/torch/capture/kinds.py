@@ -77,6 +77,7 @@ def is_plain(tensor: Tensor) -> bool:
     return (
         type(tensor) in CAPTURED_TYPES
         and tensor.layout == torch.strided
+        and not tensor.is_nested
         and not tensor.is_conj()
         and not tensor.is_neg()
         and not tensor.is_quantized

@@ -30,6 +30,7 @@ from reprise.torch.internals.subclass import (
     part_of,
     parts_of,
     saved_alias,
+    shape_of,
     version_of,
 )
 
@@ -108,7 +109,7 @@ class Packing:
             slot = len(self.slots)
             version = len(storage.mutated_by) + 1
             dtype = str(tensor.dtype).removeprefix("torch.")
-            shape = tuple(plain.shape)
+            shape = shape_of(plain)
             op, wrapped = len(self._ops), part is not None
             self.slots.append(SavedTensor(storage, version, shape, dtype, op, in_wrapper=wrapped))
             if not is_plain(plain):

@@ -19,7 +19,7 @@ from reprise.errors import RepriseError
 from reprise.torch.capture.capture import Capture
 from reprise.torch.capture.step_graph import CapturedGraph, build
 from reprise.torch.internals.forward import ArmedForward
-from reprise.torch.internals.stand_ins import Method
+from reprise.torch.internals.stand_ins import Forward
 from reprise.torch.meter.meter import Meter, open_meter
 from reprise.torch.meter.state import alive_tensors, known_names, model_device, start_counting
 
@@ -35,7 +35,7 @@ def capture_step(
     """Returns the step graph of one call of `step`. Raises RepriseError if the model is armed, or
     if `step` does not call it with gradients enabled."""
     # `isinstance` would ask the replaced forward for its class, and it says that it is a method.
-    if type(vars(model).get("forward")) is Method:
+    if type(vars(model).get("forward")) is Forward:
         raise RepriseError("this model is already armed: call reprise.remove(model) first")
     device = model_device(model)
     own_meter = meter is None

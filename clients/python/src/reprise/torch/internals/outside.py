@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from reprise.torch.internals.subclass import bytes_of, is_wrapper, part_of, put_back
+
 __all__ = ["OutsideCopy", "copied", "hide", "host_buffer", "is_hidden", "replaced", "restored"]
 
 # Smaller ones are not worth a mapping.
@@ -38,9 +40,12 @@ def is_hidden(storage: torch.UntypedStorage) -> bool:
 
 
 class OutsideCopy:
-    """The content of a tensor, kept outside the allocator; `tensor` makes a tensor of it again."""
+    """The content of a tensor, kept outside the allocator; `tensor` makes a tensor of it again. Of
+    a tensor that has several others in it, such as a jagged one, and of a nested one, only the
+    class or torch itself makes a copy, which the allocator counts."""
 
     __slots__ = (
+        "_again",
         "_buffer",
         "_device",
         "_dtype",
@@ -52,6 +57,10 @@ class OutsideCopy:
     )
 
     def __init__(self, tensor: Tensor) -> None:
+        self._again: Callable[[], Tensor] | None = None
+        if is_wrapper(tensor) or tensor.is_nested:
+            self._again, self.nbytes = _copy_of(tensor)
+            return
         self._size, self._stride = tensor.size(), tensor.stride()
         self._dtype, self._device = tensor.dtype, tensor.device
         self._requires_grad = tensor.requires_grad
@@ -72,11 +81,24 @@ class OutsideCopy:
     def tensor(self) -> Tensor:
         """Returns the tensor: on the buffer if its device is the host, otherwise a copy on the
         device."""
+        if self._again is not None:
+            return self._again()
         if self._flat:
             flat = self._view().to(self._device)
         else:
             flat = torch.empty(0, dtype=self._dtype, device=self._device)
         return flat.as_strided(self._size, self._stride).requires_grad_(self._requires_grad)
+
+
+def _copy_of(tensor: Tensor) -> tuple[Callable[[], Tensor], int]:
+    """Returns a function that makes a tensor that is not plain again, and the bytes of its copy."""
+    part, wants = part_of(tensor), tensor.requires_grad
+    if part is not None:
+        inside, put = OutsideCopy(part), put_back(tensor)
+        return lambda: put(inside.tensor()).requires_grad_(wants), inside.nbytes
+    copy = tensor.detach().clone()
+    # Each caller gets an alias of its own, as it gets a tensor of its own above.
+    return lambda: copy.detach().requires_grad_(wants), bytes_of(copy)
 
 
 def copied(value: Any, copies: list[OutsideCopy]) -> Any:

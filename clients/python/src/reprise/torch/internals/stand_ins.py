@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replacements for attributes of the program's model or of torch that look like the originals.
 
-    vars(model)["forward"] = Method(model, own, around)         # a module's forward
+    vars(model)["forward"] = Forward(model, own, around)        # a module's forward
+    vars(model)["_call_impl"] = Caller(model, own, before)      # what calls its forward
     vars(model)["__reduce_ex__"] = Reduce(model, own, without)  # how it is copied and pickled
     torch.manager = Lifted(torch.manager, off, on)              # a context manager
 
@@ -21,43 +22,48 @@ from typing import Any
 import torch
 
 from reprise.torch.internals.calls import around
-from reprise.torch.internals.guard import surely
+from reprise.torch.internals.guard import quietly, surely
 
-__all__ = ["Lifted", "Method", "Reduce"]
+__all__ = [
+    "Caller",
+    "Forward",
+    "Lifted",
+    "Method",
+    "Reduce",
+    "leave",
+    "of_the_program",
+    "reaches",
+]
+
+# A docstring is an attribute of its class, and would hide the one that the class inherits.
+_DOC: Any = property(lambda self: self.__wrapped__.__doc__)
 
 
 class Method:
-    """Replaces `vars(model)["forward"]` and looks like the original method; its calls go to
-    `around_(plain, args, kwargs)`. Unlike a bound method it refers to the module weakly, because a
-    module must not keep itself alive."""
+    """Replaces a method in the `__dict__` of a module and looks like the original one. Unlike a
+    bound method it refers to the module weakly, because a module must not keep itself alive."""
 
-    def __init__(self, model: Any, own: Any, around_: Callable[..., Any]) -> None:
+    _NAME: str
+
+    def __init__(self, model: Any, own: Any) -> None:
         self._model = weakref.ref(model)
         self._own = own  # what the program had put there, if anything
-        self._around = around_
 
     @property
     def __wrapped__(self) -> Any:
         if self._own is not None:
             return self._own
         model: Any = self._model()
-        return MethodType(type(model).forward, model)
+        return MethodType(getattr(type(model), self._NAME), model)
 
     def plain(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the original forward."""
+        """Calls the original method."""
         return self.__wrapped__(*args, **kwargs)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():
-            return self.plain(*args, **kwargs)  # the compiler sees the model as it was
-        return around(self._around, self.plain, args, kwargs)
 
     # inspect, torch.jit, torch.export and pickle must take it for a method.
     __class__: Any = property(lambda self: type(self.__wrapped__))
 
-    @property
-    def __doc__(self) -> Any:  # type: ignore[override]
-        return self.__wrapped__.__doc__
+    __doc__: Any = _DOC
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__wrapped__, name)
@@ -66,12 +72,79 @@ class Method:
         model: Any = self._model()
         if self._own is not None:
             return copy.deepcopy(self._own, memo)
-        return MethodType(type(model).forward, memo.get(id(model), model))
+        return MethodType(getattr(type(model), self._NAME), memo.get(id(model), model))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         if self._own is not None:
             return self._own.__reduce_ex__(protocol)
-        return getattr, (self._model(), "forward")
+        return getattr, (self._model(), self._NAME)
+
+
+class Forward(Method):
+    """Replaces the forward of a module: its calls go to `around_(plain, args, kwargs)`, until
+    `leave`. A program may keep it after that, inside what it has made of it. It has no methods
+    beyond those of a method: code that looks for others finds those of the original."""
+
+    __doc__: Any = _DOC
+    _NAME = "forward"
+
+    def __init__(self, model: Any, own: Any, around_: Callable[..., Any]) -> None:
+        super().__init__(model, own)
+        self._around: Callable[..., Any] | None = around_
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        around_ = self._around
+        if around_ is None or torch.compiler.is_compiling():
+            return self.plain(*args, **kwargs)  # the compiler sees the model as it was
+        return around(around_, self.plain, args, kwargs)
+
+
+def leave(forward: Forward) -> None:
+    """Makes all calls of a replaced forward go to the original one from now on."""
+    forward._around = None
+
+
+def reaches(found: Any, forward: Forward) -> bool:
+    """Returns whether `found` is this replacement, or replaces it with none of the program's
+    functions between them."""
+    while type(found) is Forward and found is not forward:
+        found = found._own
+    return found is forward
+
+
+def of_the_program(found: Any) -> Any:
+    """Returns what the program has put in place of a forward: of a replacement that was left and
+    that it has put back, what that replaced. None stands for the forward of the class."""
+    while type(found) is Forward and found._around is None:
+        found = found._own
+    return found
+
+
+class Caller(Method):
+    """Replaces the method of a module that looks up its forward and calls it: `before()` is called
+    first."""
+
+    __doc__: Any = _DOC
+    _NAME = "_call_impl"
+
+    def __init__(self, model: Any, own: Any, before: Callable[[], None]) -> None:
+        super().__init__(model, own)
+        self._before = before
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not torch.compiler.is_compiling():
+            quietly(self._before)
+        return self.plain(*args, **kwargs)
+
+    # `model.compile()` gives this object to torch.compile, which then takes what these name: the
+    # original method.
+    @property
+    def _torchdynamo_orig_callable(self) -> Any:
+        return self.__wrapped__
+
+    @property
+    def _torchdynamo_wrapper_id(self) -> int:
+        return id(self)
 
 
 class Reduce:

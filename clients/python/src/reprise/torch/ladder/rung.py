@@ -18,6 +18,7 @@ from torch import Tensor
 
 from reprise.plan import Plan
 from reprise.torch.capture.step_graph import CapturedGraph
+from reprise.torch.internals.subclass import parts_of, shape_of
 from reprise.torch.tape.executor import TapePlan
 from reprise.torch.tape.tape import Tape
 
@@ -67,7 +68,8 @@ def key_of(
     for name, leaf in _leaves("", (args, kwargs)):
         if isinstance(leaf, Tensor):
             kind.append((name, str(leaf.dtype), leaf.dim()))
-            shapes.append(tuple(leaf.shape))
+            # A ragged size is a symbol, and another one in every step: its parts have numbers.
+            shapes += map(shape_of, parts_of(leaf) if leaf.is_nested else [leaf])
         elif leaf is None or isinstance(leaf, (bool, str)):
             kind.append((name, leaf))
         else:

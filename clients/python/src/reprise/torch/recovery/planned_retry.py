@@ -34,6 +34,8 @@ from torch import Tensor
 
 from reprise.torch.internals import guard
 from reprise.torch.internals.engine import around, no_longer
+from reprise.torch.internals.outside import OutsideCopy
+from reprise.torch.internals.subclass import is_wrapper
 from reprise.torch.meter.room import room_on
 from reprise.torch.recovery.failed_graph import leaves, release_graph
 from reprise.torch.recovery.job import Job
@@ -84,7 +86,7 @@ class _Attempt:
             return "its graph is retained, or it is not an ordinary backward"
         if forward is None or forward.outputs is None:
             return "its forward used little memory and was not recorded"
-        entry = self._entry = Entry(forward.outputs, heads, self.retry.gradients.keep)
+        entry = self._entry = Entry(forward.outputs, heads, self._keep)
         if not entry.concerned:
             return "it does not reach the outputs of the last forward"
         if not entry.alone:
@@ -96,6 +98,12 @@ class _Attempt:
         entry.watch()
         self._untouched = forward.state.gradients()
         return ""
+
+    def _keep(self, position: int, grad: Tensor) -> Any:
+        """Returns a copy of the gradient of an output."""
+        if is_wrapper(grad) or grad.is_nested:
+            return OutsideCopy(grad)
+        return self.retry.gradients.keep(position, grad)
 
     def over(self) -> None:
         """Removes the hooks after the backward has run or failed."""

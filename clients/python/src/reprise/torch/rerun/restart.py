@@ -22,6 +22,7 @@ from torch import Tensor
 
 from reprise.torch.internals import guard
 from reprise.torch.internals.ops import tensors_in
+from reprise.torch.internals.subclass import bytes_of
 
 __all__ = ["Copy", "Entry", "Outputs", "is_ordinary", "on_gradient", "restarting"]
 
@@ -60,7 +61,7 @@ class Outputs:
             if node is not None:
                 key = (node._sequence_nr(), node.name(), tensor.output_nr)
                 self._positions.setdefault(key, position)
-                self.bytes += tensor.nbytes
+                self.bytes += bytes_of(tensor)
 
     def reached(self, heads: Any) -> tuple[list[tuple[Any, int, int]], bool]:
         """Walks from `heads` to the outputs. Returns the nodes of the outputs that a backward

@@ -65,6 +65,11 @@ class ArmedStages:
         for stage in whole.children():
             weakref.finalize(stage, quiet(died)).atexit = False
 
+    def stay(self) -> None:
+        """Replaces the forwards again that the program has replaced."""
+        for armed in self._armed:
+            armed.stay()
+
     def remove(self) -> None:
         """Restores the stages. Safe to call twice."""
         for armed in self._armed:

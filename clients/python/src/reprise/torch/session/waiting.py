@@ -57,6 +57,8 @@ class Waiting:
         """Notes that an optimizer of the model has stepped although the model's forward was not
         called."""
         session = self._session
+        # Where the program calls `model.forward` itself, nothing else notices that it is another.
+        session.forward.stay()
         if session.budget is None or session.step.number:
             return
         self._not_called += 1
