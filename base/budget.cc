@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/budget.h"
 
+#include <algorithm>
 #include <array>
 #include <cctype>
 #include <charconv>
@@ -67,6 +68,22 @@ bool IsBarePrefix(std::string_view unit) {
          std::string_view("kKmMgGtT").find(unit[0]) != std::string_view::npos;
 }
 
+bool SameLetters(std::string_view a, std::string_view b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](char x, char y) {
+    return std::tolower(static_cast<unsigned char>(x)) ==
+           std::tolower(static_cast<unsigned char>(y));
+  });
+}
+
+// Returns the unit of the same letters: "GiB" for "gib", "x" for "X".
+std::string Meant(std::string_view unit) {
+  if (SameLetters(unit, "x")) return "x";
+  for (const Unit& known : kUnits) {
+    if (SameLetters(unit, known.name)) return std::string(known.name);
+  }
+  return "";
+}
+
 StatusOr<int64_t> ParseBytes(std::string_view text, std::string_view number,
                              double value, int64_t unit_bytes) {
   int64_t bytes = 0;
@@ -106,6 +123,9 @@ StatusOr<Budget> ParseBudget(std::string_view text) {
   double value = 0;
   const auto [end, error] =
       std::from_chars(number.data(), number.data() + number.size(), value);
+  if (SameLetters(trimmed, "fit")) {
+    return Refuse(text, "is not known", "did you mean fit?");
+  }
   if (length == 0 || error != std::errc() ||
       end != number.data() + number.size() || !std::isfinite(value)) {
     return Refuse(text, "does not start with a number", kHint);
@@ -149,7 +169,10 @@ StatusOr<Budget> ParseBudget(std::string_view text) {
                      ParseBytes(text, number, value, known.bytes));
     return budget;
   }
-  return Refuse(text, "the unit is not known", kHint);
+  const std::string meant = Meant(unit);
+  return Refuse(text, "the unit is not known",
+                meant.empty() ? std::string(kHint)
+                              : StrCat("did you mean ", number, meant, "?"));
 }
 
 StatusOr<int64_t> ResolveBudget(const Budget& budget,

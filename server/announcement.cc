@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "base/str_cat.h"
@@ -71,6 +72,18 @@ Status Announce(const Announcement& daemon) {
                                       json.dump(2) + "\n"));
   LogAddresses(daemon);
   return OkStatus();
+}
+
+bool IsAnnounced(const std::string& agent_socket, const std::string& address) {
+  std::ifstream file(ServerFile(agent_socket));
+  const auto json = nlohmann::json::parse(file, nullptr, false);
+  if (!json.is_object()) return false;
+  const auto text = [&json](const char* name) {
+    const auto found = json.find(name);
+    return found != json.end() && found->is_string() ? found->get<std::string>()
+                                                     : std::string();
+  };
+  return text("listen") == address || text("url").ends_with("//" + address);
 }
 
 void RemoveAnnouncement(const std::string& agent_socket) {

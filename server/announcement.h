@@ -30,6 +30,10 @@ struct Announcement {
 // Writes both files, and the addresses to the log.
 Status Announce(const Announcement& daemon);
 
+// Returns whether a daemon says beside this socket that it listens on this
+// address: "127.0.0.1:7070".
+bool IsAnnounced(const std::string& agent_socket, const std::string& address);
+
 // Removes both files, if they are there.
 void RemoveAnnouncement(const std::string& agent_socket);
 

@@ -74,7 +74,10 @@ class Daemon::Impl {
   // repaired.
   Status OpenAnyway(const std::string& path,
                     const std::function<Status()>& open);
-  Status TakeLocks();
+  Status UseFlags();
+  bool IsAnnouncedPort() const;
+  // `asks`: a private daemon that has the folders is asked to make way.
+  Status TakeLocks(bool asks);
   Status LearnSecret();
   Status BindPorts();
   Status StartServices();
@@ -129,6 +132,7 @@ class Daemon::Impl {
   std::unique_ptr<TlsFront> tls_;
   std::string tls_name_;
   std::unique_ptr<Collector> collector_;
+  std::shared_ptr<grpc::Channel> central_;
   std::unique_ptr<Uplink> uplink_;
 
   std::atomic<bool> stopping_{false};

@@ -28,11 +28,21 @@ constexpr size_t kMaxPlansWaiting = 64;
 }  // namespace
 
 Status Daemon::Impl::Start() {
-  RETURN_IF_ERROR(TakeLocks());
+  // All that a flag can get wrong comes before TakeLocks, which ends a private
+  // daemon: a_mistyped_serve_leaves_the_private_daemon in test_cli_server.py.
+  RETURN_IF_ERROR(UseFlags());
+  const Status bound = BindPorts();
+  const bool in_use = bound.code() == Code::kAlreadyExists;
+  if (!bound.ok() && !in_use) return bound;
+  const Status locked = TakeLocks(/*asks=*/!in_use || IsAnnouncedPort());
+  if (in_use && locked.code() == Code::kAlreadyExists) return bound;
+  RETURN_IF_ERROR(locked);
   // Left over from a daemon that was killed; it would be mistaken for ours.
   RemoveAnnouncement(options_.agent_socket);
   RETURN_IF_ERROR(LearnSecret());
-  RETURN_IF_ERROR(BindPorts());
+  if (!bound.ok()) {
+    RETURN_IF_ERROR(BindPorts());
+  }
   const std::string database = options_.data_dir + "/reprise.db";
   RETURN_IF_ERROR(OpenAnyway(database, [&]() -> Status {
     ASSIGN_OR_RETURN(store_,
@@ -45,7 +55,6 @@ Status Daemon::Impl::Start() {
     run_id.empty() ? hub_.NotifyAll() : hub_.Notify(run_id);
   });
   RETURN_IF_ERROR(StartServices());
-  RETURN_IF_ERROR(StartTls());
   RETURN_IF_ERROR(StartUplink());
   RETURN_IF_ERROR(StartCollector());
   for (const std::unique_ptr<Listener>& listener : listeners_) {
@@ -81,7 +90,7 @@ Status Daemon::Impl::OpenAnyway(const std::string& path,
   return open();
 }
 
-Status Daemon::Impl::TakeLocks() {
+Status Daemon::Impl::TakeLocks(bool asks) {
   const std::string runtime_dir = FolderOf(options_.agent_socket);
   RETURN_IF_ERROR(EnsureOwnFolder(options_.data_dir));
   RETURN_IF_ERROR(EnsureOwnFolder(runtime_dir));
@@ -90,8 +99,9 @@ Status Daemon::Impl::TakeLocks() {
       MakePrivate(StrCat(options_.data_dir, "/", name, part));
     }
   }
-  ASSIGN_OR_RETURN(LockFile data_lock,
-                   LockFile::Take(options_.data_dir, options_.private_daemon));
+  ASSIGN_OR_RETURN(
+      LockFile data_lock,
+      LockFile::Take(options_.data_dir, options_.private_daemon, asks));
   locks_.push_back(std::move(data_lock));
   // Both may be the same folder, which can be locked only once.
   std::error_code error;
@@ -99,21 +109,47 @@ Status Daemon::Impl::TakeLocks() {
     return OkStatus();
   }
   ASSIGN_OR_RETURN(LockFile runtime_lock,
-                   LockFile::Take(runtime_dir, options_.private_daemon));
+                   LockFile::Take(runtime_dir, options_.private_daemon, asks));
   locks_.push_back(std::move(runtime_lock));
   return OkStatus();
 }
 
+// Reads what the flags name, and keeps it.
+Status Daemon::Impl::UseFlags() {
+  if (!options_.token_file.empty()) {
+    StatusOr<Secret> secret = Secret::Read(options_.token_file);
+    if (!secret.ok()) return secret.status();
+    secret_ = *std::move(secret);
+  }
+  RETURN_IF_ERROR(StartTls());
+  if (!options_.forward.target.empty()) {
+    ASSIGN_OR_RETURN(central_, ChannelToCentral(options_.forward));
+  }
+  return OkStatus();
+}
+
+// A port in use may be that of the daemon whose place this one takes.
+bool Daemon::Impl::IsAnnouncedPort() const {
+  for (const std::string& text :
+       {options_.listen, options_.grpc_listen, options_.http_listen}) {
+    const StatusOr<Address> address = ParseAddress("", text);
+    if (address.ok() && IsAnnounced(options_.agent_socket, address->Text())) {
+      return true;
+    }
+  }
+  return false;
+}
+
 Status Daemon::Impl::LearnSecret() {
-  StatusOr<Secret> secret = options_.token_file.empty()
-                                ? Secret::ReadOrMake(TokenFile())
-                                : Secret::Read(options_.token_file);
+  if (secret_) return OkStatus();
+  StatusOr<Secret> secret = Secret::ReadOrMake(TokenFile());
   if (!secret.ok()) return secret.status();
   secret_ = *std::move(secret);
   return OkStatus();
 }
 
 Status Daemon::Impl::BindPorts() {
+  listeners_.clear();
   const auto bind = [this](const char* flag, const std::string& text,
                            Serves serves) -> StatusOr<Listener*> {
     ASSIGN_OR_RETURN(const Address address, ParseAddress(flag, text));
@@ -229,8 +265,9 @@ Status Daemon::Impl::StartTls() {
   if (tls.certificate.empty()) return OkStatus();
   ASSIGN_OR_RETURN(tls_name_, NameInCertificate(tls.certificate));
   // In split mode each port has one protocol, whatever the client offers.
-  const bool grpc = grpc_listener_.has_value();
-  const bool http = http_listener_.has_value();
+  const bool both = !options_.listen.empty();
+  const bool grpc = both || !options_.grpc_listen.empty();
+  const bool http = both || !options_.http_listen.empty();
   ASSIGN_OR_RETURN(
       tls_, TlsFront::Start(
                 tls,
@@ -257,10 +294,9 @@ Status Daemon::Impl::StartCollector() {
 
 Status Daemon::Impl::StartUplink() {
   if (options_.forward.target.empty()) return OkStatus();
-  UplinkOptions uplink{.forward = options_.forward,
-                       .channel = nullptr,
-                       .started_ns = started_ns_};
-  ASSIGN_OR_RETURN(uplink.channel, ChannelToCentral(options_.forward));
+  const UplinkOptions uplink{.forward = options_.forward,
+                             .channel = central_,
+                             .started_ns = started_ns_};
   const std::string path = options_.data_dir + "/forward.db";
   return OpenAnyway(path, [&]() -> Status {
     ASSIGN_OR_RETURN(Outbox outbox,

@@ -59,8 +59,9 @@ bool WriteHolder(int fd, bool yields) {
 }
 
 // Takes the lock, waiting for a holder that yields or that has not written
-// yet whether it does. Returns 0, or -1 with errno, like flock.
-int Lock(int fd) {
+// yet whether it does. Returns 0, or -1 with errno, like flock; EBUSY: the
+// holder yields, and `asks` is false.
+int Lock(int fd, bool asks) {
   const auto deadline = std::chrono::steady_clock::now() + kYieldTimeout;
   pid_t asked = 0;
   while (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
@@ -73,6 +74,10 @@ int Lock(int fd) {
       errno = EWOULDBLOCK;
       return -1;
     }
+    if (yields && !asks) {
+      errno = EBUSY;
+      return -1;
+    }
     if (yields && asked != pid) ::kill(asked = pid, SIGUSR1);
     std::this_thread::sleep_for(kYieldPoll);
   }
@@ -81,7 +86,8 @@ int Lock(int fd) {
 
 }  // namespace
 
-StatusOr<LockFile> LockFile::Take(const std::string& folder, bool yields) {
+StatusOr<LockFile> LockFile::Take(const std::string& folder, bool yields,
+                                  bool asks) {
   const std::string path = folder + "/reprised.lock";
   const int fd =
       ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -91,7 +97,10 @@ StatusOr<LockFile> LockFile::Take(const std::string& folder, bool yields) {
                                    "; choose another folder"));
   }
   LockFile lock(fd);
-  if (Lock(fd) != 0) {
+  if (Lock(fd, asks) != 0) {
+    if (errno == EBUSY) {
+      return AlreadyExists(StrCat(folder, ": a private daemon uses it"));
+    }
     if (errno != EWOULDBLOCK) {
       return PermissionDenied(
           StrCat(path, ": cannot lock: ", std::strerror(errno)));

@@ -21,8 +21,10 @@ class LockFile {
   // Locks the folder. `yields`: another process that wants the folder may ask
   // this one to exit, with SIGUSR1. If the current holder yields, it is asked
   // to, and waited for during a few seconds. FAILED_PRECONDITION, with the
-  // holder's pid: another process holds it.
-  static StatusOr<LockFile> Take(const std::string& folder, bool yields);
+  // holder's pid: another process holds it. Without `asks` a holder that yields
+  // is left alone: ALREADY_EXISTS.
+  static StatusOr<LockFile> Take(const std::string& folder, bool yields,
+                                 bool asks = true);
 
  private:
   explicit LockFile(int fd) : fd_(fd) {}

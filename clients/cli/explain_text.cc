@@ -147,7 +147,7 @@ std::string InTheWay(const v1::Explanation& explanation, int most) {
 std::string ExplanationText(const v1::Explanation& explanation, int most) {
   if (!explanation.plan().feasible()) return InTheWay(explanation, most);
   std::string text;
-  const std::string price = formats::PriceText(explanation.price_ns_per_byte());
+  const std::string price = formats::PriceText(explanation);
   if (!price.empty()) text += StrCat("  ", price, " at this budget\n");
   return text + Groups(explanation, most) + AtPeak(explanation, most);
 }

@@ -14,6 +14,7 @@
 #include "clients/cli/completion.h"
 #include "clients/cli/console.h"
 #include "clients/cli/exit_code.h"
+#include "clients/cli/job_words.h"
 #include "clients/cli/misspelt.h"
 #include "clients/cli/serve.h"
 #include "clients/cli/server_client.h"
@@ -25,7 +26,8 @@ namespace {
 // The arguments, divided into ours and those of the job or the server.
 struct Arguments {
   std::vector<std::string> own;
-  std::vector<std::string> job;    // after the first "--" of `run`
+  std::vector<std::string> job;    // of `run`
+  bool has_dashes = false;         // a "--" came before `job`
   std::vector<std::string> serve;  // after `serve`
   bool is_serve = false;
 };
@@ -35,6 +37,7 @@ Arguments Split(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     if (word == "--") {
+      out.has_dashes = true;
       out.job.assign(argv + i + 1, argv + argc);
       return out;
     }
@@ -59,6 +62,7 @@ class Main {
  private:
   // Returns the verb that was typed, for its help and its errors; or null.
   const Verb* Typed() const;
+  void TakeJob();
   int OnWrongUsage(const std::string& why, Console& console) const;
   int RunVerb(Console& console);
   void PrintRuns(Console& console) const;
@@ -120,6 +124,21 @@ Main::Main(Arguments arguments) : arguments_(std::move(arguments)) {
   commands_.push_back(MakeAuditCommand());
   commands_.push_back(MakeVersionCommand());
   for (const auto& command : commands_) command->Define(line_);
+  TakeJob();
+}
+
+// Moves the words of a job that was written without "--".
+void Main::TakeJob() {
+  std::vector<std::string>& own = arguments_.own;
+  const size_t begins = JobBegins(line_, own);
+  if (begins == own.size()) return;
+  const auto first = own.begin() + static_cast<std::ptrdiff_t>(begins);
+  std::vector<std::string> job(first, own.end());
+  own.erase(first, own.end());
+  // A later "--" is the job's.
+  if (arguments_.has_dashes) job.emplace_back("--");
+  job.insert(job.end(), arguments_.job.begin(), arguments_.job.end());
+  arguments_.job = std::move(job);
 }
 
 const Verb* Main::Typed() const {
@@ -152,7 +171,7 @@ void Main::PrintRuns(Console& console) const {
 }
 
 int Main::RunVerb(Console& console) {
-  if (!arguments_.job.empty() && line_.chosen()->name() != "run") {
+  if (arguments_.has_dashes && line_.chosen()->name() != "run") {
     return console.UsageError("`--` belongs to `reprise run`");
   }
   for (size_t i = 0; i < commands_.size(); ++i) {

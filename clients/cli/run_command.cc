@@ -141,7 +141,7 @@ using Variables = std::vector<std::pair<std::string, std::string>>;
 
 class RunCommand : public Command {
  public:
-  explicit RunCommand(std::vector<std::string> job) : job_(std::move(job)) {}
+  explicit RunCommand(const std::vector<std::string>& job) : job_(job) {}
 
   void Define(CommandLine& line) override {
     Verb& verb = line.AddVerb(
@@ -156,8 +156,9 @@ class RunCommand : public Command {
     verb.Footer(
         "A PyTorch program needs no change: its models are found when they "
         "are trained.\nOne that calls reprise.auto(model) itself decides "
-        "itself. Exits with the job's own code.\n\n"
-        "Example:\n  reprise run --budget 0.5x -- python train.py --epochs 3");
+        "itself. Exits with the job's own code.\n"
+        "The job begins at the first word that is no flag, or behind --.\n\n"
+        "Example:\n  reprise run --budget 0.5x python train.py --epochs 3");
   }
 
   int Run(const Globals& globals, Console& console) override;
@@ -175,7 +176,7 @@ class RunCommand : public Command {
   static void Report(v1::Run run, int exit_code, const ServerClient& client,
                      const Globals& globals, Console& console);
 
-  std::vector<std::string> job_;
+  const std::vector<std::string>& job_;
   std::string budget_;
   std::string name_;
   bool keep_injection_ = false;
@@ -184,7 +185,7 @@ class RunCommand : public Command {
 int RunCommand::Run(const Globals& globals, Console& console) {
   if (job_.empty()) {
     return console.UsageError(
-        "run: no command; write it behind --, as in `reprise run -- python "
+        "run: no command; write it behind the flags, as in `reprise run python "
         "train.py`");
   }
   if (!budget_.empty()) {
@@ -327,8 +328,8 @@ void RunCommand::Report(v1::Run run, int exit_code, const ServerClient& client,
 
 }  // namespace
 
-std::unique_ptr<Command> MakeRunCommand(std::vector<std::string> job) {
-  return std::make_unique<RunCommand>(std::move(job));
+std::unique_ptr<Command> MakeRunCommand(const std::vector<std::string>& job) {
+  return std::make_unique<RunCommand>(job);
 }
 
 }  // namespace reprise::cli

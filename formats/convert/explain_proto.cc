@@ -125,11 +125,30 @@ planner::Plan ToPlanner(const v1::Plan& from, planner::Schedule schedule,
   return plan;
 }
 
-std::string PriceText(double price_ns_per_byte) {
-  const double per_gib = price_ns_per_byte * static_cast<double>(1 << 30);
-  if (!(per_gib >= 0.5) || per_gib > 9e18) return "";
-  return StrCat("one more GiB saves ",
-                FormatDuration(static_cast<int64_t>(std::llround(per_gib))));
+std::string PriceText(const v1::Explanation& explanation) {
+  const v1::Plan& plan = explanation.plan();
+  struct Unit {
+    const char* name;
+    int64_t bytes;
+  };
+  constexpr Unit kUnits[] = {{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1024}};
+  const int64_t dynamic_bytes =
+      plan.peak_bytes() - explanation.working_set().static_bytes();
+  Unit unit{"byte", 1};
+  for (const Unit& candidate : kUnits) {
+    if (candidate.bytes > dynamic_bytes / 10) continue;
+    unit = candidate;
+    break;
+  }
+  // The slope holds near this budget; no budget saves more than is recomputed.
+  const auto most_ns =
+      static_cast<double>(plan.time_ns() - plan.base_time_ns());
+  const double saved_ns = std::min(
+      explanation.price_ns_per_byte() * static_cast<double>(unit.bytes),
+      most_ns);
+  if (!(saved_ns >= 0.5)) return "";
+  return StrCat("one more ", unit.name, " saves ",
+                FormatDuration(static_cast<int64_t>(std::llround(saved_ns))));
 }
 
 }  // namespace reprise::formats

@@ -22,7 +22,11 @@ planner::Plan ToPlanner(const v1::Plan& from, planner::Schedule schedule,
                         const planner::Evaluation& evaluation,
                         int64_t reserve_bytes);
 
-// Returns "one more GiB saves 1.2 ms"; empty if the budget costs no time.
-std::string PriceText(double price_ns_per_byte);
+// Returns "one more MiB saves 1.2 ms"; empty if the budget costs no time. The
+// unit is the largest of GiB, MiB and KiB that is at most a tenth of the plan's
+// peak without its static bytes: the price is a slope, which holds near the
+// budget only. Never more than all that the plan recomputes. The page says the
+// same: web/src/data/reasons.ts.
+std::string PriceText(const v1::Explanation& explanation);
 
 }  // namespace reprise::formats

@@ -22,7 +22,14 @@ std::string WithoutStop(std::string text) {
 // Added to claims of the search that no certificate proves.
 constexpr char kUnchecked[] = " by the solver's word, not checked";
 
-std::string Optimality(const v1::Plan& plan) {
+// What a sentence predicts, and the step that its percentages are of.
+struct Prediction {
+  int64_t peak_bytes = 0;
+  int64_t base_step_ns = 0;
+  int64_t step_ns = 0;
+};
+
+std::string Optimality(const v1::Plan& plan, int64_t base_step_ns) {
   if (plan.proven_optimal()) return "proven optimal";
   const bool checked = plan.bound_proof() != v1::BOUND_PROOF_SOLVER;
   // Optimal up to the solver's tolerance.
@@ -30,9 +37,14 @@ std::string Optimality(const v1::Plan& plan) {
       plan.overhead() - plan.bound() <= plan.overhead() * 2e-6 + 1e-8) {
     return StrCat("optimal", kUnchecked);
   }
-  // Rounded up, so that "at most" is true; the epsilon keeps 0.8 % from
+  // Of the step that the sentence names, which may be another than the sum of
+  // the ops. Rounded up, so that "at most" is true; the epsilon keeps 0.8 % from
   // becoming 0.9.
-  const double gap = std::max(0.0, plan.overhead() - plan.bound());
+  const double of_base = plan.base_time_ns() > 0 && base_step_ns > 0
+                             ? static_cast<double>(plan.base_time_ns()) /
+                                   static_cast<double>(base_step_ns)
+                             : 1;
+  const double gap = std::max(0.0, plan.overhead() - plan.bound()) * of_base;
   const double shown = std::max(1.0, std::ceil(gap * 1000 - 1e-6)) / 1000;
   return StrCat("at most ", FormatPercent(shown), " above optimal",
                 checked ? "" : kUnchecked);
@@ -77,6 +89,22 @@ std::string NoPlan(const v1::Plan& plan) {
   return sentence + ".";
 }
 
+std::string Fits(const v1::Plan& plan, const Prediction& predicted) {
+  const bool as_it_is = RecomputesNothing(plan);
+  std::string text = StrCat("It fits in ", FormatBytes(plan.budget_bytes()));
+  if (as_it_is) text += " as it is: nothing is recomputed";
+  text += StrCat(".  Peak ", FormatBytes(predicted.peak_bytes));
+  if (!as_it_is) {
+    text += StrCat(" (was ", FormatBytes(plan.base_peak_bytes()), ")");
+  }
+  text += StrCat("   Step ", FormatDuration(predicted.step_ns));
+  const std::string added =
+      DifferencePercent(predicted.step_ns, predicted.base_step_ns);
+  if (!added.empty()) text += StrCat(" (", added, ")");
+  if (!as_it_is) text += "   " + Optimality(plan, predicted.base_step_ns);
+  return text;
+}
+
 // "gradients bit for bit equal in 3 checks"
 std::string Checks(const v1::Verdict& verdict) {
   const uint32_t values = verdict.value_checks();
@@ -106,7 +134,7 @@ std::string Checks(const v1::Verdict& verdict) {
   return text;
 }
 
-std::string Measured(const v1::Verdict& verdict) {
+std::string Measured(const v1::Plan& plan, const v1::Verdict& verdict) {
   std::string text;
   const auto add = [&text](const std::string& figure,
                            const std::string& difference) {
@@ -122,6 +150,10 @@ std::string Measured(const v1::Verdict& verdict) {
         DifferencePercent(step, verdict.predicted_step_ns()));
   }
   if (text.empty()) text = ".  Not measured";  // not the plan's inputs
+  // That no value differs says nothing where none was made again.
+  const bool compared = verdict.checks() > verdict.value_checks() ||
+                        verdict.checks_differing() > 0;
+  if (RecomputesNothing(plan) && !compared) return text + ".";
   return StrCat(text, ", ", Checks(verdict), ".");
 }
 
@@ -207,18 +239,19 @@ bool Undecided(const v1::Plan& plan) {
          plan.infeasible().smallest_budget_bytes() <= plan.budget_bytes();
 }
 
+bool RecomputesNothing(const v1::Plan& plan) {
+  return plan.feasible() && plan.recomputed_ops().empty() &&
+         plan.time_ns() <= plan.base_time_ns();
+}
+
 std::string PlanSentence(const v1::Plan& plan, int64_t measured_step_ns) {
   if (!plan.feasible()) return NoPlan(plan);
-  const int64_t step_ns =
-      measured_step_ns > 0
-          ? measured_step_ns + (plan.time_ns() - plan.base_time_ns())
-          : plan.time_ns();
-  return StrCat("It fits in ", FormatBytes(plan.budget_bytes()), ".  Peak ",
-                FormatBytes(plan.peak_bytes()), " (was ",
-                FormatBytes(plan.base_peak_bytes()), ")   Step ",
-                FormatDuration(step_ns), " (",
-                FormatPercent(plan.overhead(), /*sign=*/true), ")   ",
-                Optimality(plan));
+  const int64_t base_step_ns =
+      measured_step_ns > 0 ? measured_step_ns : plan.base_time_ns();
+  return Fits(plan,
+              {.peak_bytes = plan.peak_bytes(),
+               .base_step_ns = base_step_ns,
+               .step_ns = base_step_ns + plan.time_ns() - plan.base_time_ns()});
 }
 
 std::string StrategySentence(std::string_view strategy, const v1::Plan& plan) {
@@ -238,8 +271,12 @@ std::string RunSentence(const v1::Plan& plan, const v1::Verdict& verdict,
   std::string sentence = plan.sentence();
   if (plan.plan_id().empty()) {
     sentence = StrCat("No plan: ", WithoutStop(verdict.refused()), ".");
-  } else if (plan.feasible() && verdict.planned_steps() > 0) {
-    sentence += Measured(verdict);
+  } else if (plan.feasible()) {
+    // What this job's executor adds was not known to the planner.
+    sentence = Fits(plan, {.peak_bytes = verdict.predicted_peak_bytes(),
+                           .base_step_ns = verdict.base_step_ns(),
+                           .step_ns = verdict.predicted_step_ns()});
+    if (verdict.planned_steps() > 0) sentence += Measured(plan, verdict);
   }
   std::string more = Trouble(plan, verdict, processes);
   // Without any trouble, only the plan's sentence.

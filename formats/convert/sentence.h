@@ -8,6 +8,8 @@
 //   It fits in 8.0 GiB.  Peak 7.9 GiB (was 14.2 GiB)   Step 412 ms (+11.3 %)
 //     proven optimal
 //   ...   at most 0.8 % above optimal
+//   It fits in 8.0 GiB as it is: nothing is recomputed.  Peak 5.0 GiB   Step
+//     370 ms (+0.0 %)
 //   Nothing fits in 3.0 GiB: op 17 aten.bmm.default (layers.3.attn) needs at
 //     least 3.4 GiB.
 //   No plan found for 3.0 GiB yet: at least 2.8 GiB are needed, a plan is known
@@ -18,7 +20,11 @@
 //    Measured 7.8 GiB (-0.9 %), 415 ms (+0.7 %), gradients bit for bit equal
 //     in 3 checks.
 //
-// and so is whatever a reader would otherwise be misled about: steps over the
+// The difference to the figures before, which are the verdict's: once a run's
+// executor has said what it adds to a step, "Step" includes it. Where nothing
+// is recomputed, the checks of recomputed values are left out.
+//
+// And so is whatever a reader would otherwise be misled about: steps over the
 // budget, steps that should have had a plan but had none, steps that left the
 // plan, a plan that was withdrawn, refused or missing, a job that died.
 //
@@ -36,19 +42,23 @@
 namespace reprise::formats {
 
 // Returns the sentence of a plan. `measured_step_ns` is the job's own step time
-// without a plan (0: unknown); the plan's extra time is added to it.
+// without a plan (0: unknown); the plan's extra time is added to it, and the
+// percentages are of it.
 std::string PlanSentence(const v1::Plan& plan, int64_t measured_step_ns = 0);
 
 // Returns the sentence for a plan of this strategy that does not fit: what it
 // needs.
 std::string StrategySentence(std::string_view strategy, const v1::Plan& plan);
 
-// Returns the sentence of a run: the plan's sentence, the measured part if
-// `verdict` has planned steps, and what else must be said. For an empty plan it
+// Returns the sentence of a run: the plan's with the prediction of `verdict`,
+// the measured part if it has planned steps, and what else must be said. For an empty plan it
 // says why there is none. `processes` is the number of those whose steps
 // without a plan are counted, such as the ranks of a job.
 std::string RunSentence(const v1::Plan& plan, const v1::Verdict& verdict,
                         size_t processes = 1);
+
+// Returns whether the plan runs every op once: it fits without a cost.
+bool RecomputesNothing(const v1::Plan& plan);
 
 // Returns whether an infeasible plan is not proven to be so: the search ended
 // without an answer.

@@ -118,7 +118,7 @@ std::string Why(const Problem& problem, const Facts& facts,
   if (!explained.alive_at_base_peak && !explained.alive_at_peak) {
     return "no_gain";
   }
-  return facts.price_ns_per_byte > 0 ? "costly" : "no_gain";
+  return facts.price_ns_per_byte > 0 ? "costly" : "room";
 }
 
 // ---- Storages --------------------------------------------------------------

@@ -6,7 +6,8 @@
 //
 // `why` is one of
 //
-//   no_gain         saved: not alive where memory is short
+//   room            saved: the budget leaves room for it, at no price
+//   no_gain         saved: not alive at the peak
 //   small           saved: below a thousandth of the peak
 //   pinned          saved: the user or the executor keeps it
 //   not_repeatable  saved: its op runs only once, or an in-place version on the

@@ -5,6 +5,13 @@
 
 namespace reprise::server {
 
+namespace {
+
+// Counted up where the same reports make another verdict within a release.
+constexpr int kWording = 1;
+
+}  // namespace
+
 StatusOr<std::string> VerdictSource(Database& db, const v1::Run& run) {
   ASSIGN_OR_RETURN(
       Statement select,
@@ -17,8 +24,8 @@ StatusOr<std::string> VerdictSource(Database& db, const v1::Run& run) {
   RETURN_IF_ERROR(select.BindAll(run.run_id()));
   ASSIGN_OR_RETURN(const bool row, select.Step());
   if (!row) return Internal("the newest reports cannot be read");
-  return StrCat(REPRISE_VERSION, " ", select.Int(0), " ", select.Int(1), " ",
-                select.Int(2), " ", select.Int(3), " ",
+  return StrCat(REPRISE_VERSION, "/", kWording, " ", select.Int(0), " ",
+                select.Int(1), " ", select.Int(2), " ", select.Int(3), " ",
                 static_cast<int64_t>(run.state()), " ",
                 run.process_end().exit_code(), " ", run.plan_id());
 }

@@ -88,6 +88,15 @@ TEST(BudgetTest, WhatCannotBeReadIsRefusedWithTheTextAndARemedy) {
   }
 }
 
+TEST(BudgetTest, AUnitInOtherLettersIsNamed) {
+  EXPECT_THAT(Error("8gib"), HasSubstr("is not known; did you mean 8GiB?"));
+  EXPECT_THAT(Error("8Gb"), HasSubstr("did you mean 8GB?"));
+  EXPECT_THAT(Error("1.5 KB"), HasSubstr("did you mean 1.5kB?"));
+  EXPECT_THAT(Error("0.5X"), HasSubstr("did you mean 0.5x?"));
+  EXPECT_THAT(Error("8Gbit"), HasSubstr("write 8GiB"));
+  EXPECT_THAT(Error("Fit"), HasSubstr("did you mean fit?"));
+}
+
 TEST(BudgetTest, AHostileTextIsQuotedShortAndPrintable) {
   const std::string message = Error(std::string(5000, '\x01') + "8GiB");
 

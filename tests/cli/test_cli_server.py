@@ -200,6 +200,17 @@ def test_run_exits_with_the_jobs_own_code_and_says_it_never_attached(
     assert "no PyTorch model was trained" not in result.err
 
 
+@pytest.mark.parametrize("dashes", [[], ["--"]])
+def test_run_takes_the_first_word_that_is_no_flag_as_the_job(
+    reprise: Reprise, server: subprocess.Popen[str], dashes: list[str]
+) -> None:
+    job = ["sh", "-c", 'echo "$@"', "sh", "--name", "y", "--", "z"]
+
+    result = reprise("run", "--name", "x", "--budget=0.5x", *dashes, *job)
+
+    assert (result.code, result.out) == (0, "--name y -- z\n"), result
+
+
 def test_run_names_the_switch_that_keeps_a_job_from_attaching(
     jobs: Reprise, server: subprocess.Popen[str]
 ) -> None:
@@ -257,6 +268,64 @@ def test_a_server_takes_the_place_of_an_idle_private_daemon(jobs: Reprise) -> No
     assert server.wait(timeout=30) == 0
 
 
+@pytest.fixture
+def idle(jobs: Reprise) -> int:
+    """The process id of a private daemon whose job has ended."""
+    jobs.environment["REPRISE_LINGER"] = "600"
+    assert jobs("run", "--", *JOB, "plain", "5").code == 0
+    yield _private_daemon(jobs)
+    _end_private_daemon(jobs)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--listen nonsense", "--listen"),
+        ("--listen 0.0.0.0:0", "needs --tls-cert"),
+        ("--http-listen 127.0.0.1", "--http-listen"),
+        ("--grpc-listen 127.0.0.1:0 --http-listen :x", "--http-listen"),
+        ("--listen 127.0.0.1:0 --token-file none", "none"),
+        ("--listen 127.0.0.1:0 --tls-cert none --tls-key none", "none"),
+        (
+            "--forward-to 127.0.0.1:1 --forward-token-file none --listen 127.0.0.1:0",
+            "none",
+        ),
+        ("--listen 127.0.0.1:TAKEN", "the port is in use"),
+    ],
+)
+def test_a_mistyped_serve_leaves_the_private_daemon(
+    jobs: Reprise, idle: int, flags: str, said: str
+) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        flags = flags.replace("TAKEN", str(other.getsockname()[1]))
+
+        served = jobs("serve", *flags.split())
+
+    assert served.code == 1, served
+    assert served.err.startswith("reprised: ")
+    assert said in served.err
+    assert _private_daemon(jobs) == idle
+    assert jobs("status", "--json").json()["version"] == VERSION
+
+
+def test_a_server_takes_the_port_of_the_private_daemon_whose_place_it_takes(
+    jobs: Reprise, idle: int
+) -> None:
+    url = json.loads(_server_file(jobs).read_text())["url"]
+
+    server = subprocess.Popen(
+        [jobs.program, "serve", "--listen", url.removeprefix("http://")],
+        env=jobs.environment,
+        cwd=jobs.folder,
+    )
+
+    until("the server has the lock", 30, lambda: _private_daemon(jobs) == server.pid)
+    until("it answers", 30, _server_file(jobs).exists)
+    assert json.loads(_server_file(jobs).read_text())["url"] == url
+
+
 def _server_file(jobs: Reprise) -> Path:
     return Path(jobs.environment["XDG_RUNTIME_DIR"]) / "server.json"
 
@@ -303,6 +372,9 @@ def test_run_says_how_a_planned_job_went(jobs: Reprise, server: subprocess.Popen
     run_id = result.err.split()[1]
     for name in (run_id, run_id[:30], "latest"):
         assert jobs("show", name, "--json").json()["run_id"] == run_id
+    verdict = jobs("show", run_id, "--json").json()["verdict"]
+    added = int(verdict["predicted_step_ns"]) / int(verdict["base_step_ns"]) - 1
+    assert f" ({added * 100:+.1f} %)   proven optimal" in sentence
     shown = jobs("show", run_id)
     assert shown.out.splitlines()[1] == sentence
     assert "validated" in shown.out

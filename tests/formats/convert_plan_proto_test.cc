@@ -67,7 +67,7 @@ TEST(PlanProto, ThePlanSaysAllThatPeopleAndExecutorsNeed) {
   EXPECT_EQ(plan.budget(), "1324");
   EXPECT_EQ(plan.solve_ms(), 1.5);
   EXPECT_EQ(plan.decisions_size(), 5);
-  EXPECT_THAT(plan.sentence(), HasSubstr("It fits in 1.3 KiB."));
+  EXPECT_THAT(plan.sentence(), HasSubstr("It fits in 1.3 KiB as it is"));
   // One point per exec: the bytes in use while it runs.
   EXPECT_THAT(plan.predicted().start_ns(),
               testing::ElementsAre(0, 10, 30, 31, 71));

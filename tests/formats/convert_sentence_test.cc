@@ -53,9 +53,32 @@ TEST(Sentence, WhatNobodyCheckedIsNotCalledProven) {
 }
 
 TEST(Sentence, TheStepOfAJobStartsFromItsMeasuredTime) {
-  // 400 measured + (412 - 370) = 442.
-  EXPECT_NE(PlanSentence(GoodPlan(), 400'000'000).find("Step 442 ms"),
+  // 400 measured + (412 - 370) = 442, 10.5 % more than 400.
+  EXPECT_NE(PlanSentence(GoodPlan(), 400'000'000).find("Step 442 ms (+10.5 %)"),
             std::string::npos);
+}
+
+TEST(Sentence, TheGapIsOfTheStepThatIsNamed) {
+  v1::Plan plan = GoodPlan();
+  plan.set_proven_optimal(false);
+  plan.set_bound(plan.overhead() - 0.016);  // of 370 ms, 0.8 % of 740 ms
+
+  EXPECT_TRUE(
+      PlanSentence(plan, 740'000'000).ends_with("at most 0.8 % above optimal"));
+}
+
+TEST(Sentence, WhatIsNotRecomputedIsNotCalledOptimal) {
+  v1::Plan plan = GoodPlan();
+  plan.set_time_ns(plan.base_time_ns());
+  plan.set_peak_bytes(plan.base_peak_bytes());
+  plan.set_budget_bytes(16 * kGiB);
+  EXPECT_EQ(PlanSentence(plan),
+            "It fits in 16.0 GiB as it is: nothing is recomputed.  Peak 14.2 "
+            "GiB   Step 370 ms (+0.0 %)");
+
+  plan.add_recomputed_ops(3);  // of an op that takes no time
+
+  EXPECT_NE(PlanSentence(plan).find("proven optimal"), std::string::npos);
 }
 
 v1::Plan NoPlan(int64_t budget, int64_t needed) {

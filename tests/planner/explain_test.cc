@@ -75,6 +75,29 @@ TEST(ExplainTest, TenBytesMoreSaveOneOpOfTheChain) {
             0);
 }
 
+TEST(ExplainTest, WhatABudgetHasRoomForIsNotSaidToGainNothing) {
+  // Twenty activations are alive at the peak; dropping any would lower it.
+  const StepGraph graph = Layers(20);
+  const Plan plan = Planned(graph, 1000);
+
+  int room = 0;
+  for (const StorageExplanation& storage :
+       Explain(graph, plan, 1000, {}).storages) {
+    if (!storage.alive_at_peak) {
+      EXPECT_NE(storage.why, "room");
+      continue;
+    }
+    EXPECT_NE(storage.why, "no_gain");
+    room += storage.why == "room";
+  }
+  EXPECT_GT(room, 10);
+  // A budget that binds has a price, which is the reason then.
+  for (const StorageExplanation& storage :
+       Explain(graph, Planned(graph, 180), 180, {}).storages) {
+    EXPECT_NE(storage.why, "room");
+  }
+}
+
 TEST(ExplainTest, KeepingWhatIsRecomputedSavesItsTimeAndCostsItsBytes) {
   const StepGraph graph = Layers(20);
   const Plan plan = Planned(graph, 180);

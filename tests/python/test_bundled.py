@@ -51,6 +51,21 @@ def test_a_console_script_becomes_the_program(tmp_path: Path) -> None:
     assert done.stdout == f"reprise plan a b {sys.executable}\n"
 
 
+def test_the_package_as_a_program_is_the_command(tmp_path: Path) -> None:
+    package = installation(tmp_path, "reprise")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("REPRISE_")}
+
+    done = subprocess.run(
+        [sys.executable, "-m", "reprise", "plan", "a b"],
+        env={**environment, "PYTHONPATH": str(package.parent)},
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.returncode == 7, done.stderr
+    assert done.stdout == f"reprise plan a b {sys.executable}\n"
+
+
 def test_an_installation_without_programs_says_what_to_do(tmp_path: Path) -> None:
     done = script(installation(tmp_path), "daemon")
 

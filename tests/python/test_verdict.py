@@ -12,6 +12,7 @@ import pytest
 
 from reprise import abi
 from reprise.plan import Plan
+from reprise.units import format_duration, format_percent
 from reprise.verdict import Tally, Verdict, measured_part
 
 _FIXTURE = Path(__file__).resolve().parents[1] / "fixtures" / "verdicts.json"
@@ -43,7 +44,11 @@ def _tell(tally: Tally, report: dict[str, Any], budgets: dict[str, int]) -> None
         tally.withdrawn(fields["why"])
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if "state" not in c], ids=lambda c: c["name"])
+def _name(case: dict[str, Any]) -> str:
+    return str(case["name"])
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if "state" not in c], ids=_name)
 def test_the_same_reports_give_the_same_verdict_as_on_the_server(case: dict[str, Any]) -> None:
     plan = Plan.from_json(json.dumps(case["plan"])) if case["plan"].get("feasible") else None
     refusal = "" if plan is not None else case["plan"].get("sentence", "")
@@ -60,6 +65,15 @@ def test_the_same_reports_give_the_same_verdict_as_on_the_server(case: dict[str,
     if plan is None:  # the server stores what it refused; a job hears its sentence
         expected = {k: v for k, v in expected.items() if k != "budget_bytes"}
     assert verdict == Verdict(**expected, sentence=case["sentence"])
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c["expect"].get("feasible")], ids=_name)
+def test_the_sentence_predicts_the_step_of_the_table(case: dict[str, Any]) -> None:
+    expected = case["expect"]
+    step_ns = expected["predicted_step_ns"]
+    added = format_percent(step_ns / expected["base_step_ns"] - 1, sign=True)
+
+    assert f"   Step {format_duration(step_ns)} ({added})" in case["sentence"]
 
 
 def test_the_cases_reach_every_fact_of_a_verdict() -> None:

@@ -79,6 +79,18 @@ TEST(LockFileTest, NamesThePidOfTheHolder) {
               HasSubstr("pid " + std::to_string(::getpid())));
 }
 
+TEST(LockFileTest, LeavesAHolderAloneThatItMayNotAsk) {
+  const TemporaryFolder folder;
+  const auto idle = LockFile::Take(folder.path(), /*yields=*/true);
+  ASSERT_TRUE(idle.ok());
+
+  // Asking would end this process.
+  const auto second =
+      LockFile::Take(folder.path(), /*yields=*/false, /*asks=*/false);
+
+  EXPECT_EQ(second.status().code(), Code::kAlreadyExists);
+}
+
 TEST(LockFileTest, AlwaysHasAHolderInItsFileOnceOneHasWrittenIt) {
   const TemporaryFolder folder;
   ASSERT_TRUE(LockFile::Take(folder.path(), /*yields=*/true).ok());

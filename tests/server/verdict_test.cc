@@ -10,6 +10,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/str_cat.h"
+#include "base/units.h"
 #include "profiler/include/reprise_wire.h"
 
 namespace reprise::server {
@@ -70,6 +72,31 @@ TEST(Verdict, OfTheSameReportsIsTheOneOfThePythonPackage) {
     EXPECT_TRUE(MessageDifferencer::Equals(verdict, expected))
         << verdict.DebugString();
   }
+}
+
+TEST(Verdict, TheSentencePredictsTheStepOfTheTable) {
+  int predicted = 0;
+  for (const Json& one : ReadCases()) {
+    SCOPED_TRACE(one.at("name").get<std::string>());
+    const v1::Verdict verdict = VerdictOf(one);
+    if (!verdict.feasible()) continue;
+    ++predicted;
+    const double added = static_cast<double>(verdict.predicted_step_ns()) /
+                             static_cast<double>(verdict.base_step_ns()) -
+                         1;
+    const auto says = [&](const std::string& text) {
+      return verdict.sentence().find(text) != std::string::npos;
+    };
+
+    EXPECT_TRUE(
+        says(StrCat("   Step ", FormatDuration(verdict.predicted_step_ns()),
+                    " (", FormatPercent(added, /*sign=*/true), ")")))
+        << verdict.sentence();
+    EXPECT_TRUE(says(
+        StrCat(".  Peak ", FormatBytes(verdict.predicted_peak_bytes()), " ")))
+        << verdict.sentence();
+  }
+  EXPECT_GT(predicted, 20);
 }
 
 TEST(Verdict, IsAboutThePlanOfTheNewestPlannedStep) {

@@ -73,6 +73,7 @@ export function sorted(rows: readonly PeakRow[], key: SortKey, reverse: boolean)
 const REASONS: Readonly<Record<string, string>> = {
   cheap: 'cheap to make again',
   costly: 'costly to make again',
+  room: 'the budget leaves room for it',
   no_gain: 'dropping it would not lower the peak',
   not_repeatable: 'its op may run only once',
   small: 'too small to matter',

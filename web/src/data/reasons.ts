@@ -2,7 +2,7 @@
 
 /** Why a plan is as it is, by groups of equal blocks. */
 import {formatDuration} from '../format/units';
-import type {StorageGroup} from '../gen/reprise/v1/planner_pb';
+import type {Explanation, StorageGroup} from '../gen/reprise/v1/planner_pb';
 import {Decision} from '../gen/reprise/v1/plan_pb';
 import {num} from './number';
 
@@ -15,10 +15,28 @@ export interface ReasonRow {
   readonly recomputeNs: number;
 }
 
-/** "one more GiB saves 2.3 ms"; empty where the budget costs nothing. */
-export function priceText(nsPerByte: number): string {
-  const perGiB = nsPerByte * 2 ** 30;
-  return perGiB >= 0.5 ? `one more GiB saves ${formatDuration(Math.round(perGiB))}` : '';
+const UNITS: readonly (readonly [string, number])[] = [
+  ['GiB', 2 ** 30],
+  ['MiB', 2 ** 20],
+  ['KiB', 2 ** 10],
+  ['byte', 1],
+];
+
+/**
+ * "one more MiB saves 2.3 ms"; empty where the budget costs nothing. The unit
+ * is at most a tenth of the plan's peak without its static bytes: the price is
+ * a slope, which holds near the budget only. Never more than all that the plan
+ * recomputes. `reprise explain` says the same: formats/convert/explain_proto.h.
+ */
+export function priceText(explanation: Explanation | undefined): string {
+  const plan = explanation?.plan;
+  if (!explanation || !plan) return '';
+  const dynamicBytes = num(plan.peakBytes - (explanation.workingSet?.staticBytes ?? 0n));
+  const fits = UNITS.find(([, bytes]) => bytes <= dynamicBytes / 10) ?? UNITS[UNITS.length - 1]!;
+  const [name, bytes] = fits;
+  const mostNs = num(plan.timeNs - plan.baseTimeNs);
+  const savedNs = Math.min(explanation.priceNsPerByte * bytes, mostNs);
+  return savedNs >= 0.5 ? `one more ${name} saves ${formatDuration(Math.round(savedNs))}` : '';
 }
 
 /** Whose clock the times of the ops are of; empty where nobody asked for kernels. */

@@ -94,6 +94,8 @@ def check_budget(budget: str | int) -> str:
     text = str(budget).strip(" \t\r\n")
     if text == "fit":
         return text
+    if text.lower() == "fit":
+        raise _refuse(text, "is not known", "did you mean fit?")
     match = re.fullmatch(r"([0-9.]*)[ \t]*(.*)", text, re.DOTALL)
     number, unit = (match[1], match[2]) if match else ("", text)
     try:
@@ -128,7 +130,10 @@ def check_budget(budget: str | int) -> str:
     elif unit == "" and "." in number:
         raise _refuse(text, "bytes are whole numbers")
     elif unit and unit not in _WRITTEN_UNITS:
-        raise _refuse(text, "the unit is not known")
+        units = {known.lower(): known for known in (*_WRITTEN_UNITS, "x")}
+        meant = units.get(unit.lower())
+        remedy = f"did you mean {number}{meant}?" if meant else _HINT
+        raise _refuse(text, "the unit is not known", remedy)
     elif value <= 0:
         raise _refuse(text, "must be positive")
     return text

@@ -13,11 +13,12 @@ without a server. Both are held to tests/fixtures/verdicts.json, case by case.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass, field
 from statistics import median
 
-from reprise.plan import Plan
+from reprise.plan import BoundProof, Plan
 from reprise.units import format_bytes, format_bytes_up, format_duration, format_percent
 
 __all__ = ["Tally", "Verdict"]
@@ -191,6 +192,8 @@ class Tally:
         )
         if plan is not None:
             self._about(plan, measured_step_ns, out)
+            if plan.feasible:
+                answer = _fits(plan, out)
         out.validated = (
             out.feasible
             and out.planned_steps > 0
@@ -199,7 +202,8 @@ class Tally:
             and not out.mismatches
             and not out.withdrawn
         )
-        out.sentence = sentence(answer, out)
+        as_it_is = plan is not None and _recomputes_nothing(plan)
+        out.sentence = _sentence(answer, out, as_it_is)
         return out
 
     def _about(self, plan: Plan, measured_step_ns: int, out: Verdict) -> None:
@@ -227,14 +231,14 @@ class Tally:
         return self._refused.get(plan_id) or self._refused.get("", "")
 
 
-def sentence(plan_sentence: str, verdict: Verdict) -> str:
+def _sentence(plan_sentence: str, verdict: Verdict, as_it_is: bool) -> str:
     """Returns the plan's sentence, the measured part, and what else a reader would be misled
     about."""
     text = plan_sentence
     if not text:
         text = f"No plan: {verdict.refused.rstrip('.')}."
     elif verdict.feasible and verdict.planned_steps:
-        text += _measured(verdict)
+        text += _measured(verdict, as_it_is)
     more = _trouble(verdict, planned=bool(plan_sentence) and verdict.feasible)
     if more and not text.endswith("."):
         text += "."
@@ -276,7 +280,40 @@ def _checks(verdict: Verdict) -> str:
     return text + (f", values made again in {_count(values, 'check')}" if values else "")
 
 
-def _measured(verdict: Verdict) -> str:
+def _recomputes_nothing(plan: Plan) -> bool:
+    return plan.feasible and not plan.recomputed_ops and plan.time_ns <= plan.base_time_ns
+
+
+def _fits(plan: Plan, verdict: Verdict) -> str:
+    """Returns the plan's sentence with the prediction of this job: what its executor adds was not
+    known to the planner."""
+    as_it_is = _recomputes_nothing(plan)
+    text = f"It fits in {format_bytes(plan.budget_bytes)}"
+    text += " as it is: nothing is recomputed." if as_it_is else "."
+    text += f"  Peak {format_bytes(verdict.predicted_peak_bytes)}"
+    text += "" if as_it_is else f" (was {format_bytes(plan.base_peak_bytes)})"
+    text += f"   Step {format_duration(verdict.predicted_step_ns)}"
+    text += _difference(verdict.predicted_step_ns, verdict.base_step_ns)
+    return text if as_it_is else f"{text}   {_optimality(plan, verdict.base_step_ns)}"
+
+
+def _optimality(plan: Plan, base_step_ns: int) -> str:
+    if plan.proven_optimal:
+        return "proven optimal"
+    claimed = ""
+    gap = plan.overhead - plan.bound
+    if plan.bound_proof is BoundProof.SOLVER:
+        claimed = " by the solver's word, not checked"
+        if gap <= plan.overhead * 2e-6 + 1e-8:  # its tolerance
+            return f"optimal{claimed}"
+    if plan.base_time_ns > 0 and base_step_ns > 0:
+        gap *= plan.base_time_ns / base_step_ns
+    # Rounded up, so that "at most" is true; the epsilon keeps 0.8 % from becoming 0.9.
+    shown = max(1.0, math.ceil(max(0.0, gap) * 1000 - 1e-6)) / 1000
+    return f"at most {format_percent(shown)} above optimal{claimed}"
+
+
+def _measured(verdict: Verdict, as_it_is: bool) -> str:
     figures = []
     if verdict.measured_peak_bytes > 0:
         off = _difference(verdict.measured_peak_bytes, verdict.predicted_peak_bytes)
@@ -284,9 +321,12 @@ def _measured(verdict: Verdict) -> str:
     if verdict.measured_step_ns > 0:
         off = _difference(verdict.measured_step_ns, verdict.predicted_step_ns)
         figures.append(format_duration(verdict.measured_step_ns) + off)
-    if not figures:  # other inputs than the plan's
-        return f".  Not measured, {_checks(verdict)}."
-    return f".  Measured {', '.join(figures)}, {_checks(verdict)}."
+    # "Not measured": other inputs than the plan's.
+    text = f".  Measured {', '.join(figures)}" if figures else ".  Not measured"
+    # That no value differs says nothing where none was made again.
+    if as_it_is and verdict.checks <= verdict.value_checks and not verdict.checks_differing:
+        return text + "."
+    return f"{text}, {_checks(verdict)}."
 
 
 def _unplanned(verdict: Verdict, planned: bool) -> str:

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+import {create, type MessageInitShape} from '@bufbuild/protobuf';
+import {expect, test} from 'vitest';
+import {costFacts, isAbout} from '../../web/src/data/verdict_facts';
+import {BoundProof, PlanSchema, type Plan} from '../../web/src/gen/reprise/v1/plan_pb';
+import {VerdictSchema} from '../../web/src/gen/reprise/v1/query_pb';
+
+// 20 ns of recomputation in a step of 100 ns, 18 of them unavoidable.
+function plan(more: MessageInitShape<typeof PlanSchema> = {}): Plan {
+  return create(PlanSchema, {
+    feasible: true,
+    budgetBytes: 10n,
+    baseTimeNs: 100n,
+    timeNs: 120n,
+    overhead: 0.2,
+    bound: 0.18,
+    boundProof: BoundProof.CHECKED,
+    recomputedOps: [3],
+    ...more,
+  });
+}
+
+// The job's own step takes 200 ns; its executor needs 10 for itself.
+const verdict = create(VerdictSchema, {
+  feasible: true,
+  budgetBytes: 10n,
+  overheadBound: 0.18,
+  baseStepNs: 200n,
+  predictedStepNs: 230n,
+});
+
+test('every figure of a verdict is of the step that the job has', () => {
+  expect(costFacts(plan(), verdict)).toEqual([
+    ['Overhead', '+15.0 %'],
+    ['of it the executor itself', '10 ns'],
+    ['Proven bound', '+9.0 %'],
+    ['Gap', '1.0 %'],
+  ]);
+});
+
+test('a plan that no job has run has the figures of the planner', () => {
+  const facts = [
+    ['Overhead', '+20.0 %'],
+    ['Proven bound', '+18.0 %'],
+    ['Gap', '2.0 %'],
+  ];
+
+  expect(costFacts(plan(), undefined)).toEqual(facts);
+  expect(costFacts(plan({budgetBytes: 9n}), verdict)).toEqual(facts);
+  expect(isAbout(verdict, plan({budgetBytes: 9n}))).toBe(false);
+});
+
+test('where nothing is recomputed there is no optimum to speak of', () => {
+  const nothing = plan({timeNs: 100n, overhead: 0, bound: 0, recomputedOps: []});
+
+  expect(costFacts(nothing, undefined)).toEqual([
+    ['Overhead', '+0.0 %'],
+    ['Recomputed', 'nothing'],
+  ]);
+});

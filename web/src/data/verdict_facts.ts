@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/** What a verdict says of its plan: one prediction, the server's, in every figure. */
+import {formatDuration, formatPercent} from '../format/units';
+import {BoundProof, type Plan} from '../gen/reprise/v1/plan_pb';
+import type {Verdict} from '../gen/reprise/v1/query_pb';
+import {num} from './number';
+
+/** Whether a verdict is about this plan; a run may have a newer one that no step ran under yet. */
+export function isAbout(verdict: Verdict | undefined, plan: Plan): boolean {
+  return (
+    verdict !== undefined &&
+    verdict.feasible &&
+    plan.feasible &&
+    verdict.budgetBytes === plan.budgetBytes &&
+    verdict.basePeakBytes === plan.basePeakBytes &&
+    verdict.overheadBound === plan.bound
+  );
+}
+
+/** Whether a plan runs every op once. */
+export function recomputesNothing(plan: Plan): boolean {
+  return plan.feasible && plan.recomputedOps.length === 0 && plan.timeNs <= plan.baseTimeNs;
+}
+
+/**
+ * What a plan costs and how far from optimal it is. With a verdict about it,
+ * all percentages are of the job's own step, and what the executor itself needs
+ * is part of the overhead.
+ */
+export function costFacts(plan: Plan, verdict: Verdict | undefined): [string, string][] {
+  const known = verdict && isAbout(verdict, plan) && verdict.predictedStepNs > 0n;
+  const baseNs = num(known && verdict.baseStepNs > 0n ? verdict.baseStepNs : plan.baseTimeNs);
+  const recomputeNs = num(plan.timeNs - plan.baseTimeNs);
+  const addedNs = known ? num(verdict.predictedStepNs) - baseNs : recomputeNs;
+  const ownNs = addedNs - recomputeNs;
+  const share = (ns: number): number => (baseNs > 0 ? ns / baseNs : 0);
+  // The planner's fractions are of the sum of its ops.
+  const ofBase = (fraction: number): number => share(fraction * num(plan.baseTimeNs));
+
+  const facts: [string, string][] = [['Overhead', formatPercent(share(addedNs), true)]];
+  if (ownNs > 0) facts.push(['of it the executor itself', formatDuration(ownNs)]);
+  if (recomputesNothing(plan)) return [...facts, ['Recomputed', 'nothing']];
+  const bound = formatPercent(ofBase(plan.bound), true);
+  const gap = plan.provenOptimal
+    ? '0, proven optimal'
+    : formatPercent(ofBase(plan.overhead - plan.bound));
+  return [
+    ...facts,
+    [plan.boundProof === BoundProof.CHECKED ? 'Proven bound' : 'Bound, not checked', bound],
+    ['Gap', gap],
+  ];
+}
