@@ -70,6 +70,7 @@ CAUGHT_BY = (
 # What was given up is made again by these, and by nothing else: where one of them fails for good,
 # the backward cannot be had, and the program gets the error.
 ONLY_WAY_BACK = (
+    "torch/internals/ambient.py",  # a call runs in its own state
     "torch/internals/generator.py",  # a call that drew numbers draws the same ones
     "torch/tape/calls.py",
     "torch/tape/on_demand.py",

@@ -5,11 +5,12 @@
     check.forward(args, kwargs, outputs)     # after every forward of the root
     result = check.compare(call)             # after the backward, before the optimizer
 
-The planned step is the real one: it trains. Kept from it are the generator states, the buffers and
-the inputs, and the gradients of the outputs as they arrive. `compare` runs forward and backward
-once more without a plan from that state, compares every parameter's gradient, what the forwards
-return and what they leave in the buffers, and puts generators and buffers back. So nothing that
-happens outside the model (loss, loader, logging) happens twice.
+The planned step is the real one: it trains. Kept from it are the generator states, the default
+dtype and what else kernels read (ambient.py), the buffers and the inputs, and the gradients of the
+outputs as they arrive. `compare` runs forward and backward once more without a plan from that
+state, compares every parameter's gradient, what the forwards return and what they leave in the
+buffers, and puts generators and buffers back. So nothing that happens outside the model (loss,
+loader, logging) happens twice.
 What is kept lies outside the allocator (outside.py): the step's peak is that of any other step.
 
 Where gradients differ, the reference runs once more: one that differs from itself is no reference
@@ -39,6 +40,7 @@ from reprise.torch.check.result import BUFFER, OUTPUT, CheckResult
 from reprise.torch.check.written import buffers_of, digests_of
 from reprise.torch.compiled.digest import digest
 from reprise.torch.internals import guard
+from reprise.torch.internals.ambient import Ambient, current, during
 from reprise.torch.internals.ops import outputs_in
 from reprise.torch.internals.outside import OutsideCopy, copied, restored
 from reprise.torch.internals.subclass import is_wrapper
@@ -59,6 +61,7 @@ class _Forward:
     bytes: int
     buffers: Buffers
     before: Snapshot
+    around: Ambient = field(default_factory=current)
     # By backward pass (autograd's graph task), then by output.
     grads: dict[int, dict[int, OutsideCopy]] = field(default_factory=dict)
     # Digests of what it returned, and of what the reference returns.
@@ -277,7 +280,7 @@ class Check:
             forward.before.rewind_generators()
         else:
             forward.before.rewind()
-        with forward.before.settings():
+        with forward.before.settings(), during(forward.around):
             args, kwargs = restored(forward.arguments)
             outputs = tuple(outputs_in(call(*args, **kwargs)))
         forward.outputs_again = _digests_of_outputs(outputs)

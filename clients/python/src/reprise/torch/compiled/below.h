@@ -8,7 +8,10 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <optional>
 
 namespace reprise_fast {
 
@@ -20,9 +23,19 @@ using c10::DispatchKeySet;
 // refuses a torch that has one.
 constexpr DispatchKey kGate = DispatchKey::Fake;
 
+// Leaves inference mode: a backward may run in it, but what is recomputed for
+// it are the tensors of a forward that did not.
+struct NoInference {
+  std::optional<c10::InferenceMode> off;
+  NoInference() {
+    if (c10::InferenceMode::is_enabled()) off.emplace(false);
+  }
+};
+
 // While an Alone is alive, nothing observes the calls of this thread. The grad
 // mode is unchanged.
 struct Alone {
+  NoInference plainly;  // before the keys that the others exclude
   at::AutoDispatchBelowAutograd autograd;
   c10::impl::ExcludeDispatchKeyGuard rest;
   c10::AutoGradMode grad;

@@ -19,6 +19,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -108,6 +109,8 @@ struct Node {
   int64_t replays = 0;
   bool gone = false;  // its last planned replay has run
   bool grad = false;
+  // The number of the state in which it ran (ambient.h).
+  std::size_t around = 0;
   Stack arguments;  // empty values in place of tensors
   std::vector<Held> held;
   std::vector<Own> own;

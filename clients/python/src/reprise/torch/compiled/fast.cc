@@ -48,6 +48,7 @@
 #include <utility>
 #include <vector>
 
+#include "ambient.h"
 #include "below.h"
 #include "digest.h"
 #include "fault.h"
@@ -64,15 +65,16 @@
 namespace reprise_fast {
 namespace {
 
-// setup(unpack, stale, modified, fault, ignored) -> bool: installs the gate,
-// once per process. False if something else already uses the gate's dispatch
+// setup(unpack, stale, modified, fault, ignored, current, enter, leave) ->
+// bool: installs the gate, once per process. False if something else already uses the gate's dispatch
 // key.
 PyObject* Setup(PyObject*, PyObject* args) {
   HANDLE_TH_ERRORS
   PyObject *unpack = nullptr, *stale = nullptr, *modified = nullptr;
   PyObject *fault = nullptr, *names = nullptr;
-  if (!PyArg_ParseTuple(args, "OOOOO!", &unpack, &stale, &modified, &fault,
-                        &PyList_Type, &names))
+  PyObject *current = nullptr, *enter = nullptr, *leave = nullptr;
+  if (!PyArg_ParseTuple(args, "OOOOO!OOO", &unpack, &stale, &modified, &fault,
+                        &PyList_Type, &names, &current, &enter, &leave))
     return nullptr;
   auto& dispatcher = c10::Dispatcher::singleton();
   if (ignored != nullptr) Py_RETURN_TRUE;
@@ -99,6 +101,9 @@ PyObject* Setup(PyObject*, PyObject* args) {
   python_unpack = unpack;
   python_stale = stale;
   python_modified = modified;
+  python_current = Py_NewRef(current);
+  python_enter = Py_NewRef(enter);
+  python_leave = Py_NewRef(leave);
   Py_RETURN_TRUE;
   END_HANDLE_TH_ERRORS
 }
@@ -124,6 +129,8 @@ PyMethodDef functions[] = {
      "Returns a 128-bit digest of a tensor's bytes."},
     {"versions", REPRISE_ENTRY("versions", Versions), METH_O,
      "Returns the identities and versions of tensors."},
+    {"mark", REPRISE_ENTRY("mark", PyMark), METH_O,
+     "Returns what tells apart two states around an op."},
     {"copy_all", REPRISE_ENTRY("copy_all", CopyAll), METH_VARARGS,
      "Copies tensors into buffers."},
     {"gradients", REPRISE_ENTRY("gradients", TakeGradients), METH_O,

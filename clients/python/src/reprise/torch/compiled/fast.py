@@ -27,7 +27,7 @@ from typing import IO, Any
 import torch
 
 from reprise.saying import say
-from reprise.torch.internals import guard, modes, saved_hooks
+from reprise.torch.internals import ambient, guard, modes, saved_hooks
 from reprise.torch.internals.native import SOURCES, Native
 from reprise.torch.internals.ops import IGNORED, PLAIN_TYPES
 from reprise.torch.internals.versions import careful, is_careful
@@ -182,6 +182,9 @@ def load(
         modified,
         guard.caught,
         [name_of(func) for func in IGNORED],
+        ambient.current,
+        ambient.enter,
+        ambient.leave,
     )
     if ready and _teach_higher_order_operators():
         return module

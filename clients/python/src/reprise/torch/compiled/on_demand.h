@@ -22,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include "ambient.h"
 #include "cells.h"
 #include "replay.h"
 
@@ -51,6 +52,8 @@ inline at::Tensor CopyOfStorage(const at::Tensor& t) {
 
 class OnDemand {
  public:
+  explicit OnDemand(Within& within) : within_(within) {}
+
   // Returns the content of a cell after `version` calls of its chain. Adds the
   // number of calls that run to `replayed`. Throws ModifiedInput, or
   // runtime_error if the records do not suffice.
@@ -127,7 +130,7 @@ class OnDemand {
       Stack stack =
           ArgumentsOf(node, own, [&](const Held& h) { return Load(h); });
       std::vector<at::Tensor> outputs;
-      Call(node, stack, own.defined() ? nullptr : &outputs);
+      Call(node, stack, own.defined() ? nullptr : &outputs, within_);
       ++replayed;
       const size_t count = std::min(outputs.size(), node.outputs.size());
       for (size_t k = 0; k < count; ++k) {
@@ -145,6 +148,7 @@ class OnDemand {
     Keep(*target, version, own);
   }
 
+  Within& within_;
   // Recomputed copies, by cell and version.
   std::map<std::pair<const Cell*, int64_t>, at::Tensor> made_;
 };

@@ -4,7 +4,7 @@
 // MakeOnDemand replay them in the backward.
 //
 // Runs without the GIL and touches no Python object, except through a `run`
-// that calls Python.
+// that calls Python, and where the state around the ops changes (ambient.h).
 #ifndef REPRISE_TORCH_COMPILED_RECORDS_H_
 #define REPRISE_TORCH_COMPILED_RECORDS_H_
 
@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "ambient.h"
 #include "arguments.h"
 #include "below.h"
 #include "cells.h"
@@ -47,6 +48,7 @@ struct Outcome {
 
 class Records {
  public:
+  Surroundings surroundings;
   // Counts since they were last added to those of the run (CountUp).
   int64_t replayed = 0;
   int64_t dropped = 0;
@@ -80,6 +82,7 @@ class Records {
       if (row.replays != 0 && why.empty()) {
         marks_.Sweep(false);
         node = Recorded(marks_, row, op, stack, target);
+        node->around = surroundings.Here();
         mask = PrepareShortcut(row, op, stack, *node);
         TakeState(row, mask, op, stack, *node);
       }
@@ -151,12 +154,13 @@ class Records {
   // of them is not available.
   bool Run(const std::vector<Replay>& burst) {
     const Alone alone;
+    Within within(surroundings);
     for (const Replay& replay : burst) {
       const auto found = nodes.find(replay.op);
       const NodePtr node =
           found == nodes.end() ? nullptr : found->second.lock();
       if (!node) continue;
-      if (!Again(*node, replay)) return false;
+      if (!Again(*node, replay, within)) return false;
       ++replayed;
     }
     return true;
@@ -166,7 +170,8 @@ class Records {
   // ModifiedInput.
   at::Tensor MakeOnDemand(const CellPtr& cell, int64_t version) {
     const Alone alone;
-    return OnDemand().Make(cell, version, on_demand);
+    Within within(surroundings);
+    return OnDemand(within).Make(cell, version, on_demand);
   }
 
   // Returns a view of a copy with the geometry of the tensor that autograd

@@ -4,7 +4,8 @@
 //
 // A replay reads the tensors that the record holds and the copies in the cells.
 // A call that drew random numbers runs from the generator state it had the
-// first time; the state is restored afterwards. A call with a shortcut
+// first time; the state is restored afterwards. What else a kernel reads is as
+// it was when the call was recorded (ambient.h). A call with a shortcut
 // (shortcut.h) is replaced by it. The caller holds an Alone (below.h). If
 // something is not as planned, `Again` returns false before anything has
 // changed; the tensor is then recomputed on demand (on_demand.h).
@@ -22,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "ambient.h"
 #include "arguments.h"
 #include "cells.h"
 #include "sheet.h"
@@ -80,8 +82,9 @@ inline void DoneWith(Node& node) {
 // Runs a call, or its shortcut, on the arguments in `stack` and appends its
 // outputs to `made`. `made` is null for a call that writes in place; such a
 // call does not fail after it has written.
-inline void Call(const Node& node, Stack& stack,
-                 std::vector<at::Tensor>* made) {
+inline void Call(const Node& node, Stack& stack, std::vector<at::Tensor>* made,
+                 Within& within) {
+  within.Be(node.around);
   const c10::AutoGradMode grad(node.grad);
   if (node.bits.defined()) {
     SpreadBits(node.bits, stack[0].toTensor());
@@ -129,7 +132,7 @@ inline void Call(const Node& node, Stack& stack,
 
 // Runs one replay of a burst. Returns false if not all of its inputs are
 // available.
-inline bool Again(Node& node, const Replay& replay) {
+inline bool Again(Node& node, const Replay& replay, Within& within) {
   if (node.gone) return false;
   const CellPtr owner = OwnerOf(node);
   at::Tensor own;
@@ -173,7 +176,7 @@ inline bool Again(Node& node, const Replay& replay) {
   // written, because running an in-place call twice would change the bits.
   used.reserve(used.size() + 1);
   std::vector<at::Tensor> made;
-  Call(node, stack, owner ? nullptr : &made);
+  Call(node, stack, owner ? nullptr : &made, within);
   if (owner) {
     ++owner->version;
     used.push_back(owner);

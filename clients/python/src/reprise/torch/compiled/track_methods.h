@@ -196,6 +196,7 @@ inline PyObject* On(PyObject* self, PyObject* value) {
   if (PyErr_Occurred()) return nullptr;
   track->device = device;
   track->home = track->Stream();
+  track->book->records.surroundings.gpu = true;
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
 }

@@ -34,6 +34,7 @@ import weakref
 from collections.abc import Iterable
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
@@ -147,6 +148,7 @@ class _Between(_Writes):
     def __init__(self, runs: list[Watched]) -> None:
         super().__init__(runs)
         self._thread = threading.get_ident()
+        self._inference = torch.is_inference_mode_enabled()
 
     def _before(self, op: Op) -> None:
         """Lets every run copy what this op is about to write."""
@@ -177,12 +179,16 @@ class _Between(_Writes):
         return out
 
     def close(self) -> None:
-        """Stops watching. Under a mode of the program, or on another thread, the mode cannot be
-        removed: it does nothing until it is removed at the next opportunity."""
+        """Stops watching. Under a mode of the program, in its inference mode, or on another thread,
+        the mode cannot be removed: it does nothing until it is removed at the next opportunity."""
         self._runs = []
         no_longer(self._run)
         stack = _get_current_dispatch_mode_stack()
-        if threading.get_ident() == self._thread and stack and stack[-1] is self:
+        here = threading.get_ident() == self._thread
+        # Inference mode puts the thread's dispatch keys back when it is left: with it would come
+        # back the key of a mode that is gone, and every op would fail.
+        here = here and (self._inference or not torch.is_inference_mode_enabled())
+        if here and stack and stack[-1] is self:
             self.__exit__(None, None, None)
             _open.remove(self)
 

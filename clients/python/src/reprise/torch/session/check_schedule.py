@@ -17,6 +17,7 @@ itself says nothing about it, nor do bytes that a kernel leaves unwritten (contr
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Container, Sequence
 from enum import Enum
 from typing import Any
@@ -59,6 +60,9 @@ class CheckSchedule:
         self._what = what
         self._since = 0
         self._known: set[int] = set()  # rungs that have been checked, and, negative, traced
+        # By rung: the plan of which this is known. Another plan may take its place, and after a new
+        # capture the numbers begin again.
+        self._plans: dict[int, weakref.ref[Any]] = {}
         self.looks = Looks.NOT  # the step under way
         # By rung: slots whose values differed, in a step that nobody has explained yet; slots that
         # hold bytes which no kernel writes.
@@ -76,6 +80,7 @@ class CheckSchedule:
     def begin(self, rung: Rung, run: Run) -> Check | None:
         """Begins the checks of a planned step; returns its gradient check, or None."""
         session, check = self._session, None
+        self._forget_others(rung)
         suspects = self._suspects.get(rung.number, set())
         event = PlannedStepBegins(
             every=self.every,
@@ -108,6 +113,19 @@ class CheckSchedule:
                 session.step.tracing.begin(run)
         self._since += 1
         return check
+
+    def _forget_others(self, rung: Rung) -> None:
+        """Forgets what is known of another plan under the number of this rung: the first step of
+        every plan is checked."""
+        number, planned = rung.number, rung.planned
+        known = self._plans.get(number)
+        if planned is not None:
+            self._plans[number] = weakref.ref(planned)
+        if known is None or known() is planned:
+            return
+        self._known -= {number, -number}
+        for found in (self._suspects, self._rewritten, self._unwritten):
+            found.pop(number, None)
 
     def _buffers_of(self, rung: Rung) -> Callable[[], dict[str, Tensor]]:
         """Returns a function that returns the buffers that were written once more under this

@@ -3,7 +3,8 @@
 
 Calls run below autograd and autocast and outside every dispatch mode, so that nothing observes
 them; with the grad mode of the original call, because kernels read it; and with its generator
-state, so that random ops draw the same bits.
+state, so that random ops draw the same bits. What else a kernel reads, such as the default dtype,
+is set by those who make several calls (internals/ambient.py).
 """
 
 from __future__ import annotations
@@ -28,6 +29,10 @@ T = TypeVar("T")
 def alone(do: Callable[..., T], *args: Any) -> T:
     """Calls a function below autograd and autocast, where no mode sees it. The guards are removed
     here in reverse order, not whenever a traceback releases the frame."""
+    if torch.is_inference_mode_enabled():
+        # A backward may run in it; what is recomputed for it are tensors of a forward that did not.
+        with torch._C._InferenceMode(False):
+            return alone(do, *args)
     grad = torch.is_grad_enabled()
     # The function mode that watches the backward (watch.py) sees even reads of sizes and strides.
     with torch._C.DisableTorchFunction():

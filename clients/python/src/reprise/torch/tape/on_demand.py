@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from reprise.errors import RepriseError
+from reprise.torch.internals.ambient import Surroundings
 from reprise.torch.internals.ops import tensors_in
 from reprise.torch.tape.calls import alone, call, copy, first_life, view
 from reprise.torch.tape.records import Cell, Held, Own
@@ -41,6 +42,11 @@ class OnDemand:
 
     def _make_all(self, memo: _Memo, cell: Cell, version: int) -> Tensor:
         """Makes everything that the copy needs, then the copy."""
+        with Surroundings() as around:
+            return self._made(memo, cell, version, around)
+
+    def _made(self, memo: _Memo, cell: Cell, version: int, around: Surroundings) -> Tensor:
+        """Makes it, every call in the state in which it was recorded."""
         todo = [(cell, version)]
         while todo:
             target, at = todo[-1]
@@ -57,12 +63,12 @@ class OnDemand:
             if missing:
                 todo += missing
                 continue
-            self._make(memo, target, at)
+            self._make(memo, target, at, around)
         made = _find(memo, cell, version)
         assert made is not None
         return made
 
-    def _make(self, memo: _Memo, target: Cell, version: int) -> None:
+    def _make(self, memo: _Memo, target: Cell, version: int, around: Surroundings) -> None:
         """Runs the calls that make a cell at this version. Their inputs must be present."""
         start = _start(memo, target, version)
         own = copy(_find(memo, target, start)) if start else None
@@ -70,6 +76,7 @@ class OnDemand:
             assert node is not None
             args = [_load_from(memo, value, own) for value in node.args or ()]
             kwargs = _load_from(memo, node.kwargs, own)
+            around.be(node.around)
             out = call(node, args, kwargs)
             self._counts.on_demand += 1
             if own is not None:

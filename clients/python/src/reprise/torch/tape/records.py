@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from reprise.torch.compiled.shortcut import Shortcut
+from reprise.torch.internals.ambient import current
 from reprise.torch.internals.generator import GeneratorState
 from reprise.torch.internals.geometry import Geometry, geometry_of
 from reprise.torch.internals.guard import told
@@ -137,6 +138,7 @@ class Node:
     __slots__ = (
         "__weakref__",
         "args",
+        "around",
         "flat",
         "func",
         "grad",
@@ -160,6 +162,7 @@ class Node:
         self.flat: list[tuple[int, Held | Own]] | None = None
         # Some kernels make less without gradients (mkldnn_rnn_layer makes no workspace).
         self.grad = torch.is_grad_enabled()
+        self.around = current()  # what else a kernel reads
         self.state: GeneratorState | None = None  # of the generator, before the call
         self.short: Shortcut | None = None  # runs instead of the call
         # The cells that it makes, by output; for a call that writes in place, the cell it writes.

@@ -18,6 +18,7 @@ from typing import Any
 from torch import Tensor
 
 from reprise.torch.check.control import Control
+from reprise.torch.internals.ambient import Surroundings
 from reprise.torch.internals.ops import tensors_in
 from reprise.torch.meter.windows import OpRecorder
 from reprise.torch.tape.calls import alone, call, first_life, view
@@ -51,14 +52,15 @@ class Replayer:
     def _run(self, burst: Burst) -> bool:
         """Replays the calls of a burst; returns False at the first one that cannot run."""
         nodes = self._nodes
-        for replay in burst:
-            reference = nodes.get(replay.op)
-            node = reference() if reference is not None else None
-            if node is not None and not self._replay(node, replay.keep, replay.op):
-                return False
+        with Surroundings() as around:
+            for replay in burst:
+                reference = nodes.get(replay.op)
+                node = reference() if reference is not None else None
+                if node is not None and not self._replay(node, replay.keep, replay.op, around):
+                    return False
         return True
 
-    def _replay(self, node: Node, keep: dict[int, int], op: int) -> bool:
+    def _replay(self, node: Node, keep: dict[int, int], op: int, around: Surroundings) -> bool:
         """Replays one call; returns False if something that it needs is not present. The rehearsal
         has shown that everything is; but if the executor were wrong about that, it must be slow,
         not incorrect."""
@@ -79,6 +81,7 @@ class Replayer:
                 cell = held.cell
                 if cell is None or cell.tensor is None or cell.version != held.version:
                     return False
+        around.be(node.around)
         if node.flat is None:
             args = [_load(value, own) for value in node.args]
         else:
