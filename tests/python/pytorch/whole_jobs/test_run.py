@@ -398,7 +398,8 @@ def test_a_percentage_of_what_the_process_may_have_is_a_budget(job: Any, budget:
     assert len(found) == 12
     limit = int(errors.split("limit ")[1].split()[0])
     if budget == "90%":
-        assert f"reprise: It fits in {format_bytes(int(limit * 0.9))}.  Peak " in errors
+        asked = format_bytes(int(limit * 0.9))
+        assert f"reprise: It fits in {asked} as it is: nothing is recomputed.  Peak " in errors
     else:  # some of the 700 MiB is taken between the limit and the first plan
         mebibytes = float(errors.split("reprise: It fits in ")[1].split(" MiB")[0])
         assert 300 <= mebibytes <= 700, errors
