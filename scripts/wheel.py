@@ -64,6 +64,8 @@ def prebuild(package: Path, pythons: list[Path]) -> None:
                                   capture_output=True, text=True, env=environment)  # fmt: skip
             if done.returncode != 0:
                 raise WheelError(f"{python}: {done.stderr.strip().splitlines()[-1]}")
+    for lock in into.glob("*.lock"):
+        lock.unlink()
     for library in into.glob("*.so"):
         run("strip", "--strip-unneeded", library)
         library.chmod(0o755)

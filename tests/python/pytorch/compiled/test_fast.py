@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -478,6 +479,29 @@ def test_a_part_that_cannot_be_built_is_replaced_by_python(
     assert fast.load(tape.unpack, refuse_stale, refuse_modified) is None
     with pytest.raises(RepriseError, match="no-such-compiler"):
         fast.FAST.build(tmp_path)
+
+
+def test_jobs_that_start_together_share_one_compiler(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    compiler, calls, cache = tmp_path / "compiler", tmp_path / "calls", tmp_path / "cache"
+    cache.mkdir(mode=0o700)
+    compiler.write_text(
+        f"#!/bin/sh\necho call >> {calls}\nsleep 0.3\n"
+        'while [ "$1" != -o ]; do shift; done\necho library > "$2"\n'
+    )
+    compiler.chmod(0o700)
+    monkeypatch.setenv("CXX", str(compiler))
+    left = cache / ".fast-killed.so"
+    left.touch()
+
+    with ThreadPoolExecutor(3) as jobs:
+        built = list(jobs.map(fast.FAST.build, [cache] * 3))
+
+    assert len(set(built)) == 1
+    assert calls.read_text() == "call\n"
+    assert not left.exists()
+    assert {path.name for path in cache.iterdir()} == {built[0].name, "fast.lock"}
 
 
 def test_every_torch_version_has_its_own_build(monkeypatch: pytest.MonkeyPatch) -> None:

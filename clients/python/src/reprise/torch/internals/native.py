@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import hashlib
 import os
 import shutil
@@ -24,6 +25,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,13 +100,26 @@ class Native:
 
     def build(self, folder: Path) -> Path:
         """Returns the library for the installed torch in `folder`, and compiles it first if
-        necessary. Raises RepriseError if that fails."""
+        necessary: in one process at a time, whose result the others take. Raises RepriseError if
+        that fails."""
         found = self.built(folder)
         if found is not None:
             return found
-        target = folder / f"{self._fingerprint()}.so"
         compiler = self._compiler()
-        handle, temporary = tempfile.mkstemp(prefix=f"{self.name}-", suffix=".so", dir=folder)
+        with _one_at_a_time(folder / f"{self.name}.lock") as alone:
+            found = self.built(folder)  # by another job meanwhile
+            if found is not None:
+                return found
+            unfinished = f".{self.name}-"
+            for left in folder.glob(f"{unfinished}*") if alone else ():
+                left.unlink(missing_ok=True)  # of a compiler that was killed
+            return self._build(folder, compiler, unfinished)
+
+    def _build(self, folder: Path, compiler: str, unfinished: str) -> Path:
+        """Compiles the library into `folder`, where it appears when it is whole; until then its
+        name begins with `unfinished`. Raises RepriseError if that fails."""
+        target = folder / f"{self._fingerprint()}.so"
+        handle, temporary = tempfile.mkstemp(prefix=unfinished, suffix=".so", dir=folder)
         os.close(handle)
         try:
             self._compile(compiler, Path(temporary))
@@ -192,6 +207,26 @@ class Native:
             print(error, file=sys.stderr)
             return 1
         return 0
+
+
+@contextlib.contextmanager
+def _one_at_a_time(path: Path) -> Iterator[bool]:
+    """Waits for all others of this machine that hold the lock, and holds it. Yields whether it
+    does: some file systems have no locks, and two compilers do no harm."""
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError:
+        yield False
+        return
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            held = True
+        except OSError:
+            held = False
+        yield held
+    finally:
+        os.close(handle)
 
 
 def _run(command: list[str]) -> tuple[int, str]:
