@@ -59,7 +59,10 @@ def test_the_same_reports_give_the_same_verdict_as_on_the_server(case: dict[str,
 
     for report in case["reports"]:
         _tell(tally, report, budgets)
-    verdict = tally.verdict(plan, case.get("measured_step_ns", 0), refusal)
+    step_ns = case.get("measured_step_ns", 0)
+    verdict = tally.verdict(plan, step_ns, refusal)
+    # What the log says of a plan that is applied is how the verdict begins.
+    assert plan is None or case["sentence"].startswith(tally.prediction(plan, step_ns))
 
     expected = case["expect"]
     if plan is None:  # the server stores what it refused; a job hears its sentence

@@ -206,6 +206,13 @@ class Tally:
         out.sentence = _sentence(answer, out, as_it_is)
         return out
 
+    def prediction(self, plan: Plan, measured_step_ns: int = 0) -> str:
+        """Returns the sentence of a plan with what this job's executor needs beside the ops, as the
+        verdict about it begins."""
+        out = Verdict()
+        self._about(plan, measured_step_ns, out)
+        return _fits(plan, out) if plan.feasible else plan.sentence
+
     def _about(self, plan: Plan, measured_step_ns: int, out: Verdict) -> None:
         out.feasible = plan.feasible
         out.base_peak_bytes = plan.base_peak_bytes

@@ -288,7 +288,7 @@ class Planning:
         if not self._session.checks.every:
             self._session.record.unchecked(plan, "verify_every is 0")
         if plan.sentence:
-            self._session.say(plan.sentence)
+            self._session.say(self._session.record.prediction(plan))
 
     def announce(self, rung: Rung) -> None:
         """Says what steps under its plan are expected to take, where that is news."""

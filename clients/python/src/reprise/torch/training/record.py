@@ -150,6 +150,10 @@ class Record:
         step_ns = 0 if plan is None else self._measured_step_ns.get(plan.plan_id, 0)
         return self._tally.verdict(plan, step_ns, self._answer)
 
+    def prediction(self, plan: Plan) -> str:
+        """Returns the sentence of a plan that is applied, with the prediction for this job."""
+        return self._tally.prediction(plan, self._measured_step_ns.get(plan.plan_id, 0))
+
     def failed(self, error: BaseException) -> None:
         """Reports an error that ends the program."""
         first = (str(error).strip().splitlines() or [""])[0][:300]
