@@ -32,7 +32,7 @@ describe('a validated run', () => {
     await page.getByRole('link', {name: 'Plan', exact: true}).click();
     await expect
       .poll(() => page.getByRole('status', {name: 'Plan', exact: true}).textContent())
-      .toBe(plan.sentence);
+      .toBe(`${plan.sentence}.`); // as the verdict of the run begins
 
     const decisions = page.getByRole('region', {name: 'Decisions'});
     await decisions
