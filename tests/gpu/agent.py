@@ -66,6 +66,8 @@ class Ops(TorchDispatchMode):
 
 def start(sink: Path | None) -> abi.Library:
     """The agent, its records going to a file, or nowhere."""
+    if sink is not None:
+        sink.unlink(missing_ok=True)  # of a row that was cut
     library = abi.load()
     config = abi.Config(
         struct_size=ctypes.sizeof(abi.Config),

@@ -121,29 +121,40 @@ def run_script(
     blocks: tuple[Block, ...], report: Report, out: Path, scratch: Path, *, seconds: float,
     rehearsal: bool, ready: Callable[[], str], done: frozenset[str] = frozenset(),
 ) -> None:  # fmt: skip
-    """All rows, in order, as far as the time goes; those in `done` are not run again. `ready` is
-    called before each, and returns what they have to do without."""
+    """All rows, in order, each within the time of its block; then those for which that was too
+    short, as long as the script has time. Rows in `done` are not run again. `ready` is called
+    before each, and returns what they have to do without."""
     lacking = ""
+
+    def attempt(here: Here, row: Row, until: float) -> bool:
+        """Runs a row; returns whether it had all the time that it may take."""
+        nonlocal lacking
+        left = until - (time.monotonic() - report.began)
+        if left < LEAST_S:
+            finish(here, NOT_RUN, "there was no time left for it", 0.0)
+            return False
+        now_lacking = ready()
+        if now_lacking != lacking:
+            report.append({"daemon": now_lacking or "runs again"})
+        lacking = now_lacking
+        began = time.monotonic()
+        outcome, why = _run(row, here, min(row.seconds, left))
+        finish(here, outcome, why, time.monotonic() - began)
+        return outcome != HUNG or left >= row.seconds
+
     share = time.monotonic() - report.began  # what came before is no block's
+    cut: list[tuple[Here, Row]] = []
     for block in blocks:
         share += block.seconds
         for row in block.rows:
-            name = f"{block.name}/{row.name}"
-            if name in done:
+            if f"{block.name}/{row.name}" in done:
                 continue
             here = Here(report, block.name, row.name, out, scratch, rehearsal)
-            # Of all that is left to this block and those before it; never past the script's end.
-            left = min(share, seconds) - (time.monotonic() - report.began)
-            if left < LEAST_S:
-                finish(here, NOT_RUN, "the time of its block was over", 0.0)
-                continue
-            now_lacking = ready()
-            if now_lacking != lacking:
-                report.append({"daemon": now_lacking or "runs again"})
-            lacking = now_lacking
-            began = time.monotonic()
-            outcome, why = _run(row, here, min(row.seconds, left))
-            finish(here, outcome, why, time.monotonic() - began)
+            # What is left to this block and those before it; never past the script's end.
+            if not attempt(here, row, min(share, seconds)):
+                cut.append((here, row))
+    for here, row in cut:
+        attempt(here, row, seconds)
 
 
 def finish(here: Here, outcome: str, why: str, seconds: float) -> None:

@@ -201,7 +201,32 @@ def test_rows_for_which_no_time_is_left_are_named(blocks: Path, tmp_path: Path) 
     assert finished.returncode == 1
     assert len(rows) == 10
     assert {row["outcome"] for row in rows.values()} == {"not run"}
-    assert {row["why"] for row in rows.values()} == {"the time of its block was over"}
+    assert {row["why"] for row in rows.values()} == {"there was no time left for it"}
+
+
+def test_rows_that_their_block_had_no_time_for_run_at_the_end(tmp_path: Path) -> None:
+    own = tmp_path / "short.py"
+    own.write_text(
+        BLOCKS.split("BLOCKS = (")[0]
+        + "def slow(here):\n    time.sleep(5.5)\n    here.say(step_ms=2.0)\n"
+        + 'BLOCKS = (Block("a", "?", 5, (Row("cut", slow), Row("none", well))),\n'
+        + '          Block("b", "?", 6, (Row("in time", well),)))\n'
+    )
+    finished = run(own, "--out", str(tmp_path / "out"), "--seconds", "40")
+
+    assert finished.returncode == 0, finished.stdout
+    outcomes = [
+        (line["row"], line["outcome"])
+        for line in lines(tmp_path / "out/report.jsonl")
+        if "outcome" in line
+    ]
+    assert outcomes == [
+        ("cut", "did not end"),
+        ("none", "not run"),
+        ("in time", "ran"),
+        ("cut", "ran"),
+        ("none", "ran"),
+    ]
 
 
 def test_a_block_that_is_not_there_is_named(blocks: Path, tmp_path: Path) -> None:

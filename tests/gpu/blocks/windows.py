@@ -83,7 +83,7 @@ def by_call(here: Here) -> None:
 def recorded(here: Here) -> None:
     """A few raw buffers, for the tests on machines without a GPU: one file in the report."""
     folder = here.scratch / "buffers"
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     os.environ["REPRISE_RECORD_CUPTI"] = str(folder)
     library = start(here.scratch / "recorded.records")
     ops, work = Ops(library), Work(here.rehearsal)
