@@ -51,9 +51,9 @@ std::string PlanSentence(const v1::Plan& plan, int64_t measured_step_ns = 0);
 std::string StrategySentence(std::string_view strategy, const v1::Plan& plan);
 
 // Returns the sentence of a run: the plan's with the prediction of `verdict`,
-// the measured part if it has planned steps, and what else must be said. For an empty plan it
-// says why there is none. `processes` is the number of those whose steps
-// without a plan are counted, such as the ranks of a job.
+// the measured part if it has planned steps, and what else must be said. For an
+// empty plan it says why there is none. `processes` is the number of those
+// whose steps without a plan are counted, such as the ranks of a job.
 std::string RunSentence(const v1::Plan& plan, const v1::Verdict& verdict,
                         size_t processes = 1);
 

@@ -152,6 +152,15 @@ def test_jobs_keep_their_budgets_and_their_bits(first: list[Figures]) -> None:
         assert "differ" not in (figures.get("weights_beside_plain") or figures.get("bits", "")), row
 
 
+def test_the_hosts_time_is_said_by_op_of_the_jobs_own_graph(first: list[Figures]) -> None:
+    rows = {row["row"]: row["figures"] for row in first if row["block"] == "launch"}
+
+    for name in ("observed", "0.7x", "0.7x in Python"):
+        assert rows[name]["ops"] > 100
+        assert rows[name]["times_from"] == "kernels"
+        assert "host_us_an_op" in rows[name]
+
+
 def test_what_does_not_fit_fits(first: list[Figures]) -> None:
     rows = {row["row"]: row["figures"] for row in first if row["block"] == "fits"}
 

@@ -28,18 +28,19 @@ class StoredGraph:
         return {name: sum(times) / 1e6 for name, times in self.times.items()}
 
 
-def find(folder: Path) -> StoredGraph:
+def find(folder: Path, since_ns: int = 0) -> StoredGraph:
     """The newest graph of the one server that keeps its state below this folder. Raises
-    LookupError if it has none."""
+    LookupError if it has none that was stored since a time of the clock."""
     path = next(folder.glob("**/reprise.db"), None)
     if path is None:
         raise LookupError("no database below the daemon's folder")
     with sqlite3.connect(path, timeout=30) as database:
         row = database.execute(
-            "SELECT body FROM graphs ORDER BY created_ns DESC LIMIT 1"
+            "SELECT body FROM graphs WHERE created_ns >= ? ORDER BY created_ns DESC LIMIT 1",
+            (since_ns,),
         ).fetchone()
     if row is None:
-        raise LookupError("no step graph is stored")
+        raise LookupError("no step graph was stored")
     (body,) = row
     found = StoredGraph()
     for number, value in _fields(body):

@@ -37,7 +37,7 @@ def trained(
     `then`: what the program does once its model is armed, before the first step."""
     import reprise
 
-    planned = budget != "plain"
+    planned, since_ns = budget != "plain", time.time_ns()
     if planned:
         reprise.auto(job.model, budget=budget, name=f"{here.block} {here.row}")
     if then is not None:
@@ -77,7 +77,7 @@ def trained(
     }
     here.say(**figures)
     if planned:
-        more = announced(reprise.report(job.model), until_plan) | op_times(here)
+        more = announced(reprise.report(job.model), until_plan) | op_times(here, since_ns)
         here.say(**more)
         figures |= more
     return figures
@@ -101,15 +101,17 @@ def announced(report: Any, until_plan: tuple[int, float] | None) -> Figures:
     }
 
 
-def op_times(here: Here) -> Figures:
-    """Where the times of the newest step graph are from, and what its ops sum up to."""
+def op_times(here: Here, since_ns: int) -> Figures:
+    """Of the newest step graph that a job has stored since then: its ops, where their times are
+    from, and what these sum up to."""
     try:
-        graph = stored_graph.find(here.scratch / "data")
+        graph = stored_graph.find(here.scratch / "data", since_ns)
     except LookupError as why:
         return {"times_from": str(why)}
     rest = graph.times.get(stored_graph.REST, [])
     ops = sum(map(sum, graph.times.values())) - sum(rest)
     return {
+        "ops": sum(map(len, graph.times.values())),
         "times_from": graph.timing or "the host",
         "ops_ms": ops / 1e6,
         "gap_ms": sum(rest) / 1e6,

@@ -59,18 +59,10 @@ def small(here: Here, budget: Any = "plain") -> None:
     if here.row != "plain":
         beside(here, figures, "plain")
         plain = here.found("plain")["host_ms"]
-        ops = figures_of_graph(job.model)
-        here.say(host_added_us=(figures["host_ms"] - plain) * 1e3, ops=ops)
-        if ops:
-            here.say(host_us_an_op=(figures["host_ms"] - plain) * 1e3 / ops)
-
-
-def figures_of_graph(model: torch.nn.Module) -> int:
-    """The ops of one plain step; 0 where they are not known."""
-    from reprise import armed
-
-    graph = getattr(getattr(armed.current(model), "step", None), "graph", None)
-    return len(getattr(graph, "ops", ()))
+        added_us = (figures["host_ms"] - plain) * 1e3
+        here.say(host_added_us=added_us)
+        if "ops" in figures:
+            here.say(host_us_an_op=added_us / figures["ops"])
 
 
 LAUNCH = Block(

@@ -52,7 +52,7 @@ def train(here: Here, way: str, depth: int) -> None:
         here.say(outcome=[MEMORY, row["error"]])
         return
     here.say(step_ms=row["step_ns"] / 1e6)
-    here.say(**{name: row[key] for name, key in COLUMNS.items() if key in row})
+    here.say(**{name: row[key] or None for name, key in COLUMNS.items() if key in row})
     plain = found.get("plain", {}).get("step_ns")
     if plain:
         here.say(added=added(row["step_ns"], plain))

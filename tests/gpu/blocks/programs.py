@@ -11,6 +11,7 @@ from pathlib import Path
 
 import kit
 from runner import Block, Here, Row, Skip
+from training import added
 
 HERE = Path(__file__).resolve().parents[1]
 LAST = 1200  # characters of a program's output that are kept
@@ -33,7 +34,7 @@ def script(here: Here, *before: str) -> None:
         plain = here.found("script, plain")
         here.say(
             losses_beside_plain="equal" if plain["losses"] == figures["losses"] else "differ",
-            added=f"{figures['step_ms'] / plain['step_ms'] - 1:+.1%}",
+            added=added(figures["step_ms"], plain["step_ms"]),
         )
 
 

@@ -66,8 +66,8 @@ namespace reprise_fast {
 namespace {
 
 // setup(unpack, stale, modified, fault, ignored, current, enter, leave) ->
-// bool: installs the gate, once per process. False if something else already uses the gate's dispatch
-// key.
+// bool: installs the gate, once per process. False if something else already
+// uses the gate's dispatch key.
 PyObject* Setup(PyObject*, PyObject* args) {
   HANDLE_TH_ERRORS
   PyObject *unpack = nullptr, *stale = nullptr, *modified = nullptr;
