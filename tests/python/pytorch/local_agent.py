@@ -106,8 +106,17 @@ class LocalAgent:
     def wait_plan(self, graph_id: int, have: int = 0, timeout_s: float = 60.0) -> PlanReply:
         return self.poll_plan(graph_id, have)
 
+    def _random_plan(self, graph: dict[str, Any]) -> list[int]:
+        """Returns the plan of the first seed that finds one."""
+        for seed in range(self.seed, self.seed + 20):
+            try:
+                return referee.random_plan(graph, seed, self.share, self.again, self.late)
+            except referee.Invalid:
+                continue
+        return referee.base_schedule(graph)
+
     def make(self, graph: dict[str, Any], number: int) -> Plan:
-        schedule = referee.random_plan(graph, self.seed, self.share, self.again, self.late)
+        schedule = self._random_plan(graph)
         peak, time, _ = referee.evaluate(graph, schedule)
         peak += self.reserves[number - 1]
         base_peak, base_time, _ = referee.evaluate(graph, referee.base_schedule(graph))
@@ -138,6 +147,8 @@ class LocalAgent:
         self.states.append((plan_id, abi.PLAN_APPLIED, ""))
 
     def plan_state(self, plan_id: int, state: int, why: str = "") -> None:
+        if state == abi.PLAN_OTHER_LOAD:
+            return  # says something of the machine, not of the job
         self.states.append((plan_id, state, why))
 
     def step_done(self, step: int, **report: Any) -> None:

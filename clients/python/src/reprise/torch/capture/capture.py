@@ -62,8 +62,9 @@ from reprise.torch.internals.ops import (
     tensors_in,
 )
 from reprise.torch.internals.subclass import parts_of
+from reprise.torch.internals.watch import tell, waiting
 from reprise.torch.meter.meter import Meter
-from reprise.torch.meter.state import model_device, now_ns, stream_of, work_clock
+from reprise.torch.meter.state import known_names, model_device, now_ns, stream_of, work_clock
 from reprise.torch.meter.windows import OpRecorder
 
 __all__ = [
@@ -97,6 +98,7 @@ class Capture(Mode):
         self._recorder = recorder
         self._kernels = kernels
         self._meter = meter
+        self._root = root
         self._device = model_device(root)
         # The clock for op times. `finish` scales CPU times to wall time, all by the same factor.
         # The time of reading the clock is subtracted.
@@ -125,6 +127,10 @@ class Capture(Mode):
         self._begin_ns = 0
         self._peak = 0
         self._failed = False
+        # Runs of earlier steps that may still be recomputed, and are told what this one writes.
+        self._others: list[Any] = []
+
+    tells_writes = True  # to runs of earlier steps (watch.py)
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -143,6 +149,7 @@ class Capture(Mode):
         )
         self._seen.before(prior, names)
         del prior
+        self._others = waiting(self)
         prepare()
         self._meter.reset_peak()
         self._seen.live_begin = self._peak = self._meter.live()
@@ -166,8 +173,10 @@ class Capture(Mode):
         self._regions.append((first, len(self._ops)))
 
     def enter_optimizer(self) -> None:
-        """Assigns ops to the optimizer from now to the end of the step."""
+        """Assigns ops to the optimizer from now to the end of the step, and names the gradients
+        that the backward has left."""
         self._place.in_optimizer = True
+        self._storages.name(known_names(self._root, []))
 
     def leave(self) -> None:
         """Removes all hooks. May also be called to abandon the capture."""
@@ -224,6 +233,8 @@ class Capture(Mode):
         func, args, kwargs = op_.func, op_.args, op_.kwargs
         if not self._place.running or self._failed:
             return op_.run()
+        if self._others:
+            tell(self._others, func, args, kwargs)
         if func in IGNORED:
             out = op_.run()
             if not self._packing.aliasing:

@@ -22,9 +22,8 @@ What differs where neither is the case is the plan's: `unexplained`.
 The same step finds out which of these calls write a buffer of the model (written.py) each time they
 are made: `writers`. What they have written is taken back.
 
-Autograd gets copies of what was given up in this step, so its gradients are those without a plan
-whatever is found. The copies are of the suspects alone; they and the second results make this one
-step larger than planned.
+As in every checked step, the backward reads the original values, so gradients are those without a
+plan whatever is found. The second results make this one step larger than planned.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reprise.torch.check.values import Audit
+from reprise.torch.check.values import Audit, Given
 from reprise.torch.compiled.digest import digest
 from reprise.torch.internals.geometry import geometry_of
 from reprise.torch.internals.outside import OutsideCopy
@@ -75,24 +74,17 @@ class Control(Audit):
         # Storages of which that was seen in two results, which may be alike by chance.
         self._guessed: set[int] = set() if before is None else before._guessed
 
-    def keep(self, slot: int, tensor: Tensor) -> Any:
-        """Returns what `compare` needs later: of a suspect, a copy of all bits."""
-        if slot not in self.suspects:
-            return super().keep(slot, tensor)
-        guard = torch._C._DisableTorchDispatch()  # the tape counts what it sees
-        try:
-            return OutsideCopy(tensor)
-        finally:
-            del guard
-
-    def compare(self, slot: int, made: Tensor, kept: Any, storage: int) -> Tensor:
+    def _compared(self, slot: int, made: Tensor, given: Given, storage: int) -> Tensor:
         """Compares a recomputed tensor with the discarded one, element by element where it is a
         suspect. Returns the tensor that the backward reads."""
-        if not isinstance(kept, OutsideCopy):
-            return super().compare(slot, made, kept, storage)
+        if slot not in self.suspects:
+            return super()._compared(slot, made, given, storage)
         self.checked += 1
+        copy = self.original(made, given)
+        if copy is made and digest(made) != given.digest:
+            self.unexplained.append(slot)
+            return made
         with torch.no_grad():
-            copy = kept.tensor().detach()
             one, other = _bits(made.detach()), _bits(copy)
             known = self._unsteady.get(storage)
             differ = torch.ne(one, other)

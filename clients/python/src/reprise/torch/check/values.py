@@ -11,21 +11,32 @@ compared with itself: nothing runs twice, no state is put back, and it does not 
 of the gradients (scaled, clipped, accumulated, used and freed within the backward), how noisy the
 kernels of the backward are, or what the model hands to the outside beside its outputs.
 
-Kept of a tensor are 128 bits (compiled/digest.py), so that a checked step takes the memory of any
-other planned step. It costs one pass over what is given up, and one over what is made again.
+Of a tensor, 128 bits are kept in memory (compiled/digest.py) and its bytes in a file
+(originals.py), so that a checked step takes the memory of any other planned step. It costs one pass
+over what is given up, and one over what is made again. Where a value differs, the backward is
+handed the original one: what a check finds wrong reaches no gradient.
 
 Where values differ, control.py finds out why.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple
 
 from torch import Tensor
 
+from reprise.torch.check.originals import Originals
 from reprise.torch.compiled.digest import digest
+from reprise.torch.internals.guard import fault, ours
 
-__all__ = ["Audit"]
+__all__ = ["Audit", "Given"]
+
+
+class Given(NamedTuple):
+    """What is kept of a discarded tensor: its digest, and its place in the file (-1: none)."""
+
+    digest: bytes
+    at: int
 
 
 class Audit:
@@ -34,21 +45,40 @@ class Audit:
     def __init__(self) -> None:
         self.checked = 0
         self.differing: list[int] = []  # slots
+        self.lost = 0  # differing ones of which the original could not be handed out
+        self.originals = Originals()
 
-    def keep(self, slot: int, tensor: Tensor) -> Any:
-        """Returns what `compare` needs later of a tensor that is discarded now."""
-        return digest(tensor)
+    def keep(self, tensor: Tensor) -> Given | None:
+        """Returns what `compare` needs later of a tensor that is discarded now; None if it cannot
+        be compared. Never raises an error of our own: the step goes on without the comparison."""
+        try:
+            made = digest(tensor)
+            return Given(made, self.originals.keep(tensor, made))
+        except Exception as error:
+            if ours(error):
+                fault(error)
+            return None
 
-    def compare(self, slot: int, made: Tensor, kept: Any, storage: int) -> Tensor:
-        """Compares a recomputed tensor at unpack, and returns the one to hand out. `storage`:
-        the plan's number of the storage that it lies in."""
+    def compare(self, slot: int, made: Tensor, given: Given, storage: int) -> Tensor:
+        """Compares a recomputed tensor with the discarded one at its unpack, and returns the one to
+        hand out. `storage`: the plan's number of the storage that it lies in. Never raises an error
+        of our own."""
+        try:
+            return self._compared(slot, made, given, storage)
+        except Exception as error:
+            if ours(error):
+                fault(error)
+            return made
+
+    def _compared(self, slot: int, made: Tensor, given: Given, storage: int) -> Tensor:
         self.checked += 1
-        if digest(made) != kept:
-            self.differing.append(slot)
-        return made
+        if digest(made) == given.digest:
+            return made
+        self.differing.append(slot)
+        return self.original(made, given)
 
-    def add(self, track: Any) -> None:
-        """Adds the comparisons that the native engine made."""
-        checked, differing = track.compared()
-        self.checked += checked
-        self.differing += differing
+    def original(self, made: Tensor, given: Given) -> Tensor:
+        """Returns the discarded tensor in place of a recomputed one; the latter if it is lost."""
+        found = self.originals.tensor(given.at, made)
+        self.lost += found is None
+        return made if found is None else found

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A 128-bit digest of a tensor's bytes, used to compare a recomputed value with
-// the discarded one without keeping the latter.
+// the discarded one without keeping the latter; and the same bytes in a file,
+// for the case that the two differ.
 //
 // Eight lanes take eight bytes each in turn: lane = rotate(lane ^ word) * odd.
 // For a fixed word this maps lanes one to one, and for a fixed lane it maps
@@ -25,24 +26,68 @@
 #include <pybind11/gil.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cerrno>
 #include <cstdint>
 #include <cstring>
 #include <numeric>
-#include <optional>
+#include <utility>
 #include <vector>
 
 #include "below.h"
-#include "fault.h"
 
 namespace reprise_fast {
 
 using Digest = std::array<uint64_t, 2>;
-// The digest of a byte sequence, which may arrive in pieces of any length.
 
+// Writes a byte sequence, which may arrive in pieces of any length, to a file.
+// `error` is the first errno; nothing more is written after it.
+class FileSink {
+ public:
+  FileSink(int fd, off_t at) : fd_(fd), at_(at), begin_(at) {}
+  void Take(const char* bytes, size_t count) {
+    if (filled_ + count > buffer_.size()) Flush();
+    if (count > buffer_.size()) {
+      Write(bytes, count);
+    } else {
+      std::memcpy(buffer_.data() + filled_, bytes, count);
+      filled_ += count;
+    }
+  }
+  // Returns how many bytes were written.
+  off_t Finish() {
+    Flush();
+    return at_ - begin_;
+  }
+  int error = 0;
+
+ private:
+  void Flush() { Write(buffer_.data(), std::exchange(filled_, 0)); }
+  void Write(const char* bytes, size_t count) {
+    while (count > 0 && error == 0) {
+      const ssize_t done = pwrite(fd_, bytes, count, at_);
+      if (done < 0 && errno == EINTR) continue;
+      if (done <= 0) {
+        error = done < 0 ? errno : ENOSPC;
+        return;
+      }
+      at_ += done;
+      bytes += done;
+      count -= static_cast<size_t>(done);
+    }
+  }
+
+  int fd_;
+  off_t at_, begin_;
+  size_t filled_ = 0;
+  std::array<char, 1 << 14> buffer_ = {};  // on the stack: not in the heap
+};
+
+// The digest of a byte sequence, which may arrive in pieces of any length.
 class Hash {
  public:
   void Take(const char* bytes, size_t count) {
@@ -133,32 +178,34 @@ inline Lay LayOf(const at::Tensor& t, const at::Tensor& like) {
   return lay;
 }
 
-// Hashes the elements of `lay` from dimension `dim` on; `item` is the size of
-// an element in bytes.
-inline void TakeElements(Hash& hash, const char* first, const Lay& lay,
+// Gives a sink the elements of `lay` from dimension `dim` on; `item` is the size
+// of an element in bytes.
+template <typename Sink>
+inline void TakeElements(Sink& sink, const char* first, const Lay& lay,
                          size_t dim, int64_t item) {
   if (dim == lay.sizes.size()) {
-    hash.Take(first, static_cast<size_t>(item));
+    sink.Take(first, static_cast<size_t>(item));
     return;
   }
   const int64_t size = lay.sizes[dim], stride = lay.strides[dim];
   if (dim + 1 == lay.sizes.size() && stride == 1) {
-    hash.Take(first, static_cast<size_t>(size * item));
+    sink.Take(first, static_cast<size_t>(size * item));
     return;
   }
   for (int64_t i = 0; i < size; ++i)
-    TakeElements(hash, first + i * stride * item, lay, dim + 1, item);
+    TakeElements(sink, first + i * stride * item, lay, dim + 1, item);
 }
 
-// Hashes elements that are on another device: copies as many of the outermost
-// rows at a time as fit in one window.
-inline void TakeFromDevice(Hash& hash, const at::Tensor& t, int64_t offset,
+// Gives a sink elements that are on another device: copies as many of the
+// outermost rows at a time as fit in one window.
+template <typename Sink>
+inline void TakeFromDevice(Sink& sink, const at::Tensor& t, int64_t offset,
                            Lay lay) {
   constexpr int64_t kWindow = int64_t{16} << 20;
   const auto item = static_cast<int64_t>(t.element_size());
   if (lay.Span() * item <= kWindow || lay.sizes.empty()) {
     const at::Tensor flat = t.as_strided({lay.Span()}, {1}, offset).cpu();
-    TakeElements(hash, static_cast<const char*>(flat.const_data_ptr()), lay, 0,
+    TakeElements(sink, static_cast<const char*>(flat.const_data_ptr()), lay, 0,
                  item);
     return;
   }
@@ -170,42 +217,26 @@ inline void TakeFromDevice(Hash& hash, const at::Tensor& t, int64_t offset,
       std::max<int64_t>(1, kWindow / std::max<int64_t>(1, row));
   for (int64_t i = 0; i < size; i += rows) {
     if (rows == 1) {
-      TakeFromDevice(hash, t, offset + i * stride, inner);
+      TakeFromDevice(sink, t, offset + i * stride, inner);
     } else {
       lay.sizes[0] = std::min(rows, size - i);
-      TakeFromDevice(hash, t, offset + i * stride, lay);
+      TakeFromDevice(sink, t, offset + i * stride, lay);
     }
   }
 }
 
-// Returns the digest of the elements of `t`, read in the order of the strides
-// of `like`. Both must be strided tensors of the same rank.
-inline Digest DigestOf(const at::Tensor& t, const at::Tensor& like) {
-  Hash hash;
-  if (t.numel() > 0) {
-    const Lay lay = LayOf(t, like);
-    if (t.is_cpu()) {
-      TakeElements(hash, static_cast<const char*>(t.const_data_ptr()), lay, 0,
-                   static_cast<int64_t>(t.element_size()));
-    } else {
-      const Alone alone;
-      TakeFromDevice(hash, t, t.storage_offset(), lay);
-    }
-  }
-  return hash.Finish();
-}
-
-// Like DigestOf(t, t), but returns nothing if the digest cannot be computed: a
-// comparison must not make a job's step fail. Releases the GIL.
-inline std::optional<Digest> MaybeDigest(const at::Tensor& t) noexcept {
-  try {
-    const pybind11::gil_scoped_release released;
-    return DigestOf(t, t);
-  } catch (const std::bad_alloc& error) {
-    Report(error.what());
-    return std::nullopt;
-  } catch (...) {
-    return std::nullopt;
+// Gives a sink the elements of `t`, in the order of the strides of `like`. Both
+// must be strided tensors of the same rank.
+template <typename Sink>
+inline void TakeAll(Sink& sink, const at::Tensor& t, const at::Tensor& like) {
+  if (t.numel() == 0) return;
+  const Lay lay = LayOf(t, like);
+  if (t.is_cpu()) {
+    TakeElements(sink, static_cast<const char*>(t.const_data_ptr()), lay, 0,
+                 static_cast<int64_t>(t.element_size()));
+  } else {
+    const Alone alone;
+    TakeFromDevice(sink, t, t.storage_offset(), lay);
   }
 }
 
@@ -224,10 +255,38 @@ inline PyObject* PyDigest(PyObject*, PyObject* args) {
   Digest made;
   {
     const pybind11::gil_scoped_release released;
-    made = DigestOf(t, l);
+    Hash hash;
+    TakeAll(hash, t, l);
+    made = hash.Finish();
   }
   return PyBytes_FromStringAndSize(reinterpret_cast<const char*>(made.data()),
                                    sizeof(made));
+  END_HANDLE_TH_ERRORS
+}
+
+// store(tensor, fd, at) -> int: writes the elements of a strided tensor to a
+// file, in the order in which they are stored, and returns how many bytes that
+// are. Raises OSError.
+inline PyObject* PyStore(PyObject*, PyObject* args) {
+  HANDLE_TH_ERRORS
+  PyObject* tensor = nullptr;
+  int fd = 0;
+  long long at = 0;
+  if (!PyArg_ParseTuple(args, "OiL", &tensor, &fd, &at)) return nullptr;
+  if (!THPVariable_Check(tensor) ||
+      THPVariable_Unpack(tensor).layout() != at::kStrided)
+    throw torch::TypeError("store: not a strided tensor");
+  const at::Tensor& t = THPVariable_Unpack(tensor);
+  FileSink sink(fd, at);
+  off_t written = 0;
+  {
+    const pybind11::gil_scoped_release released;
+    TakeAll(sink, t, t);
+    written = sink.Finish();
+  }
+  if (sink.error == 0) return PyLong_FromLongLong(written);
+  errno = sink.error;
+  return PyErr_SetFromErrno(PyExc_OSError);
   END_HANDLE_TH_ERRORS
 }
 

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""128-bit digests of the bytes of a tensor.
+"""128-bit digests of the bytes of a tensor, and its bytes in a file.
 
     digest(tensor)                       # of its elements, in the order in which they are stored
     digest(gradient, like=parameter)     # in the order in which another tensor's are stored
+    size = store(tensor, file, at)       # writes them to a file, in the same order
+    tensor = load(like, file, at)        # reads them into a tensor of the same geometry
 
 Equal bytes have equal digests; different bytes have different ones, except by chance. A check
 compares a value with one that no longer exists by their digests, without a copy (check/values.py).
@@ -13,7 +15,10 @@ memory), otherwise hashlib. Digests are only compared with those of the same pro
 from __future__ import annotations
 
 import ctypes
+import errno
 import hashlib
+import os
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -21,7 +26,7 @@ from torch import Tensor
 
 from reprise.torch.compiled import fast
 
-__all__ = ["digest"]
+__all__ = ["digest", "load", "store"]
 
 _CHUNK = 1 << 20  # bytes that are copied at a time if the elements are not contiguous
 
@@ -50,19 +55,80 @@ def _digest(tensor: Tensor, like: Tensor) -> bytes:
         made: bytes = library.digest(tensor, like)
         return made
     hashed = hashlib.blake2b(digest_size=16)
-    order = sorted(range(tensor.dim()), key=lambda dim: -like.stride()[dim])
-    _take(hashed, tensor.permute(order))
+    for part in _parts(tensor, like):
+        flat = part.cpu().contiguous()
+        hashed.update(_bytes_of(flat))
     return hashed.digest()
 
 
-def _take(hashed: Any, tensor: Tensor) -> None:
-    """Adds the elements of a tensor to the hash, in chunks."""
-    size = tensor.numel() * tensor.element_size()
-    if size > _CHUNK and tensor.dim():
-        rows = max(1, len(tensor) * _CHUNK // size)
-        for first in range(0, len(tensor), rows):
-            part = tensor[first : first + rows]
-            _take(hashed, part if rows > 1 else part[0])
-    elif size:
-        flat = tensor.cpu().contiguous()
-        hashed.update((ctypes.c_char * size).from_address(flat.data_ptr()))
+def store(tensor: Tensor, file: int, at: int) -> int:
+    """Writes the elements of a strided tensor to a file descriptor, from position `at` on, without
+    calling any mode; returns how many bytes that are. Raises OSError."""
+    with torch._C.DisableTorchFunction(), torch.no_grad():
+        guard = torch._C._DisableTorchDispatch()
+        try:
+            return _store(tensor.detach(), file, at)
+        finally:
+            del guard
+
+
+def _store(tensor: Tensor, file: int, at: int) -> int:
+    library = fast.library()
+    if library is not None:
+        size: int = library.store(tensor, file, at)
+        return size
+    end = at
+    for part in _parts(tensor, tensor):
+        flat = part.cpu().contiguous()
+        rest = memoryview(_bytes_of(flat))
+        while rest:
+            done = os.pwrite(file, rest, end)
+            end, rest = end + done, rest[done:]
+    return end - at
+
+
+def load(like: Tensor, file: int, at: int) -> Tensor:
+    """Returns a tensor with the geometry of another one, and with what `store` has written of one
+    that had it. Calls no mode. Raises OSError."""
+    with torch._C.DisableTorchFunction(), torch.no_grad():
+        guard = torch._C._DisableTorchDispatch()
+        try:
+            made = torch.empty_strided(
+                like.size(), like.stride(), dtype=like.dtype, device=like.device
+            )
+            for part in _parts(made, made):
+                flat = torch.empty(part.size(), dtype=part.dtype)
+                rest = memoryview(_bytes_of(flat))
+                while rest:
+                    done = os.preadv(file, [rest], at)
+                    if not done:
+                        raise OSError(errno.EIO, "the file ends within a tensor")
+                    at, rest = at + done, rest[done:]
+                part.copy_(flat)
+            return made
+        finally:
+            del guard
+
+
+def _parts(tensor: Tensor, like: Tensor) -> Iterator[Tensor]:
+    """Returns the elements of a tensor in the order of those of `like`, in chunks; those of an
+    expanded dimension once."""
+    for dim in reversed(range(tensor.dim())):
+        if tensor.numel() and tensor.stride(dim) == 0 and like.stride(dim) == 0:
+            tensor, like = tensor.select(dim, 0), like.select(dim, 0)
+    order = sorted(range(tensor.dim()), key=lambda dim: -like.stride()[dim])
+    todo = [tensor.permute(order)]
+    while todo:
+        part = todo.pop()
+        size = part.numel() * part.element_size()
+        if size > _CHUNK and part.dim():
+            rows = max(1, len(part) * _CHUNK // size)
+            firsts = range(0, len(part), rows)
+            todo += [part[at : at + rows] if rows > 1 else part[at] for at in reversed(firsts)]
+        elif size:
+            yield part
+
+
+def _bytes_of(flat: Tensor) -> Any:
+    """Returns the bytes of a contiguous tensor in host memory, as long as it lives."""
+    return (ctypes.c_char * (flat.numel() * flat.element_size())).from_address(flat.data_ptr())

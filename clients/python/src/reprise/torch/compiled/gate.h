@@ -55,6 +55,26 @@ inline thread_local Track* open_track = nullptr;
 // Dispatch modes on the stack while the gate is open, including the tape's.
 inline thread_local int64_t open_depth = 0;
 
+// Steps of which records may still be replayed while this one runs: they are
+// told of everything that is written. The list is set before the gate opens.
+inline thread_local std::vector<Track*> others;
+
+// Lets the other steps copy what a call is about to write, and tries again
+// after an internal error, because the write happens in any case.
+inline void TellOthers(const c10::OperatorHandle& op,
+                       const torch::jit::Stack& stack) {
+  for (int tried = 0; tried < 2; ++tried) {
+    try {
+      const auto written = WrittenBy(op, stack);
+      for (Track* const other : others)
+        other->book->records.BeforeWrite(written);
+      return;
+    } catch (const std::exception& error) {
+      if (tried > 0) Report(error.what());
+    }
+  }
+}
+
 // Includes or removes the keys through which ops reach dispatch modes.
 inline void ReachMode(bool on) {
   tls_set_dispatch_key_included(DispatchKey::Python, on);
@@ -168,6 +188,7 @@ inline void Gate(const c10::OperatorHandle& op, DispatchKeySet keys,
   const auto before = track->next;
   if (LetThrough(*track, op, *stack)) {
     const c10::impl::ExcludeDispatchKeyGuard once(kGate);
+    if (!others.empty() && op.schema().is_mutable()) TellOthers(op, *stack);
     const auto run = [&] { op.redispatchBoxed(below, stack); };
     const Sheet& page = track->Page();
     const auto row = static_cast<size_t>(before);
@@ -207,6 +228,21 @@ inline PyObject* Open(PyObject*, PyObject* track) {
   EnterWindow(*open_track);
   open_track->slot = slot;  // an earlier forward may have used some slots
   Py_RETURN_TRUE;
+  END_HANDLE_TH_ERRORS
+}
+
+// tell(tracks: list): from now on these steps are told of what is written while
+// the gate of this thread is open.
+inline PyObject* Tell(PyObject*, PyObject* tracks) {
+  HANDLE_TH_ERRORS
+  TORCH_CHECK_TYPE(PyList_CheckExact(tracks), "tell: not a list");
+  std::vector<Track*> told;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(tracks); ++i)
+    told.push_back(reinterpret_cast<Track*>(PyList_GET_ITEM(tracks, i)));
+  for (Track* const track : told) Py_INCREF(track);
+  std::swap(others, told);
+  for (Track* const track : told) Py_DECREF(track);
+  Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
 }
 

@@ -27,7 +27,6 @@
 
 #include "below.h"
 #include "cells.h"
-#include "digest.h"
 #include "fault.h"
 #include "records.h"
 #include "sheet.h"
@@ -59,7 +58,8 @@ inline at::Tensor SavedAlias(const at::Tensor& tensor) {
 
 // Discards a tensor: returns the Ref that autograd keeps instead. Returns null
 // without a Python error if this is not the tensor of the captured step.
-inline PyObject* GiveUp(Track& track, PyObject* run, const at::Tensor& tensor) {
+inline PyObject* GiveUp(Track& track, PyObject* run, PyObject* value) {
+  const at::Tensor& tensor = THPVariable_Unpack(value);
   Records& records = track.book->records;
   CellPtr cell = records.marks().CellOf(tensor);
   if (!cell || cell->dtype != tensor.scalar_type() || !cell->IsWhole())
@@ -73,19 +73,22 @@ inline PyObject* GiveUp(Track& track, PyObject* run, const at::Tensor& tensor) {
       std::max<int64_t>(cell->Length(), page.versions[slot]);
   // If the storage will still be written, its content now is not what the
   // unpack will return, so it is not compared.
-  std::optional<Digest> given;
-  if (track.audited != 0 && version == cell->Length())
-    given = MaybeDigest(tensor);
+  THPObjectPtr given;
+  if (track.audited != 0 && version == cell->Length()) {
+    given = PyObject_CallMethod(run, "given", "O", value);
+    if (!given) return nullptr;
+  }
   Geometry geometry = GeometryOf(tensor);
   auto* const ref = PyObject_New(Ref, &ref_type);
   if (ref == nullptr) return nullptr;
   new (&ref->cell) CellPtr(std::move(cell));
   new (&ref->geometry) Geometry(std::move(geometry));
   new (&ref->made) at::Tensor(std::move(saved));
-  new (&ref->given) std::optional<Digest>(given);
+  ref->given = given.release();
   ref->track =
       reinterpret_cast<Track*>(Py_NewRef(reinterpret_cast<PyObject*>(&track)));
   ref->run = Py_NewRef(run);
+  ref->life = Py_XNewRef(track.life);
   ref->slot = track.slot;
   ref->firsts = firsts;
   ref->stale = firsts > 0 ? ref->made._version() : 0;
@@ -107,13 +110,14 @@ inline void RefDealloc(PyObject* self) {
   Book& book = *ref->track->book;
   --book.refs;
   ref->made.~Tensor();
-  ref->given.~optional();
+  Py_XDECREF(ref->given);
   if (ref->cell) Bury(std::move(ref->cell));
   ref->cell.~CellPtr();
   ref->geometry.~Geometry();
   // The last Ref is gone: remove the cells that nothing refers to.
   if (book.refs == 0) book.records.Sweep(true);
   Py_DECREF(ref->run);
+  Py_XDECREF(ref->life);
   Py_DECREF(ref->track);
   Py_TYPE(self)->tp_free(self);
 }
@@ -125,6 +129,7 @@ inline PyObject* Keep(Track& track, PyObject* value, long long slot) {
   new (&kept->tensor) at::Tensor();
   kept->track =
       reinterpret_cast<Track*>(Py_NewRef(reinterpret_cast<PyObject*>(&track)));
+  kept->life = Py_XNewRef(track.life);
   kept->slot = slot;
   try {
     kept->tensor = SavedAlias(THPVariable_Unpack(value));
@@ -154,7 +159,7 @@ inline PyObject* PackAsPlanned(PyObject* self, PyObject* value) {
     return nullptr;
   }
   if (gives_up && THPVariable_Check(value)) {
-    PyObject* const ref = GiveUp(*track, run, THPVariable_Unpack(value));
+    PyObject* const ref = GiveUp(*track, run, value);
     if (ref != nullptr || PyErr_Occurred()) return ref;
   }
   return PyObject_CallMethod(run, gives_up ? "differs" : "keep", "OL", value,
@@ -210,16 +215,16 @@ inline bool Advance(Track& track, long long slot) {
   return done != nullptr;
 }
 
-// Compares a recomputed tensor with the digest of the discarded one, and counts
-// the result.
-inline void Compare(Ref& ref, const at::Tensor& tensor) {
-  Book& book = *ref.track->book;
-  const std::optional<Digest> made = MaybeDigest(tensor);
-  if (made) {
-    ++book.compared;
-    if (*made != *ref.given) book.differing.push_back(ref.slot);
-  }
-  if (ref.track->keeps == 0) ref.given.reset();
+// Compares a recomputed tensor with the discarded one. Returns the tensor to
+// hand out, or an undefined one with a Python error.
+inline at::Tensor Compared(Ref& ref, const at::Tensor& made) {
+  THPObjectPtr tensor(THPVariable_Wrap(made));
+  if (!tensor) return {};
+  THPObjectPtr found(PyObject_CallMethod(ref.run, "compared", "LOOL", ref.slot,
+                                         tensor.get(), ref.given,
+                                         static_cast<long long>(ref.cell->id)));
+  if (ref.track->keeps == 0) Py_CLEAR(ref.given);
+  return found ? THPVariable_Unpack(found.get()) : at::Tensor();
 }
 
 // Calls `how`, which raises for a tensor and the version that was expected of
@@ -277,8 +282,11 @@ inline PyObject* Take(Ref& ref) {
   }
   const at::Tensor copy = CopyFor(ref);
   if (!copy.defined()) return nullptr;
-  const at::Tensor made = track.book->records.ViewAlone(copy, ref.geometry);
-  if (ref.given && track.audited != 0) Compare(ref, made);
+  at::Tensor made = track.book->records.ViewAlone(copy, ref.geometry);
+  if (ref.given != nullptr && track.audited != 0) {
+    made = Compared(ref, made);
+    if (!made.defined()) return nullptr;
+  }
   if (track.safe == 0) {
     // If the graph is kept, a later backward unpacks this slot again and takes
     // the copy that the plan has for it then.
@@ -353,6 +361,7 @@ inline PyObject* Unpack(PyObject*, PyObject* packed) {
 inline void KeptDealloc(PyObject* self) {
   auto* const kept = reinterpret_cast<Kept*>(self);
   kept->tensor.~Tensor();
+  Py_XDECREF(kept->life);
   Py_DECREF(kept->track);
   Py_TYPE(self)->tp_free(self);
 }

@@ -12,12 +12,10 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include <optional>
 #include <utility>
 #include <vector>
 
 #include "cells.h"
-#include "digest.h"
 #include "fault.h"
 #include "records.h"
 #include "sheet.h"
@@ -28,14 +26,10 @@ struct SheetObject {
   PyObject_HEAD Sheet* sheet;
 };
 
-// The records of a step and the result of its comparisons.
+// The records of a step.
 struct Book {
   Records records;
   int64_t refs = 0;  // Ref objects alive
-  // Comparisons of recomputed values with the discarded ones since they were
-  // last read: their number, and the slots that differed.
-  int64_t compared = 0;
-  std::vector<int64_t> differing;
 };
 
 // The progress of a step under a program; counterpart of PythonEngine in
@@ -55,6 +49,7 @@ struct Track {
   char safe;                // nothing is released; recompute on demand
   char audited;             // recomputed values are compared
   char keeps;               // this backward keeps its graph for another
+  PyObject* life;           // of the forward that runs (tape_run.py)
   Book* book;
 
   const Sheet& Page() const {
@@ -84,6 +79,7 @@ struct Track {
 // What autograd keeps for a tensor that the plan saves.
 struct Kept {
   PyObject_HEAD Track* track;
+  PyObject* life;
   long long slot;
   uint32_t version;
   at::Tensor tensor;
@@ -92,13 +88,14 @@ struct Kept {
 // What autograd keeps instead of a tensor that the plan discards.
 struct Ref {
   PyObject_HEAD Track* track;
+  PyObject* life;
   PyObject* run;
   long long slot;
   int64_t version;
   CellPtr cell;
   Geometry geometry;
   at::Tensor made;
-  std::optional<Digest> given;  // digest of the discarded tensor, if compared
+  PyObject* given;  // what the run needs to compare; null: nothing is compared
   // The number of unpacks that still find the tensor as it was saved. Until
   // then `made` holds it, with the version counter `stale`.
   int64_t firsts;

@@ -57,6 +57,7 @@ inline void TrackDealloc(PyObject* self) {
   delete track->book;
   Py_DECREF(track->sheet);
   Py_DECREF(track->run);
+  Py_XDECREF(track->life);
   Py_TYPE(self)->tp_free(self);
 }
 
@@ -92,6 +93,8 @@ inline PyObject* RunSeen(PyObject* self, PyObject* args) {
   if (!given) throw python_error();
   THPObjectPtr named(PyObject_GetAttrString(seen, "kwargs"));
   if (!named) throw python_error();
+  // A mode is given a number where the op is called with a tensor made of one.
+  const torch::jit::ToIValueAllowNumbersAsTensors numbers(true);
   Stack stack = torch::jit::createStackForSchema(
       op.schema(),
       torch::jit::tuple_slice(
@@ -171,23 +174,6 @@ inline PyObject* Waits(PyObject* self, PyObject*) {
   return PyBool_FromLong(reinterpret_cast<Track*>(self)->book->records.Waits());
 }
 
-// track.compared() -> (count, slots that differ), since the last call.
-inline PyObject* Compared(PyObject* self, PyObject*) {
-  HANDLE_TH_ERRORS
-  Book& book = *reinterpret_cast<Track*>(self)->book;
-  THPObjectPtr slots(PyList_New(0));
-  if (!slots) throw python_error();
-  for (const int64_t slot : book.differing) {
-    THPObjectPtr number(PyLong_FromLongLong(slot));
-    if (!number || PyList_Append(slots.get(), number.get()) < 0)
-      throw python_error();
-  }
-  const auto count = static_cast<long long>(std::exchange(book.compared, 0));
-  book.differing.clear();
-  return Py_BuildValue("LO", count, slots.get());
-  END_HANDLE_TH_ERRORS
-}
-
 // track.on(device): the step runs on this GPU, on its current stream.
 inline PyObject* On(PyObject* self, PyObject* value) {
   HANDLE_TH_ERRORS
@@ -213,6 +199,7 @@ inline PyMemberDef track_members[] = {
     {"safe", T_BOOL, offsetof(Track, safe), 0, nullptr},
     {"audited", T_BOOL, offsetof(Track, audited), 0, nullptr},
     {"keeps", T_BOOL, offsetof(Track, keeps), 0, nullptr},
+    {"life", T_OBJECT, offsetof(Track, life), 0, nullptr},
     {nullptr, 0, 0, 0, nullptr}};
 
 inline PyMethodDef track_methods[] = {
@@ -230,8 +217,6 @@ inline PyMethodDef track_methods[] = {
      "Begins the step on the current stream of a GPU."},
     {"holds", REPRISE_ENTRY("Track.holds", Holds), METH_O,
      "Returns whether a record holds one of these storages."},
-    {"compared", REPRISE_ENTRY("Track.compared", Compared), METH_NOARGS,
-     "Returns what comparisons have found since the last call."},
     {"waits", REPRISE_ENTRY("Track.waits", Waits), METH_NOARGS,
      "Returns whether anything may still be replayed."},
     {nullptr, nullptr, 0, nullptr}};

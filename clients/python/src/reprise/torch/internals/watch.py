@@ -1,15 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Watches what the program writes between the forward of a planned step and its last replay.
+"""Watches what the program writes between the forward of a planned step and its last replay: for as
+long as its graph lives, whatever forwards and optimizer steps come in between.
 
     watch(run)                       # the root's forward is over
     ...the program's own code: the loss, whatever it does to tensors it holds...
     loss.backward()                  # ...its hooks, the backwards of its own functions...
+    others = waiting(run)            # another forward begins, with a mode or a gate of its own...
+    tell(others, func, args, kwargs) # ...which sees what is written
+    before_step(optimizer)           # an optimizer is about to write parameters
+    resume()                         # that is over
 
 A recorded call holds its inputs, and the program may write one of them after the forward: it fills
 a static input buffer with the next batch, resets a hidden state in place, steps a parameter as soon
-as its gradient exists. Without a plan that is allowed if autograd has not saved the tensor, so it
-must be allowed under a plan: just before the write, the record gets a private copy of the tensor.
-The captured step need not have contained that write.
+as its gradient exists, or while the graph of an earlier step still waits. Without a plan that is
+allowed if autograd has not saved the tensor, so it must be allowed under a plan: just before the
+write, the record gets a private copy of the tensor. The captured step need not have contained that
+write.
 
 Between forward and backward a dispatch mode sees every op. It must not be active during the
 backward (autograd would add gradients out of place, and every op would pass through Python), and it
@@ -31,7 +37,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -46,7 +52,7 @@ from reprise.torch.internals.modes import FunctionMode, Mode, Op
 from reprise.torch.internals.ops import PLAIN_TYPES, mutated_positions, tensors_in
 from reprise.torch.internals.sharding import unwatched
 
-__all__ = ["close_watches", "open_watches", "watch"]
+__all__ = ["before_step", "close_watches", "open_watches", "resume", "tell", "waiting", "watch"]
 
 
 class Watched(Protocol):
@@ -58,6 +64,9 @@ class Watched(Protocol):
     def before_write_between(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Does the same between a forward and its backward, and notes whether the call writes
         parameters of which gathered ones are made."""
+
+    def before_write_of(self, tensors: Sequence[Tensor]) -> None:
+        """Does the same for tensors that are about to be written."""
 
     def refuse_changed(self) -> None:
         """Raises RuntimeError if such a parameter was written since the forward."""
@@ -82,7 +91,32 @@ def watch(run: Watched) -> None:
     """Watches writes until nothing of the run can be replayed any more."""
     if all(known() is not run for known in _runs):
         _runs.append(weakref.ref(run))
-    _open_between()
+    resume()
+
+
+def waiting(besides: object) -> list[Watched]:
+    """Returns the runs that must be told of writes, without one of them."""
+    return [run for run in _waiting() if run is not besides] if _runs else []
+
+
+def tell(runs: Iterable[Watched], func: Any, args: Any, kwargs: Any) -> None:
+    """Lets runs copy what a call is about to write."""
+    if mutated_positions(func):
+        for run in runs:
+            run.before_write_between(func, args, kwargs)
+
+
+def before_step(optimizer: torch.optim.Optimizer) -> None:
+    """Lets runs copy the parameters that an optimizer is about to write: its kernels may be seen by
+    no mode."""
+    runs = _waiting() if _runs else []
+    if not runs:
+        return
+    groups = optimizer.param_groups
+    written = [p.detach() for group in groups for p in group["params"] if p.grad is not None]
+    plain = [p for p in written if type(p) in PLAIN_TYPES]
+    for run in runs:
+        run.before_write_of(plain)
 
 
 def close_watches() -> None:
@@ -98,9 +132,15 @@ def _waiting() -> list[Watched]:
     return [run for _, run in found]
 
 
-def _open_between() -> None:
-    """Watches the remaining runs until the next backward begins."""
+def resume() -> None:
+    """Watches the remaining runs until the next backward begins. Does nothing within a backward,
+    where no mode may be set, and under another mode of ours, which tells them itself."""
+    if not _runs or torch._C._current_graph_task_id() != -1:
+        return
     close_watches()
+    modes = _get_current_dispatch_mode_stack()
+    if any(getattr(mode, "tells_writes", False) for mode in modes):
+        return
     runs = _waiting()
     if runs:
         _Between(runs).open()
@@ -152,9 +192,7 @@ class _Between(_Writes):
 
     def _before(self, op: Op) -> None:
         """Lets every run copy what this op is about to write."""
-        if self._runs and mutated_positions(op.func):
-            for run in self._runs:
-                run.before_write_between(op.func, op.args, op.kwargs)
+        tell(self._runs, op.func, op.args, op.kwargs)
 
     def open(self) -> None:
         """Starts watching, if this torch has an engine call to wrap."""
@@ -175,7 +213,7 @@ class _Between(_Writes):
             out = _nested(engine, *args, **kwargs)
         finally:
             no_longer(_nested)
-        quietly(_open_between)  # a graph that was kept may be replayed again
+        quietly(resume)  # a graph that was kept may be replayed again
         return out
 
     def close(self) -> None:

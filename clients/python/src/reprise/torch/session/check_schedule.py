@@ -156,6 +156,8 @@ class CheckSchedule:
         audit = None if run is None else run.take_audit()
         if run is None or audit is None:
             return
+        if audit.lost:
+            self._findings.lost(audit)
         written, self._written = self._written, None
         rewritten = [] if written is None else written.differing()
         if isinstance(audit, Control):

@@ -4,6 +4,7 @@
 findings = Findings(session)
 findings.report(result)                # bits are equal
 findings.unchecked(why)                # a check was due and not made
+findings.lost(audit)                   # wrong values have reached gradients
 findings.blame(result, what)           # the plan is wrong: it goes
 findings.exclude_noisy(ops); findings.wrote(...)     # ops are: another plan is made
 """
@@ -15,6 +16,7 @@ from typing import Any
 
 from reprise.torch.check.control import Control
 from reprise.torch.check.result import BUFFER, CheckResult
+from reprise.torch.check.values import Audit
 from reprise.torch.internals.ops import never_again
 from reprise.torch.session.job import Job
 from reprise.torch.tape.executor import TapePlan
@@ -52,6 +54,15 @@ class Findings:
         )
         if session.planning.rung is not None:
             session.planning.rung.leaks = True
+
+    def lost(self, audit: Audit) -> None:
+        """Says that values which differ were handed out, because the original ones were not
+        kept."""
+        step, why = self._session.step.number, audit.originals.missing or "not strided tensors"
+        self._session.say(
+            f"step {step}: {audit.lost} recomputed values that differ have reached its gradients: "
+            f"the original ones were not kept ({why})"
+        )
 
     def wrote(self, control: Control, buffers: Sequence[str], writers: set[Any]) -> None:
         """Withdraws a plan that has written buffers once more than the program does. `writers`:

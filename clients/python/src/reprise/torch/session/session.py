@@ -34,7 +34,7 @@ from reprise.torch.check.result import VALUES
 from reprise.torch.compiled import fast
 from reprise.torch.internals import calls, guard, optimizers
 from reprise.torch.internals.open_hooks import sweep
-from reprise.torch.internals.watch import close_watches
+from reprise.torch.internals.watch import before_step, close_watches, resume
 from reprise.torch.ladder.ladder import Ladder
 from reprise.torch.ladder.ranks import leave, rank_here
 from reprise.torch.meter.meter import Meter
@@ -57,6 +57,7 @@ from reprise.torch.session.retry import Retry
 from reprise.torch.session.stages import arm
 from reprise.torch.session.step import Step
 from reprise.torch.session.unplanned import Unplanned
+from reprise.torch.session.updates import Updates
 from reprise.torch.session.waiting import Waiting
 from reprise.torch.session.watched import Watched
 from reprise.torch.tape.costs import Costs
@@ -114,6 +115,7 @@ class Session(TrainingLoop):
         self.leaving = Leaving(self)
         self.first_calls = FirstCalls(self)
         self.waiting = Waiting(self)
+        self._by_hand = Updates(self)
         self.watched = Watched(self)
         self.offers = Offers(self)
         # Puts another module in this one's place, or what torch.compile made of this one (None).
@@ -218,6 +220,7 @@ class Session(TrainingLoop):
         ):
             guard.quietly(do)
         self.stage = Stage.PLAIN
+        guard.quietly(resume)  # a graph may still be waiting for its backward
         optimizers.remove_unused()
         while _oom_watches and not _sessions():
             _oom_watches.pop().remove()
@@ -274,13 +277,15 @@ class Session(TrainingLoop):
         self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         sweep()
-        close_watches()
         if not self._trains():
             return call(*args, **kwargs)
+        close_watches()
         if captures_graph(self.device):
             self._passed_over()
             return call(*args, **kwargs)
         self.attempts.settle()
+        if self._by_hand.seen():
+            self.step.over()
         self.waiting.forward()
         if not self.step.under_way:
             if self.watched.request_id is not None:
@@ -365,6 +370,7 @@ class Session(TrainingLoop):
             or not torch.is_grad_enabled()
             or os.getpid() != self._pid
             or torch.compiler.is_compiling()
+            or torch.jit._trace.is_tracing()
             or torch._C._functorch.peek_interpreter_stack() is not None
             or forward_runs()  # it is a part of another armed model
         ):
@@ -374,6 +380,12 @@ class Session(TrainingLoop):
         # In eval mode, but with gradients: a step if an optimizer comes, as has been seen before.
         self._eval_forward = True
         return self._eval_trains
+
+    def _copies(self, optimizer: Optimizer) -> bool:
+        return self.step.under_way and super()._copies(optimizer)
+
+    def _has_own_optimizer(self) -> None:
+        self.step.own_optimizer()
 
     # ---- The optimizers -------------------------------------------------------
 
@@ -388,15 +400,19 @@ class Session(TrainingLoop):
             self.step.before_optimizer()
         elif self._eval_forward and self.step.number == 0:
             self._eval_trains = True
+        before_step(optimizer)
+        resume()
 
     def _after_optimizer(self, optimizer: Optimizer) -> None:
         if captures_graph(self.device) or not self._owns(optimizer):
             return
+        close_watches()
         if self.step.under_way:
             self.step.after_optimizer(optimizer)
         else:
             self.step.learn(optimizer)
             self.waiting.not_called()
+        resume()
 
 
 def _sessions() -> list[Session]:

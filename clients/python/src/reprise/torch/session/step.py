@@ -6,7 +6,8 @@
     step.before_optimizer(...); step.after_optimizer(...)
     step.abandon()                       # it failed, or the model is let go
 
-A step ends when its optimizers have stepped (cycle.py). Which plan it runs under is the ladder's
+A step ends when its optimizers have stepped (cycle.py), or, without one, when its parameters were
+updated and the next forward begins (updates.py). Which plan it runs under is the ladder's
 choice (ladder.py), made when it begins.
 """
 
@@ -26,7 +27,7 @@ from reprise.torch.check.verify import Check
 from reprise.torch.internals.cycle import Cycle
 from reprise.torch.internals.dynamo import compiled_in_pieces
 from reprise.torch.internals.dynamo import watch as watch_compiled
-from reprise.torch.internals.watch import close_watches
+from reprise.torch.internals.watch import close_watches, resume
 from reprise.torch.ladder.rung import Key, key_of
 from reprise.torch.meter.state import alive_tensors, blocked, known_names, now_ns
 from reprise.torch.meter.step_times import StepTimes
@@ -223,6 +224,7 @@ class Step:
             return out
         if self.run is not None:
             return self._planned(self.run, call, args, kwargs)
+        resume()
         with self._session.op_times.around():
             return self._session.startup.forward(call, args, kwargs)
 
@@ -253,12 +255,13 @@ class Step:
             # A capture of another model of ours is nothing this program has done.
             run.stand_aside("" if _capturing else why)
             self.stop_check()
+            resume()
             return call(*args, **kwargs)
         rung = self._session.planning.rung
         assert rung is not None
         assert rung.tape is not None
         if run.spent:
-            # One more micro-batch than captured, or a step that was given up after its backward.
+            # One more forward than captured, or a step that was given up after its backward.
             progress = self._session.progress
             audit = run.take_audit()
             run.counts.other_forwards = True
@@ -276,6 +279,10 @@ class Step:
     def learn(self, optimizer: Optimizer) -> None:
         """Notes an optimizer that stepped outside a step: from now on it belongs to one."""
         self._cycle.learn(optimizer)
+
+    def own_optimizer(self) -> None:
+        """Forgets optimizers that update no parameter of the model itself."""
+        self._cycle = Cycle()
 
     def meet(self, optimizer: Optimizer) -> None:
         """Collects garbage if the optimizer that is about to step replaces another one: state of
@@ -313,11 +320,19 @@ class Step:
             self.check.stop()
             self.check = None
 
+    def over(self) -> None:
+        """Ends a step whose parameters were updated without an optimizer."""
+        self.before_optimizer()
+        self.in_optimizer = False
+        self._ends()
+
     def after_optimizer(self, optimizer: Optimizer) -> None:
         """Notes that an optimizer has stepped, which may end the step."""
         self.in_optimizer = False
-        if not self._cycle.ends(optimizer):
-            return
+        if self._cycle.ends(optimizer):
+            self._ends()
+
+    def _ends(self) -> None:
         self.stop_check()  # its backward ran within the optimizer: the gradients have been used
         if torch._C._current_graph_task_id() == -1:
             self._session.checks.settle(self.run, None)

@@ -68,6 +68,7 @@ class PythonEngine:
         "cursor",
         "keeps",
         "leaves",
+        "life",
         "next",
         "nodes",
         "on_demand",
@@ -87,6 +88,7 @@ class PythonEngine:
         self.cursor = 0  # the next event
         self.task = -1  # autograd's graph task
         self.keeps = False  # whether that backward keeps its graph for another one
+        self.life: object = None  # of the forward that runs (tape_run.py)
         self.audit: Audit | None = None  # compares recomputed tensors with the discarded ones
         # By op of the step graph.
         self.nodes: dict[int, weakref.ref[Node]] = {}
@@ -198,7 +200,7 @@ class PythonEngine:
             ref.hold(saved_alias(tensor), program.firsts[slot])
         # A tensor that will still be written differs from the one that is unpacked.
         if self.audit is not None and version == len(cell.chain):
-            ref.given = self.audit.keep(slot, tensor)
+            ref.given = self.audit.keep(tensor)
         return ref
 
     # ---- Between the forward and the backward ---------------------------------------
@@ -233,6 +235,8 @@ class PythonEngine:
         made = self._again(ref, cell)
         if ref.given is not None and self.audit is not None:  # None: it has been judged
             made = self.audit.compare(ref.slot, made, ref.given, cell.id)
+            if ref.made is not None:
+                ref.made = made
         return made
 
     def _again(self, ref: Ref, cell: Cell) -> Tensor:

@@ -180,7 +180,18 @@ class Node:
 class Ref:
     """What autograd keeps instead of a tensor that is discarded."""
 
-    __slots__ = ("cell", "firsts", "geometry", "given", "made", "run", "slot", "stale", "version")
+    __slots__ = (
+        "cell",
+        "firsts",
+        "geometry",
+        "given",
+        "life",
+        "made",
+        "run",
+        "slot",
+        "stale",
+        "version",
+    )
 
     def __init__(self, run: Any, slot: int, cell: Cell, version: int, geometry: Geometry) -> None:
         # The unpacked tensor, for the case that the same autograd node unpacks it again. The node
@@ -191,6 +202,7 @@ class Ref:
         cell.wait(version)
         self.given: Any = None  # what a checked step compares the tensor with
         self.run = run
+        self.life = run.engine.life
         self.slot = slot
         self.cell: Cell | None = cell
         self.version = version
@@ -202,7 +214,7 @@ class Ref:
 
     def let_go(self) -> None:
         """Releases what autograd keeps for a backward that will not run."""
-        self.cell = self.made = self.given = None
+        self.cell = self.made = self.given = self.life = None
 
     def plainly(self) -> Tensor:
         """Returns the tensor after an internal error; recomputes it on demand if necessary."""
@@ -213,17 +225,18 @@ class Ref:
 class Kept:
     """What autograd keeps of a tensor that the plan saves."""
 
-    __slots__ = ("run", "slot", "tensor", "version")
+    __slots__ = ("life", "run", "slot", "tensor", "version")
 
     def __init__(self, run: Any, slot: int, tensor: Tensor) -> None:
         self.run = run
+        self.life = run.engine.life
         self.slot = slot
         self.tensor: Tensor | None = tensor
         self.version = version_of(tensor)
 
     def let_go(self) -> None:
         """Releases what autograd keeps for a backward that will not run."""
-        self.tensor = None
+        self.tensor = self.life = None
 
     def plainly(self) -> Tensor:
         """Returns the tensor without replaying anything. Raises autograd's error if it was released

@@ -39,7 +39,7 @@ from reprise.torch.internals.modes import Mode, Op
 from reprise.torch.internals.open_hooks import Hooks
 from reprise.torch.internals.ops import IGNORED, PLAIN_TYPES, mutated_positions
 from reprise.torch.internals.stale import refuse_modified, refuse_stale
-from reprise.torch.internals.watch import close_watches, watch
+from reprise.torch.internals.watch import close_watches, resume, tell, waiting, watch
 from reprise.torch.tape.native_program import Compiled
 from reprise.torch.tape.program import Program
 from reprise.torch.tape.tape_run import Counts, Run, unpack
@@ -58,6 +58,8 @@ class Tape(Mode):
 
     supports_higher_order_operators = True
 
+    tells_writes = True  # to runs of earlier steps (watch.py)
+
     @classmethod
     def ignore_compile_internals(cls) -> bool:
         """Tells torch that compiled code stays compiled under this mode. The mode leaves before
@@ -73,6 +75,8 @@ class Tape(Mode):
         self._surrounding: tuple[ExitStack, ExitStack, Any] | None = None
         prepare()
         self._compiled = Compiled.of(program, unpack, refuse_stale, refuse_modified)
+        # Earlier runs that may still be recomputed, and are told what the current forward writes.
+        self._others: list[Any] = []
         # By program, of either engine: slot and event with which the last forward of a step begins;
         # None if it depends on earlier forwards.
         self._last: dict[int, tuple[int, int] | None] = {}
@@ -129,11 +133,12 @@ class Tape(Mode):
         if not program.replays:
             # Everything is kept, so there is nothing to do and nothing to check.
             run.region = len(program.regions)
+            resume()
             yield
             return
         if not run.region and not fast.alone():
             run.in_python()  # another dispatch mode observes every op, too
-        number = run.region
+        number = run.enters()
         engine = run.engine
         slot = engine.slot
         if number >= len(program.regions):
@@ -152,6 +157,7 @@ class Tape(Mode):
                 hooks = self._hooks(run)
                 for layer in (hooks, self._below_gate(run), self):
                     layers.enter_context(layer)
+                self._others = waiting(run)
                 gate.enter_context(self._opened(run))
                 self._surrounding = gate, layers, hooks
                 yield
@@ -160,11 +166,11 @@ class Tape(Mode):
             run.region, engine.slot = number, slot
             raise
         finally:
-            self._surrounding = None
+            self._surrounding, self._others = None, []
+            run.left()
         if run.armed and engine.next != end:
             run.mismatch(f"the forward ended after {engine.next - first} of {end - first} ops")
-        if run.waits():
-            watch(run)
+        self._watch(run)
 
     def step_aside(self, why: str) -> None:
         """Removes the mode, the hooks and the gate for the rest of the current forward, so that
@@ -181,8 +187,16 @@ class Tape(Mode):
             return
         self._surrounding = None
         rest.close()
+        self._watch(run)
+
+    @staticmethod
+    def _watch(run: Run) -> None:
+        """Watches what the program writes after a forward, as long as anything of this run or of an
+        earlier one may be recomputed."""
         if run.waits():
             watch(run)
+        else:
+            resume()
 
     @staticmethod
     def _hooks(run: Run) -> Any:
@@ -202,15 +216,25 @@ class Tape(Mode):
     def _opened(self, run: Run) -> Iterator[None]:
         """Opens the gate, if the native engine runs the step: ops then go through it."""
         gate = None if run.native is None else run.native.module
-        if gate is None or not gate.open(run.engine):
-            yield
-            return
-        self.gate = gate
+        others = self._others
+        # Those that run in Python are told by the mode, which sees no op while the gate is open.
+        if any(other.native is None or other.program.sources for other in others):
+            gate = None
+        if gate is not None and others:
+            gate.tell([other.engine for other in others])
         try:
-            yield
+            if gate is None or not gate.open(run.engine):
+                yield
+                return
+            self.gate = gate
+            try:
+                yield
+            finally:
+                self.gate = None
+                surely(gate.close)
         finally:
-            self.gate = None
-            surely(gate.close)
+            if gate is not None and others:
+                surely(gate.tell, [])
 
     def op(self, op: Op, types: Any) -> Any:
         """Runs an op, and compares it with the captured sequence."""
@@ -220,6 +244,8 @@ class Tape(Mode):
             return NotImplemented  # a subclass makes inner calls, which come here
         run, func = self._run, op.func
         engine = run.engine
+        if self._others:
+            tell(self._others, func, op.args, op.kwargs)
         if engine.armed:
             rows = self.program.rows
             at = engine.next

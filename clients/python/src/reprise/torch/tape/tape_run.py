@@ -15,6 +15,7 @@ is recomputed on demand.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +25,7 @@ from torch import Tensor
 
 from reprise.marks import At, ignore_end
 from reprise.torch.check.control import Control
-from reprise.torch.check.values import Audit
+from reprise.torch.check.values import Audit, Given
 from reprise.torch.internals.guard import caught, described, fault, ours, told
 from reprise.torch.internals.host import HostSaved, HostSaves
 from reprise.torch.internals.modes import Op
@@ -55,12 +56,19 @@ class Counts:
     other_forwards: bool = False  # more or fewer forwards than captured, each as planned
 
 
+class _Life:
+    """Lives as long as anything that autograd has saved in one forward."""
+
+    __slots__ = ("__weakref__",)
+
+
 class Run:
     """The state of one step that runs under a program."""
 
     __slots__ = (
         "__weakref__",
         "_audit",
+        "_latest",
         "_whole",
         "at",
         "changed",
@@ -101,6 +109,9 @@ class Run:
         # Where saved tensors go after a mismatch, in a job that does not fit without a plan.
         self.host: HostSaves | None = None
         self.region = 0
+        # Of the latest forward: its number, the slot and the event with which it began, and what
+        # lives as long as anything that autograd has saved in it.
+        self._latest: tuple[int, int, int, weakref.ref[Any]] | None = None
         # Whether a parameter was written between the forward and the backward, of which a gathered
         # one is made that replays read.
         self.changed = False
@@ -135,11 +146,18 @@ class Run:
 
     def take_audit(self) -> Audit | None:
         """Ends the comparison; returns the audit with everything that it found, or None."""
-        audit = self._audit
-        if audit is not None and self.native is not None:
-            audit.add(self.engine)
-        self.audit = None
+        audit, self.audit = self._audit, None
         return audit
+
+    def given(self, tensor: Tensor) -> Given | None:
+        """Returns what `compared` needs later of a tensor that is discarded now."""
+        return None if self._audit is None else self._audit.keep(tensor)
+
+    def compared(self, slot: int, made: Tensor, given: Given | None, storage: int) -> Tensor:
+        """Compares a recomputed tensor with the discarded one, and returns the one to hand out."""
+        if self._audit is None or given is None:
+            return made
+        return self._audit.compare(slot, made, given, storage)
 
     def trace(self, recorder: OpRecorder) -> None:
         """Records every replay of this step as an op, with its name in the step graph."""
@@ -153,6 +171,27 @@ class Run:
         self.counts.dropped += dropped
         self.counts.replayed += replayed
         self.counts.on_demand += on_demand
+
+    # ---- Its forwards -------------------------------------------------------------
+
+    def enters(self) -> int:
+        """Begins a forward; returns its number among those of the step. One whose graph was dropped
+        before its backward is forgotten: the next one takes its place."""
+        latest, engine = self._latest, self.engine
+        if latest is not None and self.armed:
+            number, slot, cursor, life = latest
+            if life() is None and cursor == engine.cursor and not engine.safe:
+                self.region, engine.slot = number, slot
+        engine.life = alive = _Life()
+        self._latest = self.region, engine.slot, engine.cursor, weakref.ref(alive)
+        return self.region
+
+    def left(self) -> None:
+        """Ends a forward, whose output is still alive. If nothing of it went through the hooks, it
+        cannot be told when its graph is dropped."""
+        self.engine.life = None
+        if self._latest is not None and self._latest[3]() is None:
+            self._latest = None
 
     # ---- How it goes --------------------------------------------------------------
 
@@ -204,10 +243,11 @@ class Run:
 
     @property
     def spent(self) -> bool:
-        """Whether every forward of the captured step and its backward have run."""
-        program = self.program
-        over = self.engine.cursor >= len(program.events)
-        return bool(program.replays) and over and self.region >= len(program.regions)
+        """Whether every forward of the captured step has run, so that one more is another run's."""
+        program, latest = self.program, self._latest
+        if not program.replays or self.region < len(program.regions):
+            return False
+        return latest is None or latest[3]() is not None or latest[2] != self.engine.cursor
 
     @property
     def op(self) -> int | None:
@@ -285,18 +325,21 @@ class Run:
 
     def before_write(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Copies what a call is about to write for the records that still need it."""
-        self.engine.before_write(written_by(func, args, kwargs))
+        self._before_write(written_by(func, args, kwargs))
 
     def before_write_between(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         """Does the same between a forward and its backward, and notes whether the call writes a
         parameter of which a gathered one is made."""
-        tensors = written_by(func, args, kwargs)
+        self.before_write_of(written_by(func, args, kwargs))
+
+    def before_write_of(self, tensors: Sequence[Tensor]) -> None:
+        """Does the same for tensors that are about to be written."""
         if self.program.sources and not self.changed:
             written = {tensor.untyped_storage()._cdata for tensor in tensors}
             self.changed = not self.program.sources.isdisjoint(written)
-        self.engine.before_write(tensors)
+        self._before_write(tensors)
 
     def refuse_changed(self) -> None:
         """Raises RuntimeError if such a parameter was written: replays would read its new values

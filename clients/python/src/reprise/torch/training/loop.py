@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
@@ -28,6 +29,7 @@ from reprise.torch.check import quarantine
 from reprise.torch.check.result import CheckResult
 from reprise.torch.executor.protocol import Handle
 from reprise.torch.internals import guard, optimizers
+from reprise.torch.meter.state import model_device
 from reprise.torch.policy.events import State
 from reprise.torch.training.measure import Measured
 from reprise.torch.training.record import Record
@@ -35,6 +37,8 @@ from reprise.units import format_bytes
 
 __all__ = ["TrainingLoop", "fatal_error", "forward_runs", "open_loops"]
 
+# A flat copy of all parameters may be so much longer than they are.
+PADDED = 1.25
 # The loops of this process that have not ended, in the order in which they began.
 open_loops: dict[TrainingLoop, None] = {}
 
@@ -48,7 +52,7 @@ class TrainingLoop:
         self.agent = agent
         self.budget = budget
         self.measured = Measured(budget)
-        self.record = Record(agent)
+        self.record = Record(agent, on_host=model_device(model).type == "cpu")
         # Weak: an armed model dies with its last user, not with the process.
         self._model = weakref.ref(model)
         self.attached = False  # by `reprise run`, not by the program
@@ -59,6 +63,7 @@ class TrainingLoop:
         self._pid = os.getpid()
         self._parameters = {id(p) for p in model.parameters()}
         self._foreign: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._has_own = False  # an optimizer of the model's own parameters has stepped
         self._close = guard.quiet(self.close)
 
     def _observe(self) -> None:
@@ -176,6 +181,8 @@ class TrainingLoop:
             "unplanned_peak_bytes": verdict.unplanned_peak_bytes,
             "checks": verdict.checks,
             "failed_checks": verdict.checks_differing,
+            "gradients_equal": verdict.gradients_equal,
+            "values_equal": verdict.values_equal,
             "gradient_checks": verdict.checks - verdict.value_checks,
             "buffers_checked": measured.buffers_checked,
             "unchecked": verdict.unchecked,
@@ -238,18 +245,45 @@ class TrainingLoop:
         raise NotImplementedError
 
     def _owns(self, optimizer: Optimizer) -> bool:
-        """Returns whether an optimizer updates parameters of the model."""
+        """Returns whether an optimizer updates parameters of the model: its own, or, in a job in
+        which none does that, copies of them."""
         if optimizer in self._foreign:
             return False
         for again in (False, True):
             if again:  # parameters may have been replaced: a new head, a lazy module
                 model = self._model()
                 self._parameters = {id(p) for p in model.parameters()} if model else set()
-            for group in optimizer.param_groups:
-                if any(id(p) in self._parameters for p in group["params"]):
-                    return True
+            if self._updates(optimizer):
+                if not self._has_own:
+                    self._has_own = True
+                    self._has_own_optimizer()
+                return True
+        if not self._has_own:
+            return self._copies(optimizer)
         self._foreign.add(optimizer)
         return False
+
+    def _copies(self, optimizer: Optimizer) -> bool:
+        """Returns whether an optimizer evidently updates copies of the model's parameters (master
+        weights in another precision, flat or not, maybe of one rank's share), from which the
+        program copies them back: it has about as many elements, and no other model has them."""
+        model = self._model()
+        if model is None or any(loop._updates(optimizer) for loop in open_loops):
+            return False
+        trained = [p for p in model.parameters() if p.requires_grad]
+        mine = sum(p.numel() for p in trained)
+        theirs = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
+        world = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+        enough = mine <= theirs * world and theirs <= mine * PADDED
+        return bool(mine) and enough
+
+    def _has_own_optimizer(self) -> None:
+        """Notes that an optimizer of the model's own parameters has stepped: no other one counts
+        from here on."""
+
+    def _updates(self, optimizer: Optimizer) -> bool:
+        groups = optimizer.param_groups
+        return any(id(p) in self._parameters for group in groups for p in group["params"])
 
 
 def forward_runs() -> bool:
