@@ -3,7 +3,7 @@
 over several steps, and one or two models. The plain program is the oracle: a planned one has the
 same bits, and raises where plain training raises and nowhere else.
 
-    REPRISE_DRAWS=2000 pytest tests/python/pytorch/whole_jobs/test_random_lives.py
+    REPRISE_LIFE_PROGRAMS=2000 pytest tests/python/pytorch/whole_jobs/test_random_lives.py
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 pytestmark = pytest.mark.usefixtures("removed")
 
-DRAWS = int(os.environ.get("REPRISE_DRAWS", "60"))
+PROGRAMS = int(os.environ.get("REPRISE_LIFE_PROGRAMS", "40"))
 STEPS = 9
 
 
@@ -159,7 +159,7 @@ def test_a_random_life_of_graphs_and_models_has_the_bits_and_the_errors_of_plain
     part: int,
 ) -> None:
     planned = 0
-    for seed in range(part, DRAWS, 10):
+    for seed in range(part, PROGRAMS, 10):
         draw = drawn(seed)
         plain = run(draw, lambda _: None)
         sessions = []

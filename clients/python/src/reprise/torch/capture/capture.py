@@ -41,6 +41,7 @@ from reprise.torch.capture.captured import (
     Unpack,
 )
 from reprise.torch.capture.identity import Storages
+from reprise.torch.capture.idle import without_idle
 from reprise.torch.capture.kinds import CAPTURED_TYPES, kind_of, signature_of, written_by
 from reprise.torch.capture.lent import Resizes
 from reprise.torch.capture.packing import Packing
@@ -218,7 +219,7 @@ class Capture(Mode):
             parameters=self._parameters,
         )
         step.stretch(stretched)
-        return step
+        return without_idle(step)
 
     # ---- Ops ----------------------------------------------------------------
 

@@ -188,6 +188,7 @@ PyMODINIT_FUNC PyInit_reprise_fast() {
   track_type.tp_new = REPRISE_ENTRY("Track", TrackNew);
   track_type.tp_members = track_members;
   track_type.tp_methods = track_methods;
+  type_of_tracks = &track_type;
   Describe(kept_type, "reprise_fast.Kept", sizeof(Kept), KeptDealloc);
   Describe(ref_type, "reprise_fast.Ref", sizeof(Ref), RefDealloc);
   for (PyTypeObject* type : {&sheet_type, &track_type, &kept_type, &ref_type})

@@ -23,7 +23,10 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <pybind11/gil.h>
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/object_ptr.h>
 
 #include <algorithm>
 #include <optional>
@@ -56,8 +59,25 @@ inline thread_local Track* open_track = nullptr;
 inline thread_local int64_t open_depth = 0;
 
 // Steps of which records may still be replayed while this one runs: they are
-// told of everything that is written. The list is set before the gate opens.
-inline thread_local std::vector<Track*> others;
+// told of everything that is written. Tracks, or runs that are told in Python
+// (tape_run.py). The list is set before the gate opens.
+inline thread_local std::vector<PyObject*> others;
+inline PyTypeObject* type_of_tracks = nullptr;
+
+// run.before_write_of(tensors). An internal error ends in there.
+inline void TellRun(PyObject* run, const std::vector<at::Tensor>& written) {
+  const pybind11::gil_scoped_acquire held;
+  THPObjectPtr tensors(PyList_New(0));
+  for (const at::Tensor& t : written) {
+    THPObjectPtr tensor(tensors ? THPVariable_Wrap(t) : nullptr);
+    if (!tensor || PyList_Append(tensors.get(), tensor.get()) < 0) break;
+  }
+  THPObjectPtr done(
+      PyErr_Occurred()
+          ? nullptr
+          : PyObject_CallMethod(run, "before_write_of", "O", tensors.get()));
+  if (!done && !Reported()) throw python_error();
+}
 
 // Lets the other steps copy what a call is about to write, and tries again
 // after an internal error, because the write happens in any case.
@@ -66,9 +86,15 @@ inline void TellOthers(const c10::OperatorHandle& op,
   for (int tried = 0; tried < 2; ++tried) {
     try {
       const auto written = WrittenBy(op, stack);
-      for (Track* const other : others)
-        other->book->records.BeforeWrite(written);
+      for (PyObject* const other : others) {
+        if (Py_TYPE(other) == type_of_tracks)
+          reinterpret_cast<Track*>(other)->book->records.BeforeWrite(written);
+        else
+          TellRun(other, written);
+      }
       return;
+    } catch (const python_error&) {
+      throw;  // out of memory
     } catch (const std::exception& error) {
       if (tried > 0) Report(error.what());
     }
@@ -231,17 +257,16 @@ inline PyObject* Open(PyObject*, PyObject* track) {
   END_HANDLE_TH_ERRORS
 }
 
-// tell(tracks: list): from now on these steps are told of what is written while
-// the gate of this thread is open.
-inline PyObject* Tell(PyObject*, PyObject* tracks) {
+// tell(steps: list): from now on these are told of what is written while the
+// gate of this thread is open.
+inline PyObject* Tell(PyObject*, PyObject* steps) {
   HANDLE_TH_ERRORS
-  TORCH_CHECK_TYPE(PyList_CheckExact(tracks), "tell: not a list");
-  std::vector<Track*> told;
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(tracks); ++i)
-    told.push_back(reinterpret_cast<Track*>(PyList_GET_ITEM(tracks, i)));
-  for (Track* const track : told) Py_INCREF(track);
+  TORCH_CHECK_TYPE(PyList_CheckExact(steps), "tell: not a list");
+  std::vector<PyObject*> told;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(steps); ++i)
+    told.push_back(Py_NewRef(PyList_GET_ITEM(steps, i)));
   std::swap(others, told);
-  for (Track* const track : told) Py_DECREF(track);
+  for (PyObject* const step : told) Py_DECREF(step);
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
 }

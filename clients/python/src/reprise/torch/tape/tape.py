@@ -217,11 +217,9 @@ class Tape(Mode):
         """Opens the gate, if the native engine runs the step: ops then go through it."""
         gate = None if run.native is None else run.native.module
         others = self._others
-        # Those that run in Python are told by the mode, which sees no op while the gate is open.
-        if any(other.native is None or other.program.sources for other in others):
-            gate = None
         if gate is not None and others:
-            gate.tell([other.engine for other in others])
+            direct = [o.native is not None and not o.program.sources for o in others]
+            gate.tell([o.engine if d else o for o, d in zip(others, direct, strict=True)])
         try:
             if gate is None or not gate.open(run.engine):
                 yield

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Forwards whose graph is dropped, or never gets a backward, cost no step its plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from arming import arm
+from loops import curves, deep
+from nets import WIDTH
+from torch import Tensor, nn
+
+from reprise.torch.policy.stage import Stage
+from reprise.torch.session.session import Session
+
+pytestmark = pytest.mark.usefixtures("removed")
+
+STEPS = 12
+CAPTURED = 3
+
+Extra = Callable[[nn.Module, list[Tensor]], None]
+
+
+def skipped(model: nn.Module, kept: list[Tensor]) -> None:
+    """A batch whose loss is not used."""
+    model(torch.randn(6, WIDTH)).square().mean()
+
+
+def twice_skipped(model: nn.Module, kept: list[Tensor]) -> None:
+    skipped(model, kept)
+    skipped(model, kept)
+
+
+def looked_at(model: nn.Module, kept: list[Tensor]) -> None:
+    """A validation with gradients, whose result is kept until the next one."""
+    kept[:] = [model(torch.randn(6, WIDTH)).square().mean()]
+
+
+WHEN = {
+    "in the captured step": lambda step: step == CAPTURED,
+    "in a planned step": lambda step: step == 6,
+    "in every third step": lambda step: step % 3 == 0,
+    "in all planned steps": lambda step: step > CAPTURED,
+    "in every step": lambda step: True,
+}
+
+
+@pytest.mark.usefixtures("half")
+@pytest.mark.parametrize("when", WHEN)
+@pytest.mark.parametrize("first", [True, False], ids=["before", "after"])
+@pytest.mark.parametrize("extra", [skipped, twice_skipped, looked_at])
+def test_a_forward_that_is_dropped_costs_no_step_its_plan(
+    extra: Extra, first: bool, when: str
+) -> None:
+    sessions: list[Session] = []
+
+    def loop(armed: bool) -> list[str]:
+        torch.manual_seed(1)
+        model = deep()
+        if armed:
+            sessions.append(arm(model))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        seen = []
+        kept: list[Tensor] = []
+        for step in range(1, STEPS + 1):
+            optimizer.zero_grad()
+            if first and WHEN[when](step):
+                extra(model, kept)
+            loss = model(torch.randn(6, WIDTH)).square().mean()
+            loss.backward()
+            if not first and WHEN[when](step):
+                extra(model, kept)
+            optimizer.step()
+            seen.append(loss.item().hex())
+        return seen
+
+    curves(loop)
+
+    (session,) = sessions
+    assert session.stage is Stage.PLANNED
+    assert session.measured.planned_steps >= 4
+    assert session.measured.mismatched_steps == 0
+    if extra is not looked_at:  # whose graph is alive beside the step
+        assert session.measured.over_budget_steps == 0
