@@ -10,20 +10,35 @@
 namespace reprise::planner {
 namespace {
 
-// An op that reads nothing provides inputs.
-bool MayAnybodyRepeat(const Op& op) {
-  return op.phase == Phase::kForward && !op.reads.empty();
+// Returns by op whether anybody may run it again: an op of the forward, or one
+// of a backward within it, whose results the forward reads (gradients that are
+// differentiated again). An op that reads nothing provides inputs.
+std::vector<bool> Repeatable(const StepGraph& graph) {
+  std::vector<bool> found(graph.ops.size(), false);
+  std::vector<bool> feeds(graph.storages.size(), false);
+  for (OpId o = graph.op_count() - 1; o >= 0; --o) {
+    const Op& op = graph.ops[o];
+    const auto is_fed = [&](StorageId s) { return feeds[s]; };
+    if (op.phase != Phase::kForward &&
+        std::none_of(op.writes.begin(), op.writes.end(), is_fed)) {
+      continue;
+    }
+    for (const StorageId s : op.reads) feeds[s] = true;
+    found[o] = !op.reads.empty();
+  }
+  return found;
 }
 
-// Returns the graph for the floor: every forward op that reads something may
-// run again, and its outputs are neither pinned nor held.
+// Returns the graph for the floor: what anybody may run again may run again, and
+// its outputs are neither pinned nor held.
 StepGraph Relaxed(StepGraph graph, const std::vector<uint8_t>& may_rerun) {
+  const std::vector<bool> repeatable = Repeatable(graph);
   for (OpId o = 0; o < graph.op_count(); ++o) {
     Op& op = graph.ops[o];
     op.replay_point = true;
     op.replay_windows.clear();
     if (op.kind == OpKind::kView) continue;
-    if (MayAnybodyRepeat(op)) {
+    if (repeatable[o]) {
       op.kind = OpKind::kPure;
       op.state_bytes = 0;
       for (const StorageId s : op.writes) {
@@ -67,6 +82,7 @@ std::vector<OpId> NeverAgain(const StepGraph& graph, OpId at) {
     for (const StorageId s : graph.ops[o].writes) maker[s] = o;
     for (const StorageId s : graph.ops[o].reads) last_read[s] = o;
   }
+  const std::vector<bool> repeatable = Repeatable(graph);
   std::vector<int64_t> stays(graph.ops.size(), 0);
   for (StorageId s = 0; s < graph.storage_count(); ++s) {
     const OpId o = maker[s];
@@ -74,7 +90,7 @@ std::vector<OpId> NeverAgain(const StepGraph& graph, OpId at) {
     const Op& op = graph.ops[o];
     const bool once =
         op.kind == OpKind::kOnce || op.kind == OpKind::kCollective;
-    if (MayAnybodyRepeat(op) && (once || graph.storages[s].pinned)) {
+    if (repeatable[o] && (once || graph.storages[s].pinned)) {
       stays[o] += graph.storages[s].bytes;
     }
   }

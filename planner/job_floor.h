@@ -5,8 +5,9 @@
 //
 // A refusal is a proof under the rules of one executor: what it never runs
 // again, keeps, or runs again in the backward only. For the floor, every op of
-// the forward that reads something may run again anywhere, and nothing is kept
-// for another reason; other ops may run again if this executor allows it. A
+// the forward that reads something may run again anywhere, and so may those of a
+// backward within the forward, whose gradients it reads; nothing is kept for
+// another reason; other ops may run again if this executor allows it. A
 // budget below the floor is out of reach for hand-written checkpointing, too;
 // above it, a refusal is due to the executor.
 #pragma once
@@ -29,7 +30,7 @@ struct JobFloor {
 JobFloor FloorOf(const StepGraph& graph, const Capabilities& executor,
                  int64_t budget_bytes, int64_t max_ticks);
 
-// Returns the forward ops that never run again and made values that `at` or a
+// Returns the ops of the forward that never run again and made values that `at` or a
 // later op needs, ordered by the bytes of those values, most first. Ops that
 // read nothing are omitted: no executor could run them again either.
 std::vector<OpId> NeverAgain(const StepGraph& graph, OpId at);
