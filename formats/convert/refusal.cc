@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "formats/convert/refusal.h"
 
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/str_cat.h"
@@ -106,16 +108,29 @@ int64_t OwnBytes(const planner::StepGraph& graph, const planner::Op& op) {
   return bytes;
 }
 
+// An op of an optimizer's step has the optimizer and those of its options that
+// change what it takes as its module: "AdamW(foreach=None, fused=None)".
+bool HasOption(const planner::Op& op, std::string_view option) {
+  return op.module.find(StrCat(option, "=")) != std::string::npos &&
+         op.module.find(StrCat(option, "=True")) == std::string::npos;
+}
+
 std::string OfTheOptimizer(const planner::StepGraph& graph,
                            const planner::Op& op) {
   if (op.phase != planner::Phase::kOptimizer) return "";
   const int64_t own = OwnBytes(graph, op);
-  if (own == 0 || op.name.find("_foreach_") == std::string::npos) {
+  std::string advice = HasOption(op, "fused") ? "fused=True" : "";
+  if (op.name.find("_foreach_") != std::string::npos &&
+      op.module.find("foreach=") != std::string::npos) {
+    advice += StrCat(advice.empty() ? "" : " or ", "foreach=False");
+  }
+  if (own == 0 || advice.empty()) {
     return " It runs after the backward: no plan lowers that.";
   }
+  const bool both = advice.find(" or ") != std::string::npos;
   return StrCat(" ", FormatBytes(own),
-                " of it are the optimizer's temporaries: fused=True or "
-                "foreach=False need less.");
+                " of it are the optimizer's temporaries: ", advice,
+                both ? " need less." : " needs less.");
 }
 
 }  // namespace

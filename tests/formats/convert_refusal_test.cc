@@ -13,6 +13,7 @@ namespace reprise::formats {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
@@ -120,6 +121,25 @@ TEST(Refusal, WhatHasToBeKeptIsNoOpThatNeverRuns) {
             HasSubstr(", as it keeps what op 1 mix (layers.0) makes.")));
 }
 
+// Forces are gradients of an energy, and the loss is of the forces: whoever
+// checkpoints the forward by hand takes that gradient again, too.
+TEST(Refusal, AGradientThatTheForwardReadsIsKeptByARuleOfTheExecutor) {
+  Step step;
+  step.graph().Clear();
+  step.graph().set_static_bytes(1000);
+  step.Add("load", v1::PHASE_FORWARD, 10, {});
+  step.Add("energy", v1::PHASE_FORWARD, 100, {0});
+  step.Add("gradient", v1::PHASE_BACKWARD, 300, {1});
+  step.Add("forces", v1::PHASE_FORWARD, 8, {2});
+  step.Add("wide", v1::PHASE_BACKWARD, 50, {3}).set_workspace_bytes(800);
+  step.Add("back", v1::PHASE_BACKWARD, 50, {0, 2, 4});
+  step.graph().mutable_storages(2)->set_pinned(true);
+
+  EXPECT_THAT(step.Sentence("2000"),
+              AllOf(StartsWith("This executor cannot keep to "),
+                    HasSubstr(", as it keeps what op 2 gradient makes.")));
+}
+
 TEST(Refusal, WhatTheProgramHoldsIsNamed) {
   Step step;
   step.graph().mutable_storages(1)->set_release_op(3);
@@ -151,21 +171,41 @@ TEST(Refusal, WhatIsTooSmallToBeTheCauseIsNotNamedButTheLimitOfTheExecutor) {
 
 TEST(Refusal, TemporariesOfTheOptimizerAreSaidToBeTheFloorAndWhatHelps) {
   Step step;
-  step.Add("aten._foreach_sqrt.default", v1::PHASE_OPTIMIZER, 4000, {4});
+  step.Add("aten._foreach_sqrt.default", v1::PHASE_OPTIMIZER, 4000, {4})
+      .set_module("AdamW(foreach=None, fused=None)");
 
   EXPECT_EQ(step.Sentence("3000"),
-            "Nothing fits in 2.9 KiB: op 5 aten._foreach_sqrt.default needs at "
-            "least 5.0 KiB. 3.9 KiB of it are the optimizer's temporaries: "
-            "fused=True or foreach=False need less.");
+            "Nothing fits in 2.9 KiB: op 5 aten._foreach_sqrt.default "
+            "(AdamW(foreach=None, fused=None)) needs at least 5.0 KiB. 3.9 KiB "
+            "of it are the optimizer's temporaries: fused=True or "
+            "foreach=False need less.");
 }
 
-TEST(Refusal, OfAnOptimizerOfSingleTensorsNoOtherOneIsRecommended) {
-  Step step;
-  step.Add("aten.add_.Tensor", v1::PHASE_OPTIMIZER, 4000, {4});
+TEST(Refusal, AnOptimizerIsAdvisedToUseOnlyWhatItHasAndDoesNotUse) {
+  struct Case {
+    const char* op;
+    const char* module;
+    const char* ends;
+  };
+  for (const Case& one : {
+           Case{"aten.div.Tensor", "AdamW(foreach=None, fused=None)",
+                "temporaries: fused=True needs less."},
+           Case{"aten._foreach_sqrt.default", "RAdam(foreach=True)",
+                "temporaries: foreach=False needs less."},
+           Case{"aten.div.Tensor", "RAdam(foreach=None)",
+                "no plan lowers that."},
+           Case{"aten.add.Tensor", "AdamW(foreach=None, fused=True)",
+                "no plan lowers that."},
+           // The step of an optimizer that is not torch's, or clipping.
+           Case{"aten._foreach_sqrt.default", "", "no plan lowers that."},
+       }) {
+    Step step;
+    step.Add(one.op, v1::PHASE_OPTIMIZER, 4000, {4}).set_module(one.module);
 
-  EXPECT_THAT(step.Sentence("3000"),
-              AllOf(StartsWith("Nothing fits in 2.9 KiB: op 5 "),
-                    HasSubstr("no plan lowers that"), Not(HasSubstr("fused"))));
+    EXPECT_THAT(step.Sentence("3000"),
+                AllOf(StartsWith("Nothing fits in 2.9 KiB: op 5 "),
+                      EndsWith(one.ends)));
+  }
 }
 
 TEST(Refusal, AnInputIsNobodysToMakeAgain) {

@@ -46,17 +46,17 @@ def compiled() -> None:
     unplanned: list[bool] = []
 
     class Listens(Reporting):
-        own = 0
+        beside = 0
 
-        def compared(self, peak: int, own: int, took_ns: int) -> None:
-            self.own = own
+        def compared(self, peak: int, took_ns: int) -> None:
+            self.beside = peak
 
         def ended(
             self, peak: int, plan: Any, quiet: bool, budget: int, predicted: int, recomputed: int
         ) -> None:
-            told.append(max(peak, self.own))
-            unplanned.append(bool(self.own) or not quiet)
-            self.own = 0
+            told.append(max(peak, self.beside))
+            unplanned.append(bool(self.beside) or not quiet or plan is None)
+            self.beside = 0
 
     called: nn.Module = torch.compile(model, backend="aot_eager")
     job = CompiledJob(called, "0.8x", verify_every=3, verify=sys.argv[1])

@@ -226,7 +226,8 @@ def test_a_backward_inside_the_optimizer_step_is_checked() -> None:
 
     assert len(agent.checks) == 4
     assert all(c["checked"] > 3 and c["differing"] == 0 for c in agent.checks)
-    assert reprise.report(model).gradients_equal
+    report = reprise.report(model)
+    assert (report.values_equal, report.gradients_equal) == (True, False)
 
 
 class Norm(nn.Module):
@@ -472,13 +473,14 @@ def test_a_checked_step_of_a_compiled_job_reports_its_true_peak_and_later_steps_
 
     if not found["exact"]:
         pytest.skip("needs the exact meter")
-    small, checked = 128 << 10, [0] if verify == "values" else [0, 2, 5]
+    # The first step compiles, the second one is measured, and the third is the first under a plan.
+    small, checked = 128 << 10, [2] if verify == "values" else [2, 5]
     assert found["checks"] == len(checked)
     for step, (peak, told) in enumerate(zip(found["steps"], found["told"], strict=True)):
-        if step in checked:
+        if step < 2 or step in checked:
             assert found["unplanned"][step]
             assert told > found["budget"] + 4 * small
-            if step:  # the first one compiles, which takes memory of Python
+            if step not in (0, 2):  # they compile, which takes memory of Python
                 assert peak <= told + small
         else:
             assert peak <= found["budget"] + small

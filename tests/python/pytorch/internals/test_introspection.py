@@ -25,6 +25,9 @@ from loops import train
 from nets import WIDTH
 from torch import Tensor, nn
 
+import reprise
+from reprise.torch.policy.stage import Stage
+
 pytestmark = pytest.mark.usefixtures("removed")
 
 
@@ -143,6 +146,26 @@ def test_an_armed_model_is_exported_scripted_and_traced() -> None:
         assert torch.equal(made(x), expected)
     file = io.BytesIO()
     torch.jit.save(found[0], file)
+
+
+@pytest.mark.filterwarnings("always")
+@pytest.mark.parametrize("grad", [False, True])
+def test_a_model_that_is_traced_under_its_plan_warns_as_a_plain_one_and_keeps_its_plan(
+    grad: bool, recwarn: pytest.WarningsRecorder
+) -> None:
+    torch.manual_seed(0)
+    model = Net()
+    session = arm(model)
+    train(model, 6)
+
+    with torch.set_grad_enabled(grad):
+        torch.jit.trace(model, (torch.randn(4, WIDTH),))
+    train(model, 2)
+
+    ours = str(Path(reprise.__file__).parent)
+    assert [w.message for w in recwarn if w.filename.startswith(ours) and "trace" in str(w)] == []
+    assert session.stage is Stage.PLANNED
+    assert session.measured.mismatched_steps == 0
 
 
 def test_a_forward_that_the_program_has_replaced_is_kept() -> None:

@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 from torch.optim import Optimizer, optimizer
 
+from reprise.torch.capture.place import Place
+from reprise.torch.capture.unpacked import Unpacked
 from reprise.torch.internals import guard, optimizers
 
 
@@ -53,3 +57,40 @@ def test_one_observer_that_fails_and_leaves_does_not_keep_others_from_being_told
     assert len(optimizer._global_optimizer_pre_hooks) == before
     sgd.step()
     assert len(second.seen) == 4
+
+
+class Own(torch.optim.AdamW):
+    """An optimizer of a program, whatever its options do."""
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (torch.optim.AdamW, "AdamW(foreach=None, fused=None)"),
+        (lambda p: torch.optim.Adam(p, fused=True), "Adam(foreach=None, fused=True)"),
+        (lambda p: torch.optim.SGD(p, lr=0.1, foreach=True), "SGD(foreach=True, fused=None)"),
+        (torch.optim.RAdam, "RAdam(foreach=None)"),
+        (lambda p: Own(p, lr=0.1), ""),
+    ],
+)
+def test_an_optimizer_is_described_by_the_options_that_it_has(make: Any, expected: str) -> None:
+    assert optimizers.described(make(list(nn.Linear(2, 2).parameters()))) == expected
+
+
+def test_an_op_of_an_optimizer_has_it_as_its_module_and_one_that_clips_has_none() -> None:
+    model = nn.Linear(4, 4)
+    adam = torch.optim.AdamW(model.parameters())
+    place = Place(model, Unpacked([]))
+    found = []
+
+    place.begin()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    found.append(place.module)
+    handle = adam.register_step_post_hook(lambda *_: found.append(place.module))
+    adam.step()
+    found.append(place.module)
+    place.end()
+
+    handle.remove()
+    optimizers.remove_unused()
+    assert found == ["", "AdamW(foreach=None, fused=None)", ""]

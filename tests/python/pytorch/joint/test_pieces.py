@@ -168,7 +168,7 @@ def test_more_kinds_than_torch_compile_keeps_become_fewer_and_run_again_what_eit
     assert job is not None
     graph = job.joint.graphs[0]
     whole = Whole([graph], [0] * blocks, list(range(blocks)))
-    ops = whole.message(1000, 0)["ops"]
+    ops = whole.message(1000)["ops"]
     of_call = [call.ops for call in whole._calls]
     forward = [n for n, o in enumerate(graph["ops"]) if n and o["phase"] == "PHASE_FORWARD"]
 

@@ -52,6 +52,11 @@ CASES: dict[str, tuple[State, Event, str]] = {
     "warm": (WARMUP, StepEnded(plain_steps=2, warmup=2), "GO_TO_CAPTURE"),
     "warm, without a budget": (WATCHED, StepEnded(plain_steps=1), "GO_ON_WATCHED"),
     "a step that keeps changing": (PLANNED, StepEnded(is_hopeless=True), "WITHDRAW"),
+    "another model with this budget is trained in the same steps": (
+        WARMUP,
+        StepEnded(plain_steps=2, warmup=2, is_joined=True),
+        "PLAN_TOGETHER",
+    ),
     "a status too early": (PLANNED, StepEnded(planned_steps=3, was_planned=True), ""),
     "the status": (PLANNED, StepEnded(planned_steps=4, was_planned=True), "SAY_STATUS"),
     "the status, once": (PLANNED, StepEnded(planned_steps=5, was_planned=True), ""),
@@ -136,6 +141,16 @@ CASES: dict[str, tuple[State, Event, str]] = {
     # ---- The peak of a planned step ----
     "within the budget": (PLANNED, PlannedStepEnded(), "COUNT"),
     "above the budget": (PLANNED, PlannedStepEnded(is_over=True), "COUNT PEAK_ABOVE"),
+    "above, and no plan leaves room for it": (
+        PLANNED,
+        PlannedStepEnded(is_over=True, has_no_room=True),
+        "COUNT CAPTURE_AGAIN",
+    ),
+    "above, as when it was captured again for that": (
+        PLANNED,
+        PlannedStepEnded(is_over=True, has_no_room=True, is_in_vain=True),
+        "COUNT SAY_ABOVE",
+    ),
     "above, with an input no plan is for": (
         PLANNED,
         PlannedStepEnded(is_over=True, is_covered=False),
@@ -185,6 +200,11 @@ CASES: dict[str, tuple[State, Event, str]] = {
         PlainStepEnded(was_refused=True, tries=5, is_new=True, new_in_a_row=999),
         "",
     ),
+    "a peak that another model's plan has lowered": (
+        PLAIN,
+        PlainStepEnded(was_refused=True, is_new=True, new_in_a_row=3, is_relieved=True),
+        "FORGET_NEW REMEMBER_PEAK",
+    ),
     "no rank decides alone": (
         PLAIN_RANKS,
         PlainStepEnded(was_refused=True, is_new=True, new_in_a_row=3),
@@ -214,19 +234,19 @@ CASES: dict[str, tuple[State, Event, str]] = {
     "compiled: a peak while it compiles": (PLANNED, CompiledStepEnded(1, is_quiet=False), ""),
     "compiled: no plan": (PLANNED, CompiledStepEnded(3, has_plan=False), ""),
     "compiled: nobody measures": (PLANNED, CompiledStepEnded(3, has_meter=False), ""),
-    "compiled: several graphs": (
-        PLANNED,
-        CompiledStepEnded(1, is_quiet=False, needs_whole=True),
-        "MEASURE_NEXT",
-    ),
-    "compiled: what they need is known": (
-        PLANNED,
-        CompiledStepEnded(2, is_measured_plain=True),
+    "compiled: what it needs is known": (
+        WARMUP,
+        CompiledStepEnded(2, is_measured=True),
         "PLAN_WHOLE",
     ),
     "compiled: it compiled the code without a plan": (
-        PLANNED,
-        CompiledStepEnded(2, is_measured_plain=True, is_quiet=False),
+        WARMUP,
+        CompiledStepEnded(1, is_measured=True, is_quiet=False),
+        "",
+    ),
+    "compiled: it called no graph": (
+        WARMUP,
+        CompiledStepEnded(2, is_measured=True, has_plan=False),
         "",
     ),
     "compiled: no graph yet": (PLANNED, CompiledStepEnded(4, graphs=0, has_plan=False), ""),

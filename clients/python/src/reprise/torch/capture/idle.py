@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Takes forwards out of a captured step whose graph had no backward in it: a batch that was skipped,
-a validation with gradients. No step needs them, and in another one the next forward takes the place
-of such a one (tape_run.py).
+"""Takes forwards out of a captured step whose graph had no backward in it: a batch that was
+skipped, a validation with gradients. No step needs them, and in another one the next forward takes
+the place of such a one (tape_run.py).
 
     step = without_idle(step)
 """

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The current position in a captured step: its phase, and the module whose forward runs.
+"""The current position in a captured step: its phase, and the module whose forward runs, or the
+optimizer that steps.
 
 place = Place(model, unpacked)
 place.begin()
@@ -18,9 +19,11 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from reprise.torch.capture.captured import BACKWARD, FORWARD, OPTIMIZER
 from reprise.torch.capture.unpacked import Unpacked
+from reprise.torch.internals import optimizers
 from reprise.torch.internals.guard import quiet
 
 __all__ = ["Place"]
@@ -40,6 +43,7 @@ class Place:
         self._calls: Counter[str] = Counter()
         self._ordinals: Counter[tuple[str, int, str]] = Counter()
         self._handles: list[Any] = []
+        self._optimizer = ""  # that steps
 
     def begin(self) -> None:
         """Starts to observe the forward of every module."""
@@ -47,11 +51,13 @@ class Place:
         for path, module in self._root.named_modules():
             self._handles.append(module.register_forward_pre_hook(quiet(self._enters(path))))
             self._handles.append(module.register_forward_hook(leaves, always_call=True))
+        optimizers.observe(self)
         self.running = True
 
     def end(self) -> None:
         """Stops observing."""
         self.running = False
+        optimizers.leave(self)
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -79,8 +85,9 @@ class Place:
 
     @property
     def module(self) -> str:
-        """The innermost module whose forward runs; empty for the root, or outside of any."""
-        return self._modules[-1][0]
+        """The innermost module whose forward runs, or the optimizer; empty for the root, or outside
+        of any."""
+        return self._optimizer or self._modules[-1][0]
 
     @property
     def call(self) -> int:
@@ -106,3 +113,11 @@ class Place:
         """Leaves the innermost module."""
         if len(self._modules) > 1:
             self._modules.pop()
+
+    def before_optimizer(self, optimizer: Optimizer) -> None:
+        """Notes which optimizer steps."""
+        self._optimizer = optimizers.described(optimizer)
+
+    def after_optimizer(self, optimizer: Optimizer) -> None:
+        """Notes that no optimizer steps any more."""
+        self._optimizer = ""

@@ -19,6 +19,7 @@ from reprise.errors import RepriseError
 from reprise.torch.capture.capture import Capture
 from reprise.torch.capture.step_graph import CapturedGraph, build
 from reprise.torch.internals.forward import ArmedForward
+from reprise.torch.internals.optimizers import remove_unused
 from reprise.torch.internals.stand_ins import Forward
 from reprise.torch.meter.meter import Meter, open_meter
 from reprise.torch.meter.state import alive_tensors, known_names, model_device, start_counting
@@ -66,6 +67,7 @@ def capture_step(
         captured = capture.finish()
     finally:
         handle.remove()
+        remove_unused()
         armed.remove()
         if own_meter:
             meter.stop()

@@ -4,6 +4,7 @@
     observe(model)      # its before_optimizer and after_optimizer are called from now on
     leave(model)        # and no longer
     remove_unused()     # takes the hooks out if no model is left
+    described(optimizer)        # "AdamW(foreach=None, fused=None)"
 
 torch walks through its hooks while an optimizer steps, and a model may die in the middle of that:
 so `leave` keeps the hooks, and only a call of the program removes them.
@@ -21,7 +22,10 @@ from torch.optim.optimizer import (
 
 from reprise.torch.internals import guard
 
-__all__ = ["leave", "observe", "remove_unused"]
+__all__ = ["described", "leave", "observe", "remove_unused"]
+
+
+_FUSED_ON = ("cpu", "cuda")
 
 
 class Observer(Protocol):
@@ -65,3 +69,18 @@ def _before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
 def _after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     for observer in tuple(_observers):
         guard.quietly(observer.after_optimizer, optimizer)
+
+
+def described(optimizer: Optimizer) -> str:
+    """Returns an optimizer of torch with those of its options that change what its step takes, as
+    the server reads it (formats/convert/refusal.cc); "" for any other. Without `fused` where its
+    parameters cannot be updated so."""
+    if not type(optimizer).__module__.startswith("torch.optim."):
+        return ""
+    first = optimizer.param_groups[0]
+    options = [name for name in ("foreach", "fused") if name in first]
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    if not all(p.device.type in _FUSED_ON and p.is_floating_point() for p in parameters):
+        options = [name for name in options if name != "fused"]
+    said = ", ".join(f"{name}={first[name]}" for name in options)
+    return f"{type(optimizer).__name__}({said})"

@@ -3,6 +3,7 @@
 
     code = Code(site, joint)
     code.planned(x); code.plain(x)
+    code.keep()                  # what `planned` is so far has no plan: it is `plain` from here on
     code.again()                 # the next call of `planned` compiles
     code.calls, code.parts       # graphs that the last forward has called, in order, and in which
                                  # part of the model
@@ -36,8 +37,9 @@ class Code:
         self.is_asked = False  # the backend was given something
         self.is_planned = True  # what is compiled from now on by `planned` gets a plan
         self.is_ours = True  # False: what is compiled is none of Reprise's business any more
-        self.plain = self._compiled(planned=False)
-        self.planned = self._compiled(planned=True)
+        self._turn = 0  # of what is compiled with plans
+        self.plain = self._compiled(-1)
+        self.planned = self._compiled(0)
 
     def begin(self) -> None:
         """Notes that a forward begins."""
@@ -47,9 +49,15 @@ class Code:
         """Compiles the code with plans again at its next call. `kinds`: of the parts of the
         model."""
         self._site.kinds = kinds
-        self.planned = self._compiled(planned=True)
+        self._turn += 1
+        self.planned = self._compiled(self._turn)
 
-    def _compiled(self, planned: bool) -> Callable[..., Any]:
+    def keep(self) -> None:
+        """Takes what was compiled without a plan as the reference."""
+        self._turn += 1
+        self.plain = self.planned
+
+    def _compiled(self, turn: int) -> Callable[..., Any]:
         """Returns the model compiled by a backend of its own: nothing is shared with another."""
         known = weakref.ref(self)
 
@@ -60,7 +68,7 @@ class Code:
             code.is_asked = True
             joint = code._joint
             before = len(joint.graphs)
-            with joint.told(code.is_planned if planned else joint.collects):
+            with joint.told(code.is_planned and turn == code._turn):
                 found = call(gm, inputs, **more)
             return code._counted(found, before) if len(joint.graphs) == before + 1 else found
 

@@ -16,7 +16,9 @@ The reference takes the memory of a step without a plan. So the checked step is 
 those, at the peak it had; where the device has not so much, nothing is compared. Every n-th step is
 checked as well where that keeps the budget, or where checks of gradients were asked for.
 
-What follows when a step peaks above the budget: over_budget.py.
+The first step compiles without a plan, the second one is measured: it has the optimizer's state.
+Then all graphs get one plan, and a budget is of all that is alive, as in an eager job. What follows
+when a step peaks above the budget: over_budget.py.
 """
 
 from __future__ import annotations
@@ -84,18 +86,17 @@ class CompiledJob(TrainingLoop):
         self.told = Reporting(self.agent, self.measured, self.record)
         device = model_device(model)
         self.memory = StepMemory(device)
-        self.joint = JointPass(within, only_when_told=True, in_pieces=site.is_in_pieces)
+        meter = self.memory.meter
+        self.joint = JointPass(within, only_when_told=True, collects=meter is not None)
         self.over = OverBudget(self.joint)
         self.every = verify_every
-        meter = self.memory.meter
         self._room = ReferenceRoom(device, meter, keeps_budget=verify != GRADIENTS)
         self.code = Code(site, self.joint)
         self._cycle = Cycle()
         self._check: Check | None = None
         self._under_way = False
         self._graphs = self._steps = self._elsewhere = 0
-        # What the job needs without a plan.
-        self._measures = site.is_in_pieces
+        self._measures = meter is not None  # what the job needs without a plan
         self._judged = False
         self._unchecked = True  # the plan there is
         self.checks = 0
@@ -163,8 +164,8 @@ class CompiledJob(TrainingLoop):
 
     @property
     def plan(self) -> Plan | None:
-        """The plan of the last graph that has one; None if there is none."""
-        return self.joint.plans[-1] if self.joint.plans else None
+        """The plan of all graphs; None if there is none."""
+        return self.joint.plans[0] if self.joint.plans else None
 
     @property
     def handles(self) -> list[JointPlan]:
@@ -202,10 +203,9 @@ class CompiledJob(TrainingLoop):
             self._between()
             return call(*args, **kwargs)
         plainly = bool(self.why) or self.joint.executor.is_removed
+        call.instead(self.code.plain if plainly else self.code.planned)
         if plainly or self.busy or self._site.root is None or not torch.is_grad_enabled():
-            plainly = plainly or self._measures
-            return call.instead(self.code.plain if plainly else self.code.planned)(*args, **kwargs)
-        call.instead(self.code.plain if self._measures else self.code.planned)
+            return call(*args, **kwargs)
         return self._forward(call, args, kwargs)
 
     def _forward(self, call: calls.Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -220,7 +220,7 @@ class CompiledJob(TrainingLoop):
             self._check.leave(out)
         outputs = list(outputs_in(out))
         self.memory.returned(outputs)
-        if not self.measured_peak_bytes:
+        if self._measures:
             self.memory.watch_loss(outputs)
         return out
 
@@ -249,6 +249,7 @@ class CompiledJob(TrainingLoop):
         if not self._under_way or not self._owns(optimizer):
             self._check = check
             return
+        self.memory.keep_peak()
         self._judged = check is None and self.joint.seen == self._graphs
         if check is None:
             return
@@ -261,7 +262,6 @@ class CompiledJob(TrainingLoop):
             return
         self.busy = True
         began = time.perf_counter_ns()
-        self.memory.keep_peak()  # what the comparison takes is beside the step
         try:
             result = check.compare(self.code.plain)
         except Exception as error:  # the reference is ours: out of memory, mostly
@@ -270,10 +270,9 @@ class CompiledJob(TrainingLoop):
             self._judge(check, result)
         finally:
             self.busy = False
-            peak = self.memory.beside()
-            own = self.over.own(peak, self.memory.began_live)
-            self._room.took(own)
-            self.told.compared(peak, own, time.perf_counter_ns() - began)
+            peak = self.memory.beside()  # what the comparison takes is beside the step
+            self._room.took(peak)
+            self.told.compared(peak, time.perf_counter_ns() - began)
 
     def _unchecked_for(self, why: str) -> None:
         plan = self.plan
@@ -282,44 +281,45 @@ class CompiledJob(TrainingLoop):
         say(f"gradients of a compiled step are not compared: {why}")
 
     def _after_optimizer(self, optimizer: Optimizer) -> None:
-        if not self._owns(optimizer) or not self._cycle.ends(optimizer):
+        if not self._owns(optimizer):
+            return
+        self.memory.optimizer_ended()
+        if not self._cycle.ends(optimizer):
             return
         if not self._under_way:
             self._note_elsewhere()
             return
         self._under_way = False
-        peak, has_meter = self.memory.peak(), self.memory.meter is not None
+        peak = self.memory.peak()
         plan = None if self.why or self._measures else self.plan
         recomputed = sum(handle.stats().recomputed for handle in self.handles)
-        began = self.memory.began_live
-        own = peak if plan is None else self.over.own(peak, began)
         budget, predicted = self.joint.budget_bytes, self.predicted_peak_bytes
         compiled = self.joint.seen != self._graphs
-        if plan is not None and self._judged and not self.over.measured_peak_bytes:
-            self.over.predict(self.memory.outside_bytes, self.memory.outputs_die)
-        self.told.ended(own, plan, not compiled, budget, predicted, recomputed)
+        self.told.ended(peak, plan, not compiled, budget, predicted, recomputed)
         event = CompiledStepEnded(
             self._steps,
             graphs=self.joint.seen,
             has_stopped=bool(self.why),
-            has_meter=has_meter,
+            has_meter=self.memory.meter is not None,
             is_quiet=self._judged,
-            is_measured_plain=self._measures,
-            needs_whole=has_meter
-            and not self.why
-            and self.over.needs_whole(self.code.calls, self.code.parts),
-            has_plan=bool(self.joint.plans),
+            is_measured=self._measures,
+            has_plan=bool(self.code.calls) if self._measures else bool(self.joint.plans),
         )
         for action in decide(self.state, event):
             if action is Action.STOP_UNSEEN:
                 self._stop(f"training without a plan: {self._unseen()}")
             elif action is Action.PLAN_WHOLE:
-                self._measures = False
-                self._follow(self.over.plan_whole(peak, began))
-            elif action is Action.MEASURE_NEXT:
-                self._measures = True
+                self._plan_whole(optimizer)
             elif action is Action.JUDGE_PEAK:
                 self._judge_peak(peak)
+
+    def _plan_whole(self, optimizer: Optimizer) -> None:
+        """Plans all graphs as one, because a step was measured."""
+        self._measures = False
+        if not self.handles:
+            self.code.keep()
+        name, code = optimizers.described(optimizer), self.code
+        self._follow(self.over.plan_whole(code.calls, code.parts, self.memory, name))
 
     def _note_elsewhere(self) -> None:
         """Notes a step in which the forward of the model was not called."""
@@ -346,7 +346,7 @@ class CompiledJob(TrainingLoop):
             self._unchecked_for(result.why_unchecked())
             return
         if self.handles:
-            self.checked(self._steps, self.handles[-1], result)
+            self.checked(self._steps, self.handles[0], result)
         self.checks += 1
         if not result.differing:
             return
@@ -362,25 +362,24 @@ class CompiledJob(TrainingLoop):
     def _judge_peak(self, peak: int) -> None:
         """Compares the peak of a planned step with the budget, and does what follows from it."""
         first = not self.over.measured_peak_bytes
-        memory = self.memory
-        own = self.over.own(peak, memory.began_live)
-        event = PlannedStepEnded(is_over=own > self.joint.budget_bytes)
+        event = PlannedStepEnded(is_over=peak > self.joint.budget_bytes)
         for action in decide(self.state, event):
             if action is Action.COUNT:
-                self.over.measured_peak_bytes = own
+                self.over.measured_peak_bytes = peak
             elif action is Action.PEAK_ABOVE:
-                self._follow(self.over.above(own, memory.outside_bytes, memory.outputs_die))
+                self._follow(self.over.above(peak))
         said = measured_part(self.record.verdict().sentence)
         if first and self.over.measured_peak_bytes and said:
             say(said)
 
     def _follow(self, step: Next) -> None:
-        """Compiles again or stops, as a peak above the budget calls for."""
+        """Compiles again or stops, as the peak of a step calls for."""
         if step.stop:
             self._stop(step.stop)
-        if step.unchecked:
+        if step.plan is not None:
+            self.told.applied(step.plan)
+            say(self.record.prediction(step.plan))
             self._unchecked = True
-        if step.compile_again:
             self.code.again(step.kinds)
 
     def _stop(self, why: str) -> None:

@@ -57,8 +57,10 @@ def has_backward(message: dict[str, Any]) -> bool:
 
 
 def alike(message: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Returns whether two graphs have the same ops on the same storages."""
-    return _calls(message) == _calls(other)
+    """Returns whether a graph has the same ops on the same storages as another one, and none is
+    larger."""
+    sizes = zip(message["storages"], other["storages"], strict=False)
+    return _calls(message) == _calls(other) and all(a["bytes"] <= b["bytes"] for a, b in sizes)
 
 
 def _calls(message: dict[str, Any]) -> list[Any]:

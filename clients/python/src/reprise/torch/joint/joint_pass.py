@@ -15,11 +15,11 @@ hooks are those the installed torch has (hooks.py).
 The graph is functional, so statistics are updated once, and random ops are never tagged for
 recomputation. No plan, no hook in this torch, no answer in time: the graph is left as it is.
 
-A share as 0.5x is of one graph: its inputs (parameters among them), what it makes, and what the
-program makes of its outputs before the backward (assumed, joint_graph.py). Where graph breaks make
-several of them, a job measures what they need together and plans them as one (whole.py).
-Bytes are for the whole process: what else is alive when a graph is compiled counts. What neither
-shows is measured when the job runs (job.py).
+A budget is of all that is alive, as in an eager job: parameters, gradients, the optimizer's state,
+buckets of gradients, what the graphs make. No graph shows it all, so a job collects its graphs
+while it runs a step without a plan, which it measures, and plans them as one after it (whole.py,
+job.py). A graph is planned while it is compiled, with what is alive by then, if nobody collects, if
+the device has no room for it without a plan, or if it comes later.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from reprise.torch.estimation.planner import ask, replacement
 from reprise.torch.executor.protocol import installed
 from reprise.torch.internals.guard import described
 from reprise.torch.internals.ops import tensors_in
-from reprise.torch.joint.executor import CAPABILITIES, JointExecutor, JointPlan, tag
+from reprise.torch.joint.executor import CAPABILITIES, JointExecutor, tag
 from reprise.torch.joint.hooks import find_hooks
-from reprise.torch.joint.joint_graph import JointGraph, alike, has_backward, joint_graph
+from reprise.torch.joint.joint_graph import JointGraph, Made, alike, has_backward, joint_graph
 from reprise.torch.joint.peak import peak_under
-from reprise.torch.meter.room import in_bytes
+from reprise.torch.meter.room import in_bytes, room_on
 from reprise.torch.meter.state import alive_bytes
 from reprise.units import check_budget, format_bytes
 
@@ -84,22 +84,21 @@ class JointPass:
         planner: Ask | None = None,
         *,
         only_when_told: bool = False,
-        in_pieces: bool = False,
+        collects: bool = False,
     ) -> None:
+        """`collects`: graphs are read and not planned until all of them are planned as one."""
         self.budget = budget
-        # Graphs are read and not planned, until all of them are planned as one.
-        self.collects = self.in_pieces = in_pieces
+        self.collects = collects
         self.executor = JointExecutor()
         self.why: list[str] = []
         self.seen = 0  # graphs, planned or not
         self.graphs: list[dict[str, Any]] = []  # those with a backward, in order
-        # By compiled graph, where that was decided for all of them at once: its plan, which graph
-        # it is, and which of its ops run again; None if it has no plan.
-        self._decided: list[tuple[JointPlan, int, set[int]] | None] = []
-        self._as_one = False  # all graphs have one plan
+        # By compiled graph, where one plan is for all of them: which graph it is, and which of its
+        # ops run again.
+        self._decided: list[tuple[int, set[int]]] = []
         self._next = 0
-        self.inputs_bytes = 0  # of the graphs that are planned
         self._budget_bytes = 0
+        self.beside_bytes = 0  # in use in every step, and in no graph
         self._told = not only_when_told
         self._ask = planner or _ask
         self._replace = replacement
@@ -114,11 +113,6 @@ class JointPass:
     def planned(self) -> list[dict[str, Any]]:
         """The step graphs of the plans."""
         return [handle.message for handle in self.executor.handles]
-
-    @property
-    def absolute(self) -> bool:
-        """Whether the budget is that of the process, and no share of a graph's memory."""
-        return not self.budget.endswith("x")
 
     @property
     def budget_bytes(self) -> int:
@@ -169,24 +163,9 @@ class JointPass:
         if isinstance(handle, str):
             self.executor.handles = before
             return handle
-        self._decided, self._as_one = [(handle, *one) for one in decided], True
+        self._decided = decided
         self._next, self._budget_bytes = 0, budget_bytes
         self.collects = False
-        return ""
-
-    def decide_each(self, plans: list[Plan]) -> str:
-        """Takes other plans for the graphs that have one, in the same order; all are about to be
-        compiled again. Returns "", or why they are not used."""
-        before, self.executor.handles = self.executor.handles, []
-        decided: list[tuple[JointPlan, int, set[int]] | None] = [None] * len(self.graphs)
-        for old, plan in zip(before, plans, strict=True):
-            handle = installed(self.executor, JointGraph(old.message, []), plan)
-            if isinstance(handle, str):
-                self.executor.handles = before
-                return handle
-            handle.number = old.number
-            decided[old.number] = handle, old.number, set(plan.recomputed_ops)
-        self._decided, self._next = decided, 0
         return ""
 
     def install(self) -> None:
@@ -205,60 +184,61 @@ class JointPass:
         if not self._told:
             return
         try:
-            if self._as_one or self._next < len(self._decided):
-                self._carry_out(graph)
+            if self._decided and self._carry_out(*joint_graph(graph, measured=False)):
                 return
             message, made = joint_graph(graph)
             if not has_backward(message):
                 return
             self.graphs.append({**message})
-            inputs = message["static_bytes"]
-            if self.absolute:
-                device = _device_of(graph)
-                alive = alive_bytes(device)
-                # Once: what is free is less when the next graph is compiled.
-                self.budget = in_bytes(self.budget, device, alive)
-            if self.collects:
+            device = _device_of(graph)
+            alive = alive_bytes(device)
+            # Once: what is free is less when the next graph is compiled.
+            self.budget = in_bytes(self.budget, device, alive)
+            message["static_bytes"] = max(alive, message["static_bytes"]) + self.beside_bytes
+            if self.collects and _has_room(message, alive, device):
                 return
-            if self.absolute:
-                message["static_bytes"] += max(0, alive - inputs)
-            again = self._budget_bytes and not self.absolute
-            plan, why = self.ask(message, str(self._budget_bytes) if again else self.budget)
-            if plan is not None:
-                handle = installed(self.executor, JointGraph(message, made), plan)
-                if isinstance(handle, str):
-                    why = handle
-                else:
-                    handle.number = len(self.graphs) - 1
-            if plan is None or why:
-                self.why.append(why)
-                say(f"a graph is compiled without a plan: {why}")
-            else:
-                self.inputs_bytes += inputs
-                self._budget_bytes = self._budget_bytes or plan.budget_bytes
-                say(plan.sentence)
+            self._plan_alone(message, made)
         except Exception as error:
             self.why.append(str(error))
             say(f"a graph is compiled without a plan: {described(error)}")
 
-    def _carry_out(self, graph: Any) -> None:
-        """Tags the next graph as was decided for it, if it is the one that this was decided for."""
-        message, made = joint_graph(graph, measured=False)
-        if not has_backward(message):
-            return
-        number, self._next = self._next, self._next + 1
-        decided = self._decided[number] if number < len(self._decided) else None
-        if number < len(self._decided) and decided is None:
-            return  # it had no plan before
-        if decided is None or not alike(message, self.graphs[decided[1]]):
-            why = "it is not among the graphs that were planned together"
+    def _plan_alone(self, message: dict[str, Any], made: Made) -> None:
+        """Plans a graph that is being compiled, and tags it."""
+        budget = str(self._budget_bytes) if self._budget_bytes else self.budget
+        plan, why = self.ask(message, budget)
+        if plan is not None:
+            handle = installed(self.executor, JointGraph(message, made), plan)
+            if isinstance(handle, str):
+                why = handle
+            else:
+                handle.number = len(self.graphs) - 1
+        if plan is None or why:
             self.why.append(why)
             say(f"a graph is compiled without a plan: {why}")
-            return
-        handle, _, again = decided
+        else:
+            self._budget_bytes = self._budget_bytes or plan.budget_bytes
+            say(plan.sentence)
+
+    def _carry_out(self, message: dict[str, Any], made: Made) -> bool:
+        """Tags a graph as was decided for it. Returns whether it is one that is planned, or that
+        needs no plan."""
+        if not has_backward(message):
+            return True
+        number, self._next = self._next, self._next + 1
+        likely = self._decided[number : number + 1] + self._decided
+        again = next((ops for of, ops in likely if alike(message, self.graphs[of])), None)
+        if again is None:
+            return False
         dropped = {i for op in again for i in message["ops"][op]["writes"]}
         kept = {s["id"] for s in message["storages"]} - dropped
-        handle.recomputed += tag(made, message, again, kept)
+        self.executor.handles[0].recomputed += tag(made, message, again, kept)
+        return True
+
+
+def _has_room(message: dict[str, Any], alive: int, device: torch.device) -> bool:
+    """Returns whether the device has memory for the step of a graph without a plan."""
+    room = room_on(device)
+    return room is None or peak_under(message, set()) - alive <= room.bytes
 
 
 def _device_of(graph: Any) -> torch.device:

@@ -3,7 +3,7 @@
 
     room = ReferenceRoom(device, meter, keeps_budget=True)
     if room.affords(plan, budget_bytes) and not (why := room.missing(plan)): ...compare...
-    room.took(own)               # the peak of a step that was compared
+    room.took(peak)              # of a step that was compared
 
 A step that is compared takes the memory of a step without a plan. The first one is compared
 wherever the device has as much; later ones where it keeps the budget, or where checks of gradients
@@ -61,9 +61,9 @@ class ReferenceRoom:
             f"{format_bytes(room.bytes)} are left ({room.what})"
         )
 
-    def took(self, own: int) -> None:
-        """Notes the peak of a step that was compared, as the budget counts it."""
-        self._compared_bytes = max(self._compared_bytes, own)
+    def took(self, peak: int) -> None:
+        """Notes the peak of a step that was compared."""
+        self._compared_bytes = max(self._compared_bytes, peak)
 
     def _needs_bytes(self, plan: Plan | None) -> int:
         """Returns the peak of a step that is compared: as measured, or that of a step without a

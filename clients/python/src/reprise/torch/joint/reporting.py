@@ -2,6 +2,7 @@
 """What a compiled job reports of its steps.
 
 told = Reporting(agent, measured, record)
+told.applied(plan)               # as it is predicted for this job
 told.begin(number)               # a step
 told.ended(peak, plan, quiet, budget_bytes, predicted)
 """
@@ -64,11 +65,7 @@ class Reporting:
             # The planner may have been asked for less, to leave room for what no graph shows.
             plan = replace(plan, budget_bytes=budget_bytes)
             flags |= abi.STEP_PLANNED
-            now = (plan.plan_number, predicted)
-            if now != self._applied:
-                self._applied = now
-                expected = replace(plan, peak_bytes=predicted or plan.peak_bytes)
-                self._record.applied(expected, 0, self._measured.base_step_ns)
+            self.applied(replace(plan, peak_bytes=predicted or plan.peak_bytes))
         self._record.step(
             self._number,
             step_ns=step_ns,
@@ -78,9 +75,15 @@ class Reporting:
             recomputed=0 if plan is None else recomputed,
         )
 
-    def compared(self, peak: int, own: int, took_ns: int) -> None:
-        """Notes the peak and the time of a comparison. `own`: the part of the peak that the
-        budget is about."""
+    def applied(self, plan: Plan) -> None:
+        """Reports that the next steps run under a plan, at `plan.peak_bytes`, if that is new."""
+        now = (plan.plan_number, plan.peak_bytes)
+        if now != self._applied:
+            self._applied = now
+            self._record.applied(plan, 0, self._measured.base_step_ns)
+
+    def compared(self, peak: int, took_ns: int) -> None:
+        """Notes the peak and the time of a comparison."""
         self._compared_ns += took_ns
-        self._compared_bytes = own
+        self._compared_bytes = peak
         self._measured.verify_peak_bytes = max(self._measured.verify_peak_bytes, peak)

@@ -4,7 +4,8 @@
     memory = StepMemory(device)
     memory.begin()               # a step
     memory.watch_loss(outputs)   # its forward is over
-    memory.keep_peak()           # what comes next is not the step's
+    memory.keep_peak()           # what comes next is the optimizer, or not the step's
+    memory.optimizer_ended()
     memory.peak()                # of the step so far
 
 Without an exact meter the peaks are 0, and a line says why once.
@@ -37,7 +38,8 @@ class StepMemory:
         self.outside_bytes = 0
         self.outputs_die = False  # before the backward reaches the graph
         self._outputs: list[weakref.ref[Any]] = []  # of the last forward
-        self._before_peak = 0  # of the step, before the meter was reset last
+        # Of the step so far, in its optimizers and beside them.
+        self.graph_peak = self.optimizer_peak = 0
 
     def begin(self) -> None:
         """Notes that a step begins."""
@@ -49,7 +51,7 @@ class StepMemory:
         self.began_live = meter.live() - sum(storage.nbytes() for storage in old)
         del old
         meter.reset_peak()
-        self._before_peak = 0
+        self.graph_peak = self.optimizer_peak = self.outside_bytes = 0
 
     def returned(self, outputs: list[Tensor]) -> None:
         """Notes what a forward of the step has returned."""
@@ -61,8 +63,8 @@ class StepMemory:
         meter = self.meter
         if meter is None:
             return
-        self._before_peak, live = meter.peak(), meter.live()
-        meter.reset_peak()
+        self.keep_peak()
+        live = meter.live()
         own = sum(t.untyped_storage().nbytes() for t in outputs if t.requires_grad)
 
         def arrived(_: Tensor) -> None:
@@ -70,19 +72,20 @@ class StepMemory:
                 self.outside_bytes = max(1, meter.peak() - live - own)
                 self.outputs_die = all(known() is None for known in self._outputs)
 
-        self.outside_bytes = 0
         for tensor in outputs:
             if tensor.requires_grad:
                 tensor.register_hook(guard.quiet(arrived))
 
     def keep_peak(self) -> None:
-        """Notes the peak so far, because what comes next is beside the step."""
-        if self.meter is not None:
-            self._before_peak = max(self._before_peak, self.meter.peak())
-            self.meter.reset_peak()
+        """Notes the peak so far, because what comes next is an optimizer or beside the step."""
+        self.graph_peak = max(self.graph_peak, self.beside())
+
+    def optimizer_ended(self) -> None:
+        """Notes the peak of an optimizer, which has stepped."""
+        self.optimizer_peak = max(self.optimizer_peak, self.beside())
 
     def beside(self) -> int:
-        """Returns the peak of what came beside the step, which is over."""
+        """Returns the peak since the last call of any of these, and begins a new one."""
         if self.meter is None:
             return 0
         peak = self.meter.peak()
@@ -91,7 +94,8 @@ class StepMemory:
 
     def peak(self) -> int:
         """Returns the peak of the step so far."""
-        return 0 if self.meter is None else max(self._before_peak, self.meter.peak())
+        now = 0 if self.meter is None else self.meter.peak()
+        return max(self.graph_peak, self.optimizer_peak, now)
 
     def stop(self) -> None:
         """Ends the measuring."""

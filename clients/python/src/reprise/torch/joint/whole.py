@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several graphs of one compiled step as one: those of a model with graph breaks, or of a model
-whose parts are compiled one by one.
+"""The graphs of one compiled step as one: the only one, those of a model with graph breaks, or of a
+model whose parts are compiled one by one.
 
     whole = Whole(graphs, calls, parts)  # joint graphs; which of them a forward calls, in order;
-    message = whole.message(static_bytes, peak_bytes)                  # and the part each is in
+    message = whole.message(static_bytes)                              # and the part each is in
+    message = with_optimizer(message, "AdamW", peak_bytes)             # of its step, as measured
     decided = whole.split(again)         # by compiled graph: its ops among those that run again
 
 The forwards run one after the other, then the backwards in the other order. What one of them hands
 to the next, and the next one's backward back, is one storage: told by its bytes, which is all that
 a graph says about it. Parameters and whatever else is alive when the step begins are static, as
-measured. What the program does between the graphs is in none of them. By how much the measured peak
-of a plain step is above the predicted one, the planner holds back of the budget.
+measured. What the program does between the graphs is in none of them: by how much the measured peak
+of a plain step is above the predicted one is held in all of it (`with_held`).
 
 Equal parts are compiled once for each kind: parts of one kind run the same ops again. A graph that
 is called more than once in a part is compiled once: an op of it runs again in all of these calls or
@@ -19,12 +20,13 @@ in none. Linear in the graphs, but for what is handed back.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from reprise.torch.joint.joint_graph import LOSS
 
-__all__ = ["Decided", "Whole"]
+__all__ = ["Decided", "Whole", "with_held", "with_optimizer"]
 
 # Kinds of equal parts. Each is compiled code of its own, and torch.compile keeps so much of one
 # function and no more.
@@ -41,6 +43,10 @@ class _Call:
     part: int
     storages: list[int] = field(default_factory=list)
     ops: dict[int, int] = field(default_factory=dict)
+
+    def among(self, ops: Collection[int]) -> set[int]:
+        """Returns the numbers of some ops of the graph."""
+        return {whole for number, whole in self.ops.items() if number in ops}
 
 
 class Decided(NamedTuple):
@@ -75,15 +81,15 @@ class Whole:
         made = {s for op in self._ops for s in op["writes"]}
         self._release(made)
 
-    def message(self, static_bytes: int, peak_bytes: int) -> dict[str, Any]:
+    def message(self, static_bytes: int) -> dict[str, Any]:
         """Returns the step graph that the planner reads. `static_bytes`: alive when the step
-        begins; `peak_bytes`: of a step without a plan, as measured."""
+        begins."""
+        several = len(self._calls) > 1
         return {
-            "name": f"{len(self._calls)} joint graphs",
+            "name": f"{len(self._calls)} joint graphs" if several else "joint graph",
             "source": "torch, compiled",
             "static_bytes": static_bytes,
             "flavour": "aot-joint",
-            "measured_peak_bytes": peak_bytes,
             "measured_step_ns": sum(op["time_ns"] for op in self._ops),
             "required": sorted(set(self._required)),
             "storages": self._storages,
@@ -102,13 +108,12 @@ class Whole:
         return Decided(
             kinds,
             [item for kind in found for item in kind.items()],
-            {
-                op
-                for call in self._calls
-                for number, op in call.ops.items()
-                if number in by_part[call.part][call.graph]
-            },
+            {op for call in self._calls for op in call.among(by_part[call.part][call.graph])},
         )
+
+    def numbers(self, by_graph: dict[int, tuple[int, ...]]) -> set[int]:
+        """Returns the ops of the whole that are these ones of its graphs."""
+        return {op for call in self._calls for op in call.among(by_graph.get(call.graph, ()))}
 
     # ---- Putting together -----------------------------------------------------------
 
@@ -200,3 +205,29 @@ def _few(by_part: dict[int, _Kind]) -> list[_Kind]:
         if kind not in found:
             found.append(kind)
     return found
+
+
+def with_held(message: dict[str, Any], held_bytes: int) -> dict[str, Any]:
+    """Returns the same step, which holds `held_bytes` more from its begin to its end."""
+    number = len(message["storages"])
+    held = {"id": number, "bytes": held_bytes, "name": "outside the graphs", "category": 4}
+    held |= {"saved_for_backward": False, "release_op": 0, "pinned": True}
+    begin = {**message["ops"][0], "writes": [*message["ops"][0]["writes"], number]}
+    return {
+        **message,
+        "ops": [begin, *message["ops"][1:]],
+        "storages": [*message["storages"], held],
+        "required": [*message["required"], number],
+    }
+
+
+def with_optimizer(message: dict[str, Any], name: str, peak_bytes: int) -> dict[str, Any]:
+    """Returns the same step with that of its optimizer at the end, which peaks at `peak_bytes`.
+    `name`: as the module of its ops in an eager step."""
+    op = {**message["ops"][0], "id": len(message["ops"]), "name": "optimizer.step"}
+    op |= {"module": name, "phase": "PHASE_OPTIMIZER", "reads": [], "writes": []}
+    made = {**message, "ops": [*message["ops"], op]}
+    storages = {s["id"]: s["bytes"] for s in message["storages"]}
+    left = message["static_bytes"] + sum(storages[i] for i in message["required"])
+    op["workspace_bytes"] = max(0, peak_bytes - left)
+    return made

@@ -56,6 +56,7 @@ class StepEnded:
     was_planned: bool = False
     was_measured: bool = True
     is_hopeless: bool = False  # the step keeps changing
+    is_joined: bool = False  # other models with this budget are trained in the same steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,8 @@ class PlannedStepEnded:
     is_over: bool = False  # its peak is above the budget
     is_covered: bool = True  # the plan is for an input as large as this one
     explains: bool = False  # it made every recomputed value twice
+    has_no_room: bool = False  # no plan leaves more room than this one
+    is_in_vain: bool = False  # to capture the step again for that: it was, or the data decides
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,7 @@ class PlainStepEnded:
     is_new: bool = False  # its peak is another one than before the refusal
     new_in_a_row: int = 0  # such steps, with this one
     higher: int = 0  # steps that peak higher than the one refused, in a row or not, with this one
+    is_relieved: bool = False  # its peak is lower, and another model of its steps has a plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +136,8 @@ class CompiledStepEnded:
     has_meter: bool = True
     # Nothing was compiled or compared in it, which takes memory that no other step takes.
     is_quiet: bool = True
-    is_measured_plain: bool = False  # it ran without a plan, to be measured
-    needs_whole: bool = False  # its graphs have to be planned as one
-    has_plan: bool = True
+    is_measured: bool = False  # it ran without a plan, to be measured
+    has_plan: bool = True  # or, in a step that was measured, a graph that can have one
 
 
 Event = (

@@ -53,6 +53,7 @@ class Action(Enum):
     # Where a job goes.
     GO_TO_CAPTURE = "capture one of the next steps"
     GO_ON_WATCHED = "go on as a job without a budget"
+    PLAN_TOGETHER = "plan it as one with the models that are trained in the same steps"
     WITHDRAW = "drop all plans and train without one"
     LOOK_AT_REFUSAL = "see whether the step has changed since its budget was refused"
     SAY_STATUS = "say what was predicted and measured"
@@ -70,7 +71,9 @@ class Action(Enum):
     COUNT = "count the step among those under the plan"
     SAY_UNCOVERED = "say that inputs without a plan peak above the budget"
     SAY_EXPLAINING = "say that the step took more to explain differing values"
-    PEAK_ABOVE = "act on its peak above the budget"
+    PEAK_ABOVE = "have plans leave room for what it needs above the budget"
+    CAPTURE_AGAIN = "capture the step again, because no plan leaves room for it"
+    SAY_ABOVE = "say that steps peak above the budget, and nothing helps"
     # The peak of a step without a plan.
     REMEMBER_PEAK = "count the peak among those of steps as they are"
     REMEMBER_NEW = "count the peak among those of steps that have changed"
@@ -87,8 +90,7 @@ class Action(Enum):
     SAY_TIGHTER = "say why the step cannot run again, and ask for a tighter plan"
     # A compiled job.
     STOP_UNSEEN = "train without a plan: nothing is compiled that could be planned"
-    PLAN_WHOLE = "plan several graphs as one"
-    MEASURE_NEXT = "run the next step without a plan, to measure it"
+    PLAN_WHOLE = "plan all graphs as one"
     JUDGE_PEAK = "compare its peak with the budget"
 
 
@@ -130,6 +132,8 @@ def _step_begins(state: State, event: StepBegins) -> tuple[Action, ...]:
 
 def _step_ended(state: State, event: StepEnded) -> tuple[Action, ...]:
     """Decides where the job goes after a step."""
+    if event.is_joined:
+        return (Action.PLAN_TOGETHER,)
     if state.stage is Stage.WARMUP and event.plain_steps >= event.warmup:
         return (Action.GO_TO_CAPTURE if state.has_budget else Action.GO_ON_WATCHED,)
     if state.stage is Stage.PLANNED and event.is_hopeless:
@@ -178,18 +182,23 @@ def _planned_step_ended(event: PlannedStepEnded) -> tuple[Action, ...]:
         return (Action.SAY_UNCOVERED,)
     if event.is_over and event.explains:
         return (Action.COUNT, Action.SAY_EXPLAINING)
-    return (Action.COUNT, Action.PEAK_ABOVE) if above else (Action.COUNT,)
+    if not above:
+        return (Action.COUNT,)
+    if not event.has_no_room:
+        return (Action.COUNT, Action.PEAK_ABOVE)
+    return (Action.COUNT, Action.SAY_ABOVE if event.is_in_vain else Action.CAPTURE_AGAIN)
 
 
 def _plain_step_ended(state: State, event: PlainStepEnded) -> tuple[Action, ...]:
     """Decides whether a refused budget is asked for again: a few steps in a row have another peak,
-    or, of a budget that is a share, a few peak higher than the step that was refused."""
+    or, of a budget that is a share, a few peak higher than the step that was refused. A peak that
+    another model's plan has lowered is no change."""
     if not event.was_refused or state.stage is not Stage.PLAIN:
         return (Action.REMEMBER_PEAK,)
     if state.several_ranks or event.tries >= TRIES:
         return ()
     enough = CHANGED_STEPS << event.tries
-    if event.is_new:
+    if event.is_new and not event.is_relieved:
         again = (Action.BEGIN_AGAIN,) if event.new_in_a_row >= enough else ()
         return (Action.REMEMBER_NEW, *again)
     higher = (Action.CAPTURE_HIGHER,) if event.higher >= enough else ()
@@ -225,8 +234,6 @@ def _compiled_step_ended(event: CompiledStepEnded) -> tuple[Action, ...]:
         return (Action.STOP_UNSEEN,)
     if not event.has_meter:
         return ()
-    if event.is_measured_plain and event.is_quiet:
-        return (Action.PLAN_WHOLE,)
-    if event.needs_whole:
-        return (Action.MEASURE_NEXT,)
-    return (Action.JUDGE_PEAK,) if event.is_quiet and event.has_plan else ()
+    if not event.is_quiet or not event.has_plan:
+        return ()
+    return (Action.PLAN_WHOLE if event.is_measured else Action.JUDGE_PEAK,)
