@@ -81,7 +81,7 @@ def test_stages_share_one_graph_and_one_plan_and_no_bit_changes() -> None:
     assert len(session.ladder.rungs[0].graph.step.regions) == 6
     report = reprise.report(stages[1])
     assert (report.planned_steps, report.mismatched_steps) == (5, 0)
-    assert report.gradients_equal
+    assert report.values_equal
     assert report.measured_peak_bytes <= report.predicted_peak_bytes
 
 

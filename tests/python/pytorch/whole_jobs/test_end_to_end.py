@@ -39,7 +39,7 @@ for _ in range(steps):
     optimizer.step()
     losses.append(loss.item().hex())
 report = reprise.report(model)
-print(json.dumps({**dataclasses.asdict(report), "losses": losses, "equal": report.gradients_equal}))
+print(json.dumps({**dataclasses.asdict(report), "losses": losses, "equal": report.values_equal}))
 """
 
 

@@ -2,6 +2,7 @@
 """The plans of one model: one rung per input size, and per way that its control flow takes.
 
     ladder.wants(key)                   # should this step be captured?
+    ladder.expect_others()              # several kinds of step came before the first capture
     rung = ladder.pick(key)             # the rung whose plan this step runs under, or None
     ladder.after(rung, matched)         # how it went
 
@@ -46,6 +47,8 @@ MANY_CAPTURES = 8
 MISMATCHES_BEFORE_CAPTURE = 3
 # So many steps in a row as captured: it has settled, and its next change is a first one again.
 SETTLED = 64
+# Steps that are captured to see another kind.
+LOOKED_AT = 2
 # Mostly other programs than those captured, over so many steps: planning makes no sense.
 WATCHED_STEPS = 24
 # A much smaller input than its rung's is worth a rung of its own when it comes this often.
@@ -70,6 +73,8 @@ class Ladder:
     _wasted: int = 0
     _waits: int = 0
     _recent: deque[bool] = field(default_factory=lambda: deque(maxlen=WATCHED_STEPS))
+    _kinds: bool = False  # they take turns: what follows the first time is not known
+    _others: int = 0  # of the next steps, so many are captured until one is of another kind
     _stale: Rung | None = None  # its step is to be captured again
     _matched: int = 0  # steps in a row
     # Captures of programs that no rung knew, since a step followed a plan for the first time.
@@ -82,7 +87,12 @@ class Ladder:
     # ---- Growing ----------------------------------------------------------------
 
     def add(
-        self, key: Key, graph: CapturedGraph, left_out: frozenset[str], leaks: bool = False
+        self,
+        key: Key,
+        graph: CapturedGraph,
+        left_out: frozenset[str],
+        leaks: bool = False,
+        uneven: bool = False,
     ) -> Rung | None:
         """Adds the rung of a captured step and returns it; returns None if it is there already."""
         self.captures += 1
@@ -96,10 +106,13 @@ class Ladder:
             elif same and not rung.fitted:
                 self._wasted += 1
                 return None
+        if any(rung.graph.structure != graph.structure for rung in self.rungs):
+            self._others = 0
         self._known_better(key)
-        return self._append(
-            Rung(self._next_number, key, key.size, graph, left_out, leaks, key.size)
-        )
+        made = Rung(self._next_number, key, key.size, graph, left_out, leaks, key.size)
+        made.uneven = uneven
+        made.recaptured = stale is not None and stale.key == key
+        return self._append(made)
 
     def share(
         self,
@@ -229,9 +242,14 @@ class Ladder:
         kin = [rung for rung in self.rungs if rung.key.kind == key.kind]
         if not kin or self.is_stale(key):
             return True
+        if self._others:
+            self._others -= 1
+            return True
         if max(self._mismatches, self._in_a_row) >= self._patience:
             return self._wants_unknown(kin)
         covering = [rung for rung in kin if rung.covers(key)]
+        if any(rung.uneven and key.size < AHEAD * rung.size for rung in kin):
+            return False
         if not covering:
             return True
         if key.size < SMALL * min(rung.size for rung in covering):
@@ -256,6 +274,11 @@ class Ladder:
         self._waits = 0
         self._again += 1
         return True
+
+    def expect_others(self) -> None:
+        """Notes that steps of more kinds came before the first capture than it has shown: the next
+        ones are captured."""
+        self._others, self._kinds = LOOKED_AT, True
 
     def stale(self, rung: Rung) -> None:
         """Notes that a step of this kind needs more than its graph says, by what the program does
@@ -285,13 +308,19 @@ class Ladder:
         if not ready:
             return None
         expected = self._follows.get(self._last, self._last)
+        uneven = [rung for rung in ready if rung.uneven]
+        if self._kinds and self._last not in self._follows:
+            # A smaller program that leaves the plan of a larger one has discarded enough by then.
+            expected = max(ready, key=lambda rung: rung.graph.measured_peak_bytes).graph.structure
         ready = [rung for rung in ready if rung.graph.structure == expected] or ready
         covering = [rung for rung in ready if rung.covers(key)]
-        found = (
-            min(covering, key=lambda rung: rung.size)
-            if covering
-            else max(ready, key=lambda rung: rung.size)
-        )
+        if uneven:
+            # What comes is not known: as many micro-batches as ever, each as large as any.
+            found = max(uneven, key=lambda rung: (rung.forwards, rung.size))
+        elif covering:
+            found = min(covering, key=lambda rung: rung.size)
+        else:
+            found = max(ready, key=lambda rung: rung.size)
         found.used = self._step
         return found
 

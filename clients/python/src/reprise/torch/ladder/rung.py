@@ -43,6 +43,14 @@ class Key:
             total += elements
         return total
 
+    def widened(self, other: Key) -> Key:
+        """Returns the key of an input as large as this and another of its kind, in each dimension;
+        this one if the other is of another kind."""
+        if self.kind != other.kind:
+            return self
+        pairs = zip(self.shapes, other.shapes, strict=True)
+        return Key(self.kind, tuple(tuple(map(max, own, theirs)) for own, theirs in pairs))
+
     def within(self, other: Key) -> bool:
         """Returns whether this input is no larger than another of its kind, in any dimension."""
         return self.kind == other.kind and all(
@@ -101,24 +109,33 @@ class Rung:
     own_size: int = 0  # of the input its graph was captured with, of several ranks on this one
     shared: bool = False  # by several ranks, each with an input of its own
     fitted: bool = False
+    uneven: bool = False  # its micro-batches had several sizes; planned as the largest of them
     sketch: bool = False  # from shapes alone; fitted too
     request_id: int | None = None  # of the request for its plan
     answered: int = 0  # number of the plan that the request has brought; 0: none yet
     planned: TapePlan | None = None  # its newest plan, maybe removed
     refused: str = ""
-    final: bool = False  # the server has refused to replace its plan by another
+    final: bool = False  # the server has refused to replace its plan by another with more room
     # Bytes that the rank with the most static memory has more of it than this one.
     beside_bytes: int = 0
     asked_least: bool = False  # for the plan that needs least, because nothing fits
     spare_bytes: int = 0  # that its plan holds back
-    replaced: bool = False  # a plan was asked for in the place of one whose step was above budget
-    recaptured: bool = False  # the step is captured again, because it was above the budget again
-    given_up: bool = False  # no other plan is made because of it
+    recaptured: bool = False  # it was captured again, because no plan left room for its steps
     repeats: bool | None = None  # its forward can run again unnoticed; None: not known
     awaited: bool = False  # its next plan is waited for, before its next step
     late: bool = False  # has been waited for, in vain
     used: int = 0  # the last step it ran
     matched: bool = False  # a step was as captured
+
+    @property
+    def forwards(self) -> int:
+        """The number of forwards of the captured step."""
+        return len(self.graph.step.regions)
+
+    @property
+    def varies(self) -> bool:
+        """Whether the data decides sizes within the step."""
+        return any(storage.chosen is not None for storage in self.graph.storages)
 
     @property
     def plan(self) -> Plan | None:

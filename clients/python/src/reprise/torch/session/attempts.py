@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from reprise.torch.internals import guard
+from reprise.torch.ladder.rung import key_of
 from reprise.torch.meter.room import advice
 from reprise.torch.policy.events import ForwardRanOut, RanOutElsewhere
 from reprise.torch.policy.policy import Action, decide
@@ -35,6 +36,7 @@ class Attempts:
     def __init__(self, session: Parts) -> None:
         self._session = session
         self.short_of_memory = False  # it has run out before
+        self._number = 0  # of the last step
         self._outside: tuple[str, int] | None = None  # where it did, past forward and backward
 
     def forward(
@@ -43,6 +45,7 @@ class Attempts:
         """Runs a forward of the step under way and returns its output; runs it again if it runs
         out of memory and can."""
         session, step = self._session, self._session.step
+        self._widen(args, kwargs)
         first = session.startup.plain
         rare = (first and session.startup.near) or step.capture is not None
         before = oom.Before(session.model, rare) if self.short_of_memory or rare else None
@@ -81,6 +84,15 @@ class Attempts:
         before.restore()
         step.begin(args, kwargs, again=True)
         return step.forward(call, args, kwargs)
+
+    def _widen(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Makes the key of a step that of the largest of its micro-batches so far."""
+        session, step = self._session, self._session.step
+        if self._number != step.number:
+            self._number = step.number  # whose key is that of its first forward
+            return
+        dtype = next((p.dtype for p in session.model.parameters()), None)
+        step.key = step.key.widened(key_of(args, kwargs, session.device.type, dtype))
 
     def forward_again(
         self,

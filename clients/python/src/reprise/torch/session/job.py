@@ -11,7 +11,7 @@ Those that are named as classes of their own (`Measured`, `Record`, ...) need no
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from torch import nn
@@ -71,8 +71,29 @@ class Startup(job.Startup, Protocol):
     host: HostSaves | None  # None: saved tensors stay on the device
 
 
+class Together(Protocol):
+    """Knows the models that are trained in the same steps."""
+
+    @property
+    def planned(self) -> bool:
+        """Returns whether one of them runs under a plan."""
+
+    def ended(self) -> bool:
+        """Notes that a step has ended; returns whether the models are to be planned as one."""
+
+    def join(self) -> None:
+        """Plans them as one."""
+
+
 class Planning(job.Planning, Protocol):
     """Asks for plans and applies them."""
+
+    @property
+    def together(self) -> Together:
+        """Returns what knows the models that are trained in the same steps."""
+
+    def stopped(self, why: str = "") -> None:
+        """Removes all plans."""
 
     def meet(self) -> None:
         """Meets the other ranks at the end of a step, if it is time to."""
@@ -131,6 +152,17 @@ class Job(job.Job, Protocol):
     @property
     def ladder(self) -> Ladder:
         """Returns the plans by input size."""
+
+    @property
+    def handles(self) -> Sequence[Handle]:
+        """Returns the plans that are installed."""
+
+    @property
+    def broken(self) -> bool:
+        """Returns whether there was an internal error."""
+
+    def remove(self) -> None:
+        """Takes every hook out of the model."""
 
     def withdraw(self, why: str = "") -> None:
         """Removes the plans that are installed, and reports it."""

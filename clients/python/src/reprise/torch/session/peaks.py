@@ -2,7 +2,9 @@
 """Planned steps that peak above their budget all the same.
 
 peaks.own(rung, peak)         # of a step, as its budget counts it
-peaks.above(rung, peak)       # a step as captured: asks for a plan with room, or captures again
+peaks.above(rung, peak)       # a step as captured: asks for a plan with room
+peaks.capture_again(...)      # there is none: captures the step again, once
+peaks.stays_above(...)        # nor after that: says so
 peaks.explaining(peak, plan)  # one that found out why values differed
 peaks.uncovered()             # one whose input no plan is for
 """
@@ -19,6 +21,8 @@ __all__ = ["Peaks"]
 # Of what a step needs more: as much stands from its begin to its end where something was added that
 # stays, as weights that are averaged.
 STANDS = 0.9
+# Factor on what else a step needs more.
+MARGIN = 1.5
 
 
 class Peaks:
@@ -26,6 +30,7 @@ class Peaks:
 
     def __init__(self, session: Job) -> None:
         self._session = session
+        self._told: set[int] = set()  # rungs whose steps stay above
 
     def own(self, rung: Rung, peak: int) -> int:
         """Returns the peak of a step, as its budget counts it. A share, as 0.5x, is of the memory
@@ -36,33 +41,35 @@ class Peaks:
         return peak - self._beside(rung)
 
     def above(self, rung: Rung, peak: int) -> None:
-        """Acts on a step that has peaked above the budget although its forwards are as captured.
-        If more memory is in use during the whole step, asks the server, once, for a plan that
-        leaves room for it, which the next step waits for. Otherwise the program does something
-        beside the model's forward that it did not do before: captures the step again."""
+        """Acts on a step that has peaked above the budget although its forwards are as captured:
+        asks the server for a plan of the same graph that leaves room for what was exceeded, which
+        the next step waits for. What is in use during the whole step is known to the byte; what
+        varies from step to step, as the sizes that data decides, may vary more."""
         session, plan = self._session, rung.plan
         assert plan is not None
-        text = (
-            f"step {session.step.number} peaked at {format_bytes(peak)}, above "
-            f"{format_bytes(plan.budget_bytes)}: more memory is in use than when the step was "
-            "captured"
-        )
         if session.planning.coordinator is not None:
             return  # which sees it at the ranks' next meeting
-        if rung.recaptured:
-            if not rung.given_up:
-                rung.given_up = True
-                session.say(f"{text}. No further plan is made; the report counts such steps")
-            return
         more = peak - plan.peak_bytes
-        if rung.replaced or self._beside(rung) < more * STANDS:
-            session.say(f"{text}, but not in every step; the step is captured again")
-            rung.recaptured = True
-            session.ladder.stale(rung)
-            return
-        session.say(f"{text}; requesting a plan that leaves room for it")
-        rung.replaced = True
+        if self._beside(rung) < more * STANDS:
+            more = int(more * MARGIN)
+        session.say(f"{self._text(plan, peak)}; requesting a plan that leaves room for it")
         rung.awaited = session.planning.needs_more(rung, more)
+
+    def capture_again(self, rung: Rung, peak: int) -> None:
+        """Has the step captured again, because no plan of its graph leaves room for it."""
+        assert rung.plan is not None
+        if self._session.planning.coordinator is None:
+            text = self._text(rung.plan, peak)
+            self._session.say(f"{text}, and no plan leaves room for it; the step is captured again")
+            self._session.ladder.stale(rung)
+
+    def stays_above(self, rung: Rung, peak: int) -> None:
+        """Says that steps peak above the budget, and that nothing is done about it any more."""
+        assert rung.plan is not None
+        if rung.number not in self._told:
+            self._told.add(rung.number)
+            text = self._text(rung.plan, peak)
+            self._session.say(f"{text}. No further plan is made; the report counts such steps")
 
     def explaining(self, peak: int, plan: Plan) -> None:
         """Says that a step has made every call twice and peaked above the budget by that."""
@@ -76,6 +83,13 @@ class Peaks:
         """Says that a step whose input no plan is for has peaked above the budget."""
         self._session.say(
             "steps with an input larger than any that has a plan peak above the budget"
+        )
+
+    def _text(self, plan: Plan, peak: int) -> str:
+        return (
+            f"step {self._session.step.number} peaked at {format_bytes(peak)}, above "
+            f"{format_bytes(plan.budget_bytes)}: more memory is in use than when the step was "
+            "captured"
         )
 
     def _beside(self, rung: Rung) -> int:

@@ -19,6 +19,7 @@ from reprise.torch.capture.capture import CapturedStep
 from reprise.torch.capture.step_graph import CapturedGraph, own_frees
 from reprise.torch.executor.protocol import installed
 from reprise.torch.ladder.coordination import RankCoordinator
+from reprise.torch.ladder.even import evened
 from reprise.torch.ladder.ladder import Ladder
 from reprise.torch.ladder.rung import Key, Rung
 from reprise.torch.policy.stage import Stage
@@ -28,6 +29,8 @@ from reprise.torch.session.least import LEAST, asks_for_least, least_is_too_larg
 from reprise.torch.session.message import ON_THE_HOST, unsupported
 from reprise.torch.session.parts import Parts
 from reprise.torch.session.request import own_budget, replied, sent, within_device
+from reprise.torch.session.share import Share
+from reprise.torch.session.together import Together
 from reprise.torch.tape.executor import TapePlan
 
 __all__ = ["Planning"]
@@ -45,24 +48,37 @@ class Planning:
         self.refused: Plan | None = None  # the server's "no plan fits"
         self._announced: dict[int, tuple[str, int]] = {}  # by rung
         self._graphs = Graphs(session)
+        self._share = Share()
+        self.together = Together(session)
 
     def begin_again(self) -> None:
         """Forgets all rungs, because the steps are others than those whose budget was refused."""
         self.ladder = Ladder(_next_number=self.ladder.next_number)
+        self._share = Share()
         self.rung = self.refused = None
 
     # ---- Graphs -------------------------------------------------------------------
 
     def captured(self, step: CapturedStep) -> None:
         """Makes a rung of a step that was watched, and asks for its plan."""
+        self.together.captured()
         key = self._session.step.key
         stale = self.ladder.is_stale(key)
+        known = {rung.graph.structure for rung in self.ladder.rungs}
         several = any(rung.key == key for rung in self.ladder.rungs)
         made = self._graphs.made(step, key, is_stale=stale, several=several)
+        graph = evened(made.graph)
+        uneven = graph is not made.graph
+        made = made._replace(graph=graph)
         if self.coordinator is not None:
             self.coordinator.captured(*made)
             return
-        self.plan(key, *made, awaited=stale)
+        first = not known and all(storage.chosen is None for storage in graph.storages)
+        if first and self._session.measured.differs(key):
+            self.ladder.expect_others()
+        # Under a plan of another program it would leave it at once.
+        awaited = stale or (bool(known) and graph.structure not in known)
+        self.plan(key, *made, awaited=awaited, uneven=uneven)
 
     def plan(
         self,
@@ -72,11 +88,12 @@ class Planning:
         leaks: bool,
         *,
         awaited: bool = False,
+        uneven: bool = False,
     ) -> None:
         """Makes a captured step a rung, and asks for its plan. `awaited`: its next step waits for
-        that plan."""
+        that plan; `uneven`: its micro-batches have several sizes."""
         session = self._session
-        rung = self.ladder.add(key, graph, left_out, leaks)
+        rung = self.ladder.add(key, graph, left_out, leaks, uneven)
         if rung is None:
             if session.stage is Stage.CAPTURE:
                 self.stop(next(r.refused for r in self.ladder.rungs if r.key == key))
@@ -96,7 +113,10 @@ class Planning:
 
     def submit(self, rung: Rung, message: dict[str, Any] | None = None) -> None:
         """Asks for a plan of a captured step; with a message, of one that nobody has seen."""
-        self.send(rung, message or rung.graph.message(), own_budget(self._session))
+        session, message = self._session, message or rung.graph.message()
+        largest = session.measured.largest_peak_bytes
+        budget = self._share.within(own_budget(session), rung.number, message, largest)
+        self.send(rung, message, budget)
 
     def sketched(self, graph: CapturedGraph, share: float) -> str:
         """Asks for a plan, within a share of the budget, of a step of which only the shapes are
@@ -167,9 +187,12 @@ class Planning:
     def ask(self) -> None:
         """Takes plans, between steps. Waits for the first one, and for one that the step which
         begins cannot do without if it is to keep its budget; takes any other when it is there."""
+        self.together.begins()
+        session = self._session
         if self.coordinator is not None:
             return  # it has met the others when the last step ended
-        session = self._session
+        if session.stage is Stage.WAITING and self.together.holds():
+            return
         needed = self.ladder.lacks(session.step.key)
         for rung in [r for r in self.ladder.rungs if r.open]:
             first = session.stage is Stage.WAITING and rung.plan is None
@@ -211,6 +234,8 @@ class Planning:
             self._install(rung, reply.plan)
             return rung.plan is not None and rung.plan.plan_id == reply.plan.plan_id
         if reply.kind == "refused" and rung.plan is None:
+            if reply.smallest_budget and self._raises(rung):
+                return False
             session.measured.smallest_budget = reply.smallest_budget
             if reply.smallest_budget is not None:
                 session.retry.refused(rung.graph.measured_peak_bytes)
@@ -234,6 +259,14 @@ class Planning:
             rung.refused = f"training without a plan: {reply.why or session.agent.why}"
         return rung.tape is not None
 
+    def _raises(self, rung: Rung) -> bool:
+        """Asks again for a plan of a step that was refused within a share of smaller ones."""
+        why = "" if rung.fitted or self.coordinator is not None else self._share.raised(rung.number)
+        if why:
+            self._session.say(why)
+            self.submit(rung)
+        return bool(why)
+
     def _another_budget(self, rung: Rung, plan: Plan) -> None:
         """Keeps the budget of a plan that nobody here asked for: it was sent from the page. Later
         plans are asked for within it."""
@@ -253,6 +286,8 @@ class Planning:
 
     def _install(self, rung: Rung, plan: Plan) -> None:
         if not plan.feasible:
+            if self._raises(rung):
+                return
             self.refused, rung.refused = plan, plan.sentence or "no plan fits the budget"
             self._session.retry.refused(rung.graph.measured_peak_bytes)
             self._session.record.answered(rung.refused)

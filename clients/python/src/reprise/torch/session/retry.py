@@ -10,7 +10,8 @@ that is gone make another one of it, which may have a plan. What tells is the pe
 few in a row with another one than any before the refusal. Where the budget is a share of the step,
 a refusal says nothing of steps that need more: a few that peak higher, in a row or not, are enough
 to capture one of them, beside what was refused. Each try costs a captured step, so each next one
-waits longer, and there are not many.
+waits longer, and there are not many. A plan of another model that is trained in the same steps
+lowers their peak, too: that is no change, and while it holds no step is captured.
 """
 
 from __future__ import annotations
@@ -56,7 +57,14 @@ class Retry:
     def wants(self, key: Hashable) -> bool:
         """Returns whether a step with this input may be captured: any, or one that peaks higher,
         as far as is known."""
-        known, _ = self._session.measured.base(key)
+        session = self._session
+        if session.planning.together.planned:
+            session.say(
+                "no step is captured for a plan: another model is trained under one in the same "
+                "steps, and would leave it. Models with the same budget are planned as one"
+            )
+            return False
+        known, _ = session.measured.base(key)
         return not (self._wants_higher and known) or self._is_higher(known)
 
     def _is_higher(self, peak: int) -> bool:
@@ -75,6 +83,7 @@ class Retry:
             is_new=not low - less <= peak <= high + more,
             new_in_a_row=self._in_a_row + 1,
             higher=higher,
+            is_relieved=peak < low and session.planning.together.planned,
         )
         for action in decide(session.state, event):
             if action is Action.REMEMBER_PEAK:

@@ -135,11 +135,12 @@ def _with_care(verify_every: int) -> int:
 
 def _hand_over(
     known: weakref.ref[Session],
-    again: Callable[[nn.Module], Session],
+    again: Callable[..., Session],
     compiles: Callable[[nn.Module], CompiledJob | None],
     part: nn.Module | None,
 ) -> bool:
-    """Plans a part of a model, or what torch.compile made of it (`part`: None), in its place."""
+    """Plans a part of a model, several models with it (`part`: all of them), or what torch.compile
+    made of it (`part`: None), in its place."""
     session = known()
     if session is None:
         return False
@@ -155,6 +156,13 @@ def _hand_over(
         for known_as in (part, model):
             armed.add(known_as, job)
         session.say("this model was compiled after it was armed: its compiled code is planned")
+    elif isinstance(part, Stages):
+        session.forward.remove()
+        joint = again(part, name=", ".join(type(one).__name__ for one in part.children()))
+        joint.hand_over = partial(_hand_over, weakref.ref(joint), again, compiles)
+        joint.attached = session.attached
+        for one in part.children():
+            armed.add(one, joint)
     else:
         armed.add(model, again(part))
     session.give_way()

@@ -90,7 +90,7 @@ def _planned(
     run.finish()
     counts = run.counts
     # What a larger input needs than the plan is for says nothing about the plan.
-    covered = rung.covers(step.key)
+    covered = rung.uneven or rung.covers(step.key)
     session.waiting.planned()
     outcome.plan = plan if covered else None
     stats = planned.stats()
@@ -109,6 +109,8 @@ def _planned(
         is_over=peak > plan.budget_bytes and not step.out_of_memory,
         is_covered=covered,
         explains=looks is Looks.EXPLAINS,
+        has_no_room=rung.final,
+        is_in_vain=rung.recaptured or rung.uneven or rung.varies,
     )
     for action in decide(session.state, event):
         if action is Action.COUNT:
@@ -123,6 +125,10 @@ def _planned(
             session.peaks.explaining(peak, plan)
         elif action is Action.PEAK_ABOVE:
             session.peaks.above(rung, peak)
+        elif action is Action.CAPTURE_AGAIN:
+            session.peaks.capture_again(rung, peak)
+        elif action is Action.SAY_ABOVE:
+            session.peaks.stays_above(rung, peak)
     session.measured.mismatched_steps += bool(outcome.mismatches)
 
 
@@ -135,9 +141,12 @@ def _next(session: Parts, outcome: _Outcome, *, was_planned: bool) -> None:
         was_planned=was_planned,
         was_measured=outcome.took is not None,
         is_hopeless=session.ladder.hopeless,
+        is_joined=session.planning.together.ended(),
     )
     for action in decide(session.state, event):
-        if action is Action.GO_TO_CAPTURE:
+        if action is Action.PLAN_TOGETHER:
+            session.planning.together.join()
+        elif action is Action.GO_TO_CAPTURE:
             session.stage = Stage.CAPTURE
         elif action is Action.GO_ON_WATCHED:
             session.stage = session.watched.stage
