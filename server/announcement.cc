@@ -86,6 +86,20 @@ bool IsAnnounced(const std::string& agent_socket, const std::string& address) {
   return text("listen") == address || text("url").ends_with("//" + address);
 }
 
+uint16_t KeptPort(const std::string& data_dir) {
+  std::ifstream file(data_dir + "/port");
+  int64_t port = 0;
+  // Those below are for services.
+  return file >> port && port >= 1024 && port <= 65535
+             ? static_cast<uint16_t>(port)
+             : 0;
+}
+
+void KeepPort(const std::string& data_dir, uint16_t port) {
+  if (port == KeptPort(data_dir)) return;
+  (void)WriteFileAtomically(data_dir + "/port", StrCat(port, "\n"));
+}
+
 void RemoveAnnouncement(const std::string& agent_socket) {
   ::unlink(ServerFile(agent_socket).c_str());
   ::unlink(TokenCopy(agent_socket).c_str());

@@ -7,8 +7,12 @@
 //   server.token   a copy of the token, for a command that finds the daemon by
 //                  its socket, perhaps in a container that mounts the socket's
 //                  folder but not the data folder
+//
+// In the data folder, `port` is where the private daemon listened last: it does
+// so again if it can, so that links to its page stay.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "base/status.h"
@@ -33,6 +37,11 @@ Status Announce(const Announcement& daemon);
 // Returns whether a daemon says beside this socket that it listens on this
 // address: "127.0.0.1:7070".
 bool IsAnnounced(const std::string& agent_socket, const std::string& address);
+
+// Returns the port that was kept in this data folder; 0: none.
+uint16_t KeptPort(const std::string& data_dir);
+// A port that cannot be kept is only another one the next time.
+void KeepPort(const std::string& data_dir, uint16_t port);
 
 // Removes both files, if they are there.
 void RemoveAnnouncement(const std::string& agent_socket);

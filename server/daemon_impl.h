@@ -76,6 +76,7 @@ class Daemon::Impl {
                     const std::function<Status()>& open);
   Status UseFlags();
   bool IsAnnouncedPort() const;
+  bool IsAnyPort() const;
   // `asks`: a private daemon that has the folders is asked to make way.
   Status TakeLocks(bool asks);
   Status LearnSecret();

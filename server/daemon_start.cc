@@ -24,6 +24,7 @@ constexpr size_t kMaxShortWaiting = 1024;
 constexpr int kPlanThreads = 2;
 constexpr int kPromptPlanThreads = 1;
 constexpr size_t kMaxPlansWaiting = 64;
+constexpr char kPrivateHost[] = "127.0.0.1:";
 
 }  // namespace
 
@@ -148,6 +149,11 @@ Status Daemon::Impl::LearnSecret() {
   return OkStatus();
 }
 
+// Whether it is a private daemon that nobody gave a port.
+bool Daemon::Impl::IsAnyPort() const {
+  return options_.private_daemon && options_.listen == StrCat(kPrivateHost, 0);
+}
+
 Status Daemon::Impl::BindPorts() {
   listeners_.clear();
   const auto bind = [this](const char* flag, const std::string& text,
@@ -169,10 +175,16 @@ Status Daemon::Impl::BindPorts() {
     return listeners_.back().get();
   };
   if (!options_.listen.empty()) {
-    ASSIGN_OR_RETURN(Listener * both,
-                     bind("--listen", options_.listen, Serves::kBoth));
-    http_listener_ = both;
-    grpc_listener_ = both;
+    const uint16_t kept = IsAnyPort() ? KeptPort(options_.data_dir) : 0;
+    StatusOr<Listener*> both = bind(
+        "--listen", kept == 0 ? options_.listen : StrCat(kPrivateHost, kept),
+        Serves::kBoth);
+    if (!both.ok() && kept != 0) {
+      both = bind("--listen", options_.listen, Serves::kBoth);
+    }
+    RETURN_IF_ERROR(both.status());
+    http_listener_ = *both;
+    grpc_listener_ = *both;
     return OkStatus();
   }
   if (!options_.grpc_listen.empty()) {
@@ -311,6 +323,9 @@ Status Daemon::Impl::StartUplink() {
 
 Status Daemon::Impl::AnnounceSelf() {
   announced_ = true;
+  if (IsAnyPort()) {
+    KeepPort(options_.data_dir, (*http_listener_)->address().port);
+  }
   const std::string http = http_address();
   return Announce(
       {.agent_socket = options_.agent_socket,

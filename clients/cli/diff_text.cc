@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "clients/cli/diff_text.h"
 
-#include <array>
 #include <cstdlib>
 
 #include "base/str_cat.h"
 #include "base/units.h"
 #include "clients/cli/columns.h"
+#include "formats/convert/graph_names.h"
 
 namespace reprise::cli {
 
@@ -19,14 +19,6 @@ std::string Signed(int64_t bytes) {
                 : bytes < 0 ? "-"
                             : "",
                 FormatBytes(std::abs(bytes)));
-}
-
-std::string CategoryName(v1::Category category) {
-  constexpr std::array<const char*, 9> kNames = {
-      "unknown",         "parameters",    "gradients",
-      "optimizer state", "activations",   "inputs",
-      "temporaries",     "communication", "unknown"};
-  return kNames[static_cast<size_t>(category)];
 }
 
 std::string SideLine(const char* letter, const v1::ComparedSide& side) {
@@ -70,7 +62,8 @@ std::string Table(const char* title, const Parts& parts, uint32_t left_out,
       continue;
     }
     ++shown;
-    const std::string category = CategoryName(part.category());
+    const std::string category(
+        formats::WordOf(formats::kCategoryTexts, part.category()));
     const std::string name =
         by_category ? category
                     : StrCat(part.name().empty() ? "(not known)" : part.name(),

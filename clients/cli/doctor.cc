@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/str_cat.h"
+#include "clients/cli/doctor_load.h"
 
 namespace reprise::cli {
 namespace {
@@ -101,13 +102,16 @@ std::string Answer(const std::string& python, const char* option,
 // Checks what is compiled for this Python's torch, and what replaces missing
 // parts.
 std::vector<Check> AskParts(const std::string& python) {
+  const auto begin = Clock::now();
   const auto json = nlohmann::json::parse(
       Answer(python, "-m", "reprise.native_parts", kImportPatience), nullptr,
       false);
   if (!json.is_array()) {
+    const bool late = Clock::now() - begin >= kImportPatience;
     return {{Health::kWarning, "tape",
-             "not checked: torch cannot be imported there, or takes longer "
-             "than a minute",
+             late ? StrCat("not checked: ", python, " ",
+                           TooLate(kImportPatience, LoadNow()))
+                  : std::string("not checked: torch cannot be imported there"),
              StrCat("try ", python, " -m reprise.native_parts")}};
   }
   std::vector<Check> parts;
@@ -158,9 +162,15 @@ std::string InChild(const std::function<std::string()>& work,
 
 PythonFacts AskPython(const std::string& python) {
   PythonFacts facts;
+  const auto begin = Clock::now();
   const auto json = nlohmann::json::parse(
       Answer(python, "-c", kQuestion, kPatience), nullptr, false);
-  if (!json.is_object()) return facts;
+  if (!json.is_object()) {
+    if (Clock::now() - begin >= kPatience) {
+      facts.late = StrCat(python, " ", TooLate(kPatience, LoadNow()));
+    }
+    return facts;
+  }
   facts.path = python;
   facts.version = TextOf(json, "version");
   facts.reprise = TextOf(json, "reprise");
@@ -179,6 +189,11 @@ PythonFacts AskPython(const std::string& python) {
 
 std::vector<Check> CheckPython(const PythonFacts& python) {
   std::vector<Check> checks;
+  if (!python.late.empty()) {
+    checks.push_back({Health::kWarning, "python", python.late,
+                      "ask again when the machine is less busy"});
+    return checks;
+  }
   if (python.path.empty()) {
     checks.push_back({Health::kWarning, "python", "no Python answers",
                       "name the one that trains with --python, or install it"});

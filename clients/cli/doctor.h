@@ -34,6 +34,7 @@ struct Check {
 // What the job's Python reports.
 struct PythonFacts {
   std::string path;     // empty: none was found
+  std::string late;     // one that did not answer in time, and how busy it was
   std::string version;  // version of our package; empty: not installed
   std::string reprise;  // version of the package; empty: not installed
   std::string torch;    // "2.13.0+cpu"; empty: not installed

@@ -59,7 +59,7 @@ class DoctorCommand : public Command {
     const DeviceFacts devices = CheckDevices();
     add(devices.checks);
     add(CheckCupti(python, devices));
-    if (named && python.path.empty()) {
+    if (named && python.path.empty() && python.late.empty()) {
       checks.push_back(
           {Health::kProblem, "python",
            StrCat(python_, ": is not a Python interpreter that works"),

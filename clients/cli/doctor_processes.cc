@@ -158,6 +158,20 @@ Check WhyNotSeen(const Process& process,
   return check;
 }
 
+// Those of other users, in sum: why each is not seen, its user can ask.
+Check StrangersCheck(size_t count, const std::set<std::string>& users) {
+  std::string names;
+  for (const std::string& user : users) {
+    names += StrCat(names.empty() ? "" : ", ", user);
+  }
+  return {Health::kOk, "process",
+          StrCat(count, count == 1 ? " process of " : " processes of ", names,
+                 count == 1 ? " uses" : " use",
+                 " CUDA or the agent and is no job here; that user can ask "
+                 "why"),
+          ""};
+}
+
 }  // namespace
 
 std::string UserName(uid_t uid) {
@@ -174,12 +188,19 @@ std::vector<Check> CheckProcesses(const Sessions& sessions,
     if (process) processes.emplace(process->pid, *process);
   }
   std::vector<Check> unseen;
+  size_t strangers = 0;
+  std::set<std::string> users;
   for (const auto& [pid, process] : processes) {
     const bool listed =
         std::find(on_gpu.begin(), on_gpu.end(), pid) != on_gpu.end();
     const bool ours = pid == getpid() || process.parent == getpid();
     if (!(process.cuda || process.agent || listed) || ours) continue;
     if (sessions.pids.count(pid) != 0) continue;
+    if (geteuid() == 0 && process.uid != 0) {  // root sees those of all users
+      ++strangers;
+      users.insert(UserName(process.uid));
+      continue;
+    }
     unseen.push_back(WhyNotSeen(process, processes, sessions));
   }
   // Warnings first.
@@ -195,9 +216,12 @@ std::vector<Check> CheckProcesses(const Sessions& sessions,
       StrCat(sessions.pids.size(), sessions.pids.size() == 1 ? " job" : " jobs",
              " connected"),
       ""};
-  if (unseen.empty()) {
+  if (strangers > 0) {
+    unseen.push_back(StrangersCheck(strangers, users));
+  } else if (unseen.empty()) {
     count.found += "; no other process here uses CUDA or has the agent";
-  } else if (more > 0) {
+  }
+  if (more > 0) {
     count.found += StrCat("; ", more, " more processes than are listed");
   }
   unseen.insert(unseen.begin(), std::move(count));

@@ -29,6 +29,8 @@ using std::chrono::seconds;
 
 // Start 1 s, flush 2 s, plan 4 s, plus time for a busy machine.
 constexpr auto kJobPatience = seconds(10);
+constexpr auto kFlushPatience = seconds(2);  // those of doctor_job.cc
+constexpr auto kPlanPatience = seconds(4);
 constexpr auto kStorePatience = seconds(3);
 constexpr auto kEndPatience = seconds(5);
 constexpr size_t kMostSaid = 8 << 10;
@@ -138,9 +140,6 @@ RoundTrip::Said RoundTrip::Listen() {
       words >> status >> said.plan_ns >> std::ws;
       std::getline(words, said.plan_why);
       said.planned = status == REPRISE_OK;
-      if (!said.planned && said.plan_why.empty()) {
-        said.plan_why = "none came in 4 s";
-      }
     }
   }
   return said;
@@ -190,7 +189,7 @@ bool RoundTrip::Stored(const Globals& globals, uint64_t records,
     if (found >= records) return true;
     std::this_thread::sleep_for(milliseconds(20));
   } while (Clock::now() < until);
-  why = StrCat(found, " of ", records, " records are in the store after 3 s");
+  why = StrCat(found, " are in the store");
   return false;
 }
 
@@ -229,6 +228,10 @@ Check RoundTrip::Versions(const Said& said, const Globals& globals) const {
 }
 
 Check RoundTrip::Records(const Said& said, const Globals& globals) {
+  if (!said.started && said.abi == 0 && said.start_why.empty()) {
+    return LateCheck("records", StrCat("the agent ", agent_), kJobPatience,
+                     load_, HungAdvice());
+  }
   if (!said.started) {
     return {Health::kProblem, "records",
             StrCat("the agent ", agent_, " gets no session at ", Where(), ": ",
@@ -236,10 +239,10 @@ Check RoundTrip::Records(const Said& said, const Globals& globals) {
             HungAdvice()};
   }
   if (!said.flushed) {
-    return {Health::kProblem, "records",
-            StrCat(Where(), " did not take ", said.pushed,
-                   " records out of the ring in 2 s"),
-            HungAdvice()};
+    return LateCheck("records",
+                     StrCat("asked to take ", said.pushed,
+                            " records out of the ring, ", Where()),
+                     kFlushPatience, load_, HungAdvice());
   }
   if (said.dropped > 0) {
     return {Health::kProblem, "records",
@@ -249,10 +252,12 @@ Check RoundTrip::Records(const Said& said, const Globals& globals) {
   }
   std::string why;
   if (!Stored(globals, said.pushed, why)) {
-    return {Health::kProblem, "records",
-            StrCat(Where(), " took ", said.pushed,
-                   " records, but its server does not show them: ", why),
-            "see `reprise status`: is the store full, or the server away?"};
+    return LateCheck(
+        "records",
+        StrCat("asked for the ", said.pushed, " records that it took, ",
+               Where(), " (", why, ")"),
+        kStorePatience, load_,
+        "see `reprise status`: is the store full, or the server away?");
   }
   return {Health::kOk, "records",
           StrCat(said.pushed, " went through a ring into the store of ",
@@ -261,6 +266,11 @@ Check RoundTrip::Records(const Said& said, const Globals& globals) {
 }
 
 Check RoundTrip::Plan(const Said& said) const {
+  if (!said.planned && said.plan_why.empty()) {
+    return LateCheck(
+        "plan", StrCat("asked for the plan of a graph of 6 ops, ", Where()),
+        kPlanPatience, load_, "see `reprise status` and the daemon's log");
+  }
   if (!said.planned) {
     return {Health::kProblem, "plan",
             StrCat("no plan came from ", Where(),
@@ -278,6 +288,8 @@ std::vector<Check> RoundTrip::Finish(const Globals& globals) {
     return {{Health::kWarning, "records", trouble_, advice_}};
   }
   const Said said = Listen();
+  load_ = LoadNow();
+  if (!scratch_ && IsStopped(DaemonPid(socket_))) load_.last_minute = 0;
   Globals where = globals;
   if (scratch_) {
     where.server = scratch_->server();

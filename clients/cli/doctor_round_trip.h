@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "clients/cli/doctor.h"
+#include "clients/cli/doctor_load.h"
 #include "clients/cli/scratch_daemon.h"
 
 namespace reprise::cli {
@@ -68,6 +69,7 @@ class RoundTrip {
   std::string run_id_;
   std::string socket_;
   std::optional<ScratchDaemon> scratch_;
+  Load load_;
   pid_t job_ = 0;
   int from_job_ = -1;
   int to_job_ = -1;

@@ -256,6 +256,12 @@ StatusOr<Timelines> ExportCommand::OfStored(const ServerClient& client) {
   }
   name_ = run->name();
   sentence_ = run->verdict().sentence();
+  v1::StepGraph proto;
+  planner::StepGraph graph;
+  if (!run->graph_id().empty()) {
+    ASSIGN_OR_RETURN(proto, client.GetGraph(run->graph_id()));
+    ASSIGN_OR_RETURN(graph, formats::ToPlanner(proto));
+  }
   for (const bool planned : {true, false}) {
     formats::MeasuredTimeline measured(planned ? kMeasured : kMeasuredBase);
     const Status read =
@@ -264,13 +270,11 @@ StatusOr<Timelines> ExportCommand::OfStored(const ServerClient& client) {
     if (read.code() == Code::kNotFound) continue;
     RETURN_IF_ERROR(read);
     all.push_back(measured.Finish());
+    all.back().static_parts = planner::StaticMemory(graph);
   }
   if (!run->plan_id().empty()) {
     RETURN_IF_ERROR(AddStoredPlan(client, run->plan_id(), all));
   } else if (!run->graph_id().empty()) {
-    ASSIGN_OR_RETURN(const v1::StepGraph proto,
-                     client.GetGraph(run->graph_id()));
-    ASSIGN_OR_RETURN(const planner::StepGraph graph, formats::ToPlanner(proto));
     RETURN_IF_ERROR(
         AddPredicted(graph, {}, {}, 0, proto.measured_peak_bytes(), all));
   }

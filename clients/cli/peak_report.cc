@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/str_cat.h"
 #include "base/units.h"
@@ -67,20 +68,24 @@ StatusOr<PeakReport> ReportPeak(const planner::StepGraph& graph,
               return a.bytes != b.bytes ? a.bytes > b.bytes
                                         : a.storage < b.storage;
             });
-  if (graph.static_bytes > 0) {
-    report.categories.push_back({"static", graph.static_bytes});
+  for (const planner::StaticPart& part : planner::StaticMemory(graph)) {
+    by_category[static_cast<size_t>(part.category)] += part.bytes;
   }
-  for (size_t c = 0; c < by_category.size(); ++c) {
+  const auto unknown = static_cast<size_t>(planner::Category::kUnknown);
+  by_category[unknown] += std::exchange(by_category[0], 0);
+  for (size_t c = 1; c < by_category.size(); ++c) {
     if (by_category[c] == 0) continue;
-    const std::string_view word = formats::kCategoryNames[c];
     report.categories.push_back(
-        {word.empty() ? "unknown" : std::string(word), by_category[c]});
+        {.word = std::string(formats::kCategoryNames[c]),
+         .text = std::string(formats::kCategoryTexts[c]),
+         .bytes = by_category[c]});
   }
   const planner::OpId peak_op = report.evaluation.peak_op;
   if (peak_op != planner::kNoOp) {
     const int64_t workspace =
         graph.ops[static_cast<size_t>(peak_op)].workspace_bytes;
-    if (workspace > 0) report.categories.push_back({"workspace", workspace});
+    if (workspace > 0)
+      report.categories.push_back({"workspace", "workspace", workspace});
   }
   return report;
 }
@@ -94,7 +99,7 @@ std::string PeakText(const planner::StepGraph& graph, const PeakReport& report,
              report.alive.size(), " storages)\n");
   for (const CategoryBytes& category : report.categories) {
     text += StrCat("  ", Column(FormatBytes(category.bytes), 11, true), "  ",
-                   category.category, "\n");
+                   category.text, "\n");
   }
   text += "  largest storages\n";
   for (size_t i = 0; i < report.alive.size() && i < most; ++i) {
@@ -122,8 +127,7 @@ std::string PeakJson(const planner::StepGraph& graph,
   }
   nlohmann::ordered_json categories = nlohmann::ordered_json::object();
   for (const CategoryBytes& one : report.categories) {
-    categories[one.category] =
-        categories.value(one.category, int64_t{0}) + one.bytes;
+    categories[one.word] = one.bytes;
   }
   const auto replace = nlohmann::ordered_json::error_handler_t::replace;
   return StrCat("\"peak_op\": ", report.evaluation.peak_op,

@@ -21,7 +21,8 @@ struct AliveStorage {
 };
 
 struct CategoryBytes {
-  std::string category;
+  std::string word;  // of reprise.graph/1
+  std::string text;
   int64_t bytes = 0;
 };
 

@@ -65,7 +65,9 @@ std::vector<std::pair<std::string, Group>> AliveAtPeak(
 }  // namespace
 
 Tone ToneOf(const v1::Verdict& verdict) {
-  if (verdict.validated()) return Tone::kGood;
+  if (verdict.validated()) {
+    return verdict.other_load().empty() ? Tone::kGood : Tone::kPlain;
+  }
   const bool failed =
       !verdict.feasible() || !verdict.refused().empty() ||
       !verdict.withdrawn().empty() || verdict.over_budget_steps() > 0 ||

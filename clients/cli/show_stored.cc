@@ -59,6 +59,28 @@ void PrintTiming(const std::string& timing, Console& console) {
   }
 }
 
+// Prints what is alive at the peak of a run or plan by category, as
+// `reprise diff` and the page do.
+void PrintCategories(const std::string& id, const ServerClient& client,
+                     Console& console) {
+  const auto same = client.Compare(id, id);
+  if (!same.ok()) return;  // nothing was captured or traced
+  const auto known = [](const v1::ComparedPart& part) {
+    return part.category() != v1::CATEGORY_UNKNOWN;
+  };
+  if (std::none_of(same->categories().begin(), same->categories().end(),
+                   known)) {
+    return;
+  }
+  console.Line(StrCat("\nBY CATEGORY, ", same->a().peak_of(), " (",
+                      FormatBytes(same->a().peak_bytes()), ")"));
+  for (const v1::ComparedPart& part : same->categories()) {
+    console.Line(
+        StrCat("  ", Right(FormatBytes(part.a_bytes()), 11), "  ",
+               formats::WordOf(formats::kCategoryTexts, part.category())));
+  }
+}
+
 // Prints what each decision saves, and what is alive at the plan's peak. The
 // server sends the largest first.
 void PrintExplanation(const v1::Explanation& explanation, Console& console) {
@@ -121,12 +143,12 @@ void PrintVerdict(const v1::Verdict& v, Console& console) {
   row("predicted", v.predicted_peak_bytes(), v.predicted_step_ns());
   row("measured", v.measured_peak_bytes(), v.measured_step_ns());
   if (v.planned_steps() > 0) {
-    console.Line(StrCat("  ", v.planned_steps(),
-                        v.planned_steps() == 1 ? " step under the plan, "
-                                               : " steps under the plan, ",
-                        v.mismatches(),
-                        v.mismatches() == 1 ? " mismatch: " : " mismatches: ",
-                        v.validated() ? "validated" : "not validated"));
+    console.Line(StrCat(
+        "  ", v.planned_steps(),
+        v.planned_steps() == 1 ? " step under the plan, "
+                               : " steps under the plan, ",
+        v.mismatches(), v.mismatches() == 1 ? " mismatch: " : " mismatches: ",
+        v.validated() ? "budget and bits validated" : "not validated"));
   }
 }
 
@@ -184,6 +206,7 @@ int ShowRun(v1::Run run, bool open, const ServerClient& client,
             StrCat("  the traced step cannot be read: ", printed.message()));
       }
     }
+    PrintCategories(run.run_id(), client, console);
     if (run.has_window() || run.sessions_size() > 0) {
       console.Line("\nTHE JOB");
       PrintWindow(run, console);
@@ -223,6 +246,7 @@ int ShowStored(const std::string& id, bool open, const ServerClient& client,
   const v1::Plan& plan = explanation->plan();
   console.Line(plan.sentence(), plan.feasible() ? Tone::kGood : Tone::kBad);
   PrintExplanation(*explanation, console);
+  PrintCategories(id, client, console);
   return kDone;
 }
 

@@ -204,7 +204,10 @@ StatusOr<PeakSide> SideOfSchedule(const v1::StepGraph& proto,
                           .bytes = bytes,
                           .count = 1});
   };
-  add("(static memory)", v1::CATEGORY_PARAMETER, graph.static_bytes);
+  for (const planner::StaticPart& part : planner::StaticMemory(graph)) {
+    add("(static memory)", static_cast<v1::Category>(part.category),
+        part.bytes);
+  }
   add("(reserve)", v1::CATEGORY_UNKNOWN, reserve_bytes);
   add("(workspace of the op at the peak)", v1::CATEGORY_TEMPORARY, rest);
 

@@ -67,6 +67,12 @@ std::string StorageText(const v1::Storage& s) {
       MaybeFlag("pinned", s.pinned()), "}");
 }
 
+std::string StaticText(const v1::StaticPart& part) {
+  const auto word = WordOf(kCategoryNames, part.category());
+  return StrCat("{\"category\":", Quoted(word.empty() ? "unknown" : word),
+                ",\"bytes\":", part.bytes(), "}");
+}
+
 std::string OpText(const v1::Op& op) {
   return StrCat(
       "{\"id\":", op.id(), ",\"name\":", Quoted(op.name()), ",\"phase\":\"",
@@ -136,6 +142,9 @@ std::string WriteGraphText(const v1::StepGraph& graph) {
       MaybeNumber("measured_step_ns", graph.measured_step_ns()),
       ",\n \"static_bytes\":", graph.static_bytes(),
       ",\n \"required\":", List(graph.required()));
+  if (graph.static_parts_size() > 0) {
+    text += ",\n \"static_parts\":" + Lines(graph.static_parts(), StaticText);
+  }
   text += ",\n \"storages\":" + Lines(graph.storages(), StorageText);
   text += ",\n \"ops\":" + Lines(graph.ops(), OpText);
   if (graph.tensors_size() > 0) {

@@ -9,7 +9,17 @@
 
 namespace reprise::formats::graph_json {
 
-enum class Place { kRoot, kStorages, kStorage, kOps, kOp, kTensors, kTensor };
+enum class Place {
+  kRoot,
+  kStaticParts,
+  kStaticPart,
+  kStorages,
+  kStorage,
+  kOps,
+  kOp,
+  kTensors,
+  kTensor
+};
 
 // The type of a key's value. Lists of ids and of sizes are places without keys.
 enum class Type {
@@ -22,6 +32,7 @@ enum class Type {
   kCategory,
   kIds,
   kSizes,
+  kStaticList,
   kStorageList,
   kOpList,
   kTensorList
@@ -41,12 +52,15 @@ inline constexpr Key kKeys[] = {
     {Place::kRoot, "flavour", Type::kText, false},
     {Place::kRoot, "structure", Type::kText, false},
     {Place::kRoot, "static_bytes", Type::kBytes, true},
+    {Place::kRoot, "static_parts", Type::kStaticList, false},
     {Place::kRoot, "measured_peak_bytes", Type::kBytes, false},
     {Place::kRoot, "measured_step_ns", Type::kBytes, false},
     {Place::kRoot, "required", Type::kIds, true},
     {Place::kRoot, "storages", Type::kStorageList, true},
     {Place::kRoot, "ops", Type::kOpList, true},
     {Place::kRoot, "tensors", Type::kTensorList, false},
+    {Place::kStaticPart, "category", Type::kCategory, true},
+    {Place::kStaticPart, "bytes", Type::kBytes, true},
     {Place::kStorage, "id", Type::kId, true},
     {Place::kStorage, "bytes", Type::kBytes, true},
     {Place::kStorage, "name", Type::kText, false},
@@ -84,6 +98,7 @@ inline constexpr const char* kWanted[] = {
     "a string",          "an integer",        "an integer",
     "true or false",     "a phase",           "a kind",
     "a category",        "a list of ids",     "a list of sizes",
-    "a list of objects", "a list of objects", "a list of objects"};
+    "a list of objects", "a list of objects", "a list of objects",
+    "a list of objects"};
 
 }  // namespace reprise::formats::graph_json

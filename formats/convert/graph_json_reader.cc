@@ -96,6 +96,8 @@ class GraphReader : public nlohmann::json_sax<Json> {
 
 google::protobuf::Message& GraphReader::Current() {
   switch (frames_.back().place) {
+    case Place::kStaticPart:
+      return *graph.mutable_static_parts()->rbegin();
     case Place::kStorage:
       return *graph.mutable_storages()->rbegin();
     case Place::kOp:
@@ -111,6 +113,12 @@ std::string GraphReader::Where() const {
   std::string where;
   for (const Frame& frame : frames_) {
     switch (frame.place) {
+      case Place::kStaticParts:
+        where = "static_parts";
+        break;
+      case Place::kStaticPart:
+        where = StrCat("static_parts[", graph.static_parts_size() - 1, "]");
+        break;
       case Place::kStorages:
         where = "storages";
         break;
@@ -263,6 +271,11 @@ bool GraphReader::start_object(size_t) {
   if (key_ != nullptr) return Wrong("an object");
   int count = 0;
   switch (frames_.back().place) {
+    case Place::kStaticParts:
+      graph.add_static_parts();
+      count = graph.static_parts_size();
+      frames_.push_back({Place::kStaticPart});
+      break;
     case Place::kStorages:
       graph.add_storages();
       count = graph.storages_size();
@@ -316,6 +329,9 @@ bool GraphReader::start_array(size_t) {
       in_list_ = true;
       list_index_ = 0;
       return true;
+    case Type::kStaticList:
+      frames_.push_back({Place::kStaticParts});
+      break;
     case Type::kStorageList:
       frames_.push_back({Place::kStorages});
       break;

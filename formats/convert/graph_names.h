@@ -16,7 +16,15 @@ inline constexpr std::string_view kKindNames[] = {
     "", "pure", "seeded", "once", "collective", "view"};
 inline constexpr std::string_view kCategoryNames[] = {
     "",      "parameter", "gradient",      "optimizer_state", "activation",
-    "input", "temporary", "communication", "unknown"};
+    "input", "temporary", "communication", "unknown",         "static"};
+
+// The categories as pages and commands call them.
+inline constexpr std::string_view kCategoryTexts[] = {
+    "unknown",     "parameters",
+    "gradients",   "optimizer state",
+    "activations", "inputs",
+    "temporaries", "communication",
+    "unknown",     "parameters, buffers and optimizer state"};
 
 // Returns the number of a word; 0 if there is no such word.
 inline int NumberOf(std::span<const std::string_view> names,

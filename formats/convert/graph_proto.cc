@@ -32,6 +32,12 @@ StatusOr<std::vector<planner::StorageId>> CopyIds(const Ids& ids, int storages,
   return out;
 }
 
+planner::Category CategoryOf(v1::Category category) {
+  return category == v1::CATEGORY_UNSPECIFIED
+             ? planner::Category::kUnknown
+             : static_cast<planner::Category>(category);
+}
+
 StatusOr<planner::Storage> ConvertStorage(const v1::Storage& from, int id,
                                           int op_count) {
   const auto field = [id](const char* name) {
@@ -48,9 +54,7 @@ StatusOr<planner::Storage> ConvertStorage(const v1::Storage& from, int id,
   planner::Storage to;
   to.bytes = from.bytes();
   to.name = from.name();
-  to.category = from.category() == v1::CATEGORY_UNSPECIFIED
-                    ? planner::Category::kUnknown
-                    : static_cast<planner::Category>(from.category());
+  to.category = CategoryOf(from.category());
   to.saved_for_backward = from.saved_for_backward();
   to.pinned = from.pinned();
   if (from.has_release_op()) {
@@ -159,6 +163,16 @@ StatusOr<planner::StepGraph> ToPlanner(const v1::StepGraph& proto) {
   planner::StepGraph graph;
   graph.name = proto.name();
   graph.static_bytes = proto.static_bytes();
+  for (int p = 0; p < proto.static_parts_size(); ++p) {
+    const v1::StaticPart& part = proto.static_parts(p);
+    if (!v1::Category_IsValid(part.category())) {
+      return InvalidArgument(StrCat("static_parts[", p,
+                                    "].category: unknown value ",
+                                    static_cast<int>(part.category())));
+    }
+    graph.static_parts.push_back(
+        {.category = CategoryOf(part.category()), .bytes = part.bytes()});
+  }
   graph.storages.reserve(proto.storages_size());
   for (int s = 0; s < proto.storages_size(); ++s) {
     ASSIGN_OR_RETURN(planner::Storage storage,
@@ -194,6 +208,11 @@ v1::StepGraph ToProto(const planner::StepGraph& graph) {
   v1::StepGraph proto;
   proto.set_name(graph.name);
   proto.set_static_bytes(graph.static_bytes);
+  for (const planner::StaticPart& from : graph.static_parts) {
+    v1::StaticPart& to = *proto.add_static_parts();
+    to.set_category(static_cast<v1::Category>(from.category));
+    to.set_bytes(from.bytes);
+  }
   for (int s = 0; s < graph.storage_count(); ++s) {
     const planner::Storage& from = graph.storages[s];
     v1::Storage& to = *proto.add_storages();

@@ -147,7 +147,10 @@ std::string Measured(const v1::Plan& plan, const v1::Verdict& verdict) {
   }
   if (const int64_t step = verdict.measured_step_ns(); step > 0) {
     add(FormatDuration(step),
-        DifferencePercent(step, verdict.predicted_step_ns()));
+        verdict.other_load().empty()
+            ? DifferencePercent(step, verdict.predicted_step_ns())
+            : StrCat("time not comparable: ",
+                     WithoutStop(verdict.other_load())));
   }
   if (text.empty()) text = ".  Not measured";  // not the plan's inputs
   // That no value differs says nothing where none was made again.
@@ -195,6 +198,10 @@ std::string Trouble(const v1::Plan& plan, const v1::Verdict& verdict,
         " The program left the plan ", Count(verdict.mismatches(), "time"),
         " and kept everything then", verdict.left().empty() ? "" : ": ",
         WithoutStop(verdict.left()), ".");
+  }
+  if (verdict.kept_since() > 0) {
+    text += StrCat(" Every step since step ", verdict.kept_since(),
+                   " kept to its plan and its budget.");
   }
   if (!verdict.withdrawn().empty()) {
     text += StrCat(

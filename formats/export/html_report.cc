@@ -7,6 +7,7 @@
 #include "base/str_cat.h"
 #include "base/text.h"
 #include "base/units.h"
+#include "formats/convert/graph_names.h"
 
 namespace reprise::formats {
 
@@ -172,11 +173,21 @@ std::vector<Held> AliveAtPeak(const ExportTimeline& timeline, int64_t peak_ns) {
   return best;
 }
 
-std::string Row(int64_t bytes, const std::string& what,
-                const std::string& where, const std::string& since) {
+std::string Row(int64_t bytes, std::string_view category,
+                const std::string& what, const std::string& where,
+                const std::string& since) {
   return StrCat("<tr><td class=\"right\">", FormatBytes(bytes), "</td><td>",
-                Escaped(what), "</td><td>", Escaped(where),
-                "</td><td class=\"right\">", since, "</td></tr>\n");
+                category, "</td><td>", Escaped(what), "</td><td>",
+                Escaped(where), "</td><td class=\"right\">", since,
+                "</td></tr>\n");
+}
+
+std::string_view CategoryOf(const ExportTimeline& timeline, uint32_t what) {
+  const size_t at = what - timeline.categories_from;
+  return what < timeline.categories_from || at >= timeline.categories.size()
+             ? ""
+             : WordOf(kCategoryTexts,
+                      static_cast<int>(timeline.categories[at]));
 }
 
 std::string PeakTable(const ExportTimeline& timeline) {
@@ -197,25 +208,35 @@ std::string PeakTable(const ExportTimeline& timeline) {
     }
     const std::string& what = timeline.names[alive[i].what];
     rows +=
-        Row(alive[i].bytes, what.empty() ? "not known" : what,
-            timeline.names[alive[i].where], FormatDuration(alive[i].since_ns));
+        Row(alive[i].bytes, CategoryOf(timeline, alive[i].what),
+            what.empty() ? "not known" : what, timeline.names[alive[i].where],
+            FormatDuration(alive[i].since_ns));
   }
   if (folded > 0) {
-    rows +=
-        Row(folded, StrCat(alive.size() - kMostRows, " smaller ones"), "", "");
+    rows += Row(folded, "", StrCat(alive.size() - kMostRows, " smaller ones"),
+                "", "");
   }
-  const int64_t lasting = std::min(timeline.static_bytes, rest);
+  int64_t lasting = std::min(timeline.static_bytes, rest);
+  rest -= lasting;
+  for (const planner::StaticPart& part : timeline.static_parts) {
+    const int64_t bytes = std::min(part.bytes, lasting);
+    if (bytes == 0) continue;
+    rows += Row(bytes, WordOf(kCategoryTexts, static_cast<int>(part.category)),
+                "static memory, there throughout", "", "");
+    lasting -= bytes;
+  }
   if (lasting > 0) {
-    rows += Row(lasting, "static memory, there throughout", "", "");
-    rest -= lasting;
+    rows +=
+        Row(lasting, "unknown", "there before the step, or reserve", "", "");
   }
   if (rest > 0) {
-    rows += Row(rest, "workspace, and what no record names", "", "");
+    rows += Row(rest, "", "workspace, and what no record names", "", "");
   }
   return StrCat("<h2>Alive at the peak, ", FormatBytes(peak), " after ",
                 FormatDuration(peak_ns),
                 "</h2>\n<div class=\"scroll\"><table><tr><th class=\"right\">"
-                "Bytes</th><th>What</th><th>Where</th><th class=\"right\">"
+                "Bytes</th><th>Category</th><th>What</th><th>Where</th><th "
+                "class=\"right\">"
                 "Since</th></tr>\n",
                 rows, "</table></div>\n");
 }

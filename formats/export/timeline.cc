@@ -90,6 +90,7 @@ StatusOr<ExportTimeline> PredictedTimeline(
   out.title = std::move(title);
   out.duration_ns = evaluation.time_ns;
   out.static_bytes = graph.static_bytes + reserve_bytes;
+  out.static_parts = planner::StaticMemory(graph);
   out.names.emplace_back();
   for (const planner::Op& op : graph.ops) {
     out.names.push_back(op.module.empty() ? op.name
@@ -99,8 +100,11 @@ StatusOr<ExportTimeline> PredictedTimeline(
   for (size_t s = 0; s < graph.storages.size(); ++s) {
     const std::string& name = graph.storages[s].name;
     out.names.push_back(name.empty() ? StrCat("storage ", s) : name);
+    out.categories.push_back(graph.storages[s].category);
   }
+  out.categories_from = storage_names;
   out.names.push_back("workspace");
+  out.categories.push_back(planner::Category::kTemporary);
 
   std::vector<std::vector<planner::StorageId>> born(schedule.size() + 1);
   for (const planner::Lifetime& life : planner::Lifetimes(graph, schedule)) {

@@ -49,13 +49,18 @@ struct ExportPoint {
 struct ExportTimeline {
   std::string title;  // "predicted", "measured without a plan", ...
   int64_t duration_ns = 0;
-  // Alive throughout, below everything else.
+  // Alive throughout, below everything else, and its categories as far as they
+  // are known.
   int64_t static_bytes = 0;
+  std::vector<planner::StaticPart> static_parts;
   std::vector<ExportOp> ops;
   std::vector<ExportEvent> events;
   // The bytes alive from each time on, including static memory.
   std::vector<ExportPoint> curve;
   std::vector<std::string> names;  // [0] is ""
+  // Of predicted steps, of the names from `categories_from` on.
+  std::vector<planner::Category> categories;
+  size_t categories_from = 0;
 
   int64_t PeakBytes() const;
 };

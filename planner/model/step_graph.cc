@@ -39,6 +39,10 @@ Status CheckNotNegative(const std::string& what, int64_t value) {
 // Checks bytes: not negative, and sums within 2^62.
 Status CheckStorages(const StepGraph& graph) {
   RETURN_IF_ERROR(CheckNotNegative("static_bytes", graph.static_bytes));
+  for (size_t i = 0; i < graph.static_parts.size(); ++i) {
+    RETURN_IF_ERROR(CheckNotNegative(StrCat("static_parts[", i, "].bytes"),
+                                     graph.static_parts[i].bytes));
+  }
   Total bytes;
   bool fits = bytes.Add(graph.static_bytes);
   for (StorageId s = 0; s < graph.storage_count(); ++s) {
@@ -151,6 +155,22 @@ Status CheckOp(const StepGraph& graph, OpId o, std::vector<OpId>& writer,
 }
 
 }  // namespace
+
+std::vector<StaticPart> StaticMemory(const StepGraph& graph) {
+  std::vector<StaticPart> parts;
+  int64_t rest = graph.static_bytes;
+  const auto take = [&](Category category, int64_t bytes) {
+    bytes = std::min(bytes, rest);
+    if (bytes > 0) parts.push_back({.category = category, .bytes = bytes});
+    rest -= bytes;
+  };
+  for (const StaticPart& part : graph.static_parts) {
+    take(part.category, part.bytes);
+  }
+  take(graph.static_parts.empty() ? Category::kStatic : Category::kUnknown,
+       rest);
+  return parts;
+}
 
 bool HasReplayWindows(const StepGraph& graph) {
   return std::any_of(graph.ops.begin(), graph.ops.end(),

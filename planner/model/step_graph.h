@@ -49,6 +49,7 @@ enum class Category : uint8_t {
   kTemporary,
   kCommunication,
   kUnknown,
+  kStatic,  // static memory that the source does not tell apart
 };
 
 struct Storage {
@@ -92,9 +93,15 @@ constexpr int64_t RerunNs(const Op& op) {
   return op.again_ns > 0 ? op.again_ns : op.time_ns;
 }
 
+struct StaticPart {
+  Category category = Category::kUnknown;
+  int64_t bytes = 0;
+};
+
 struct StepGraph {
   std::string name = {};
   int64_t static_bytes = 0;
+  std::vector<StaticPart> static_parts = {};  // as far as they are told apart
   std::vector<Storage> storages;
   std::vector<Op> ops;
   std::vector<StorageId> required;
@@ -105,6 +112,10 @@ struct StepGraph {
 
 // Returns whether any op may run again in some places only.
 bool HasReplayWindows(const StepGraph& graph);
+
+// Returns static_bytes by category: the parts, and as unknown what they leave of
+// it; kStatic if there are no parts.
+std::vector<StaticPart> StaticMemory(const StepGraph& graph);
 
 // Checks a graph. INVALID_ARGUMENT, naming the op or storage, unless: ids are
 // in range; every storage has exactly one writer, before all its reads and

@@ -236,7 +236,10 @@ enum {
   REPRISE_PLAN_UNCHECKED = 4, /* gradients are not compared */
   REPRISE_PLAN_NONE = 5,      /* plan_id 0: the job trains without one */
   REPRISE_JOB_FAILED = 6,     /* plan_id 0: an error ended the program */
-  REPRISE_PLAN_LEFT = 7       /* steps differ from the captured one; why: how */
+  REPRISE_PLAN_LEFT = 7,      /* steps differ from the captured one; why: how */
+  /* Step times are not comparable with those without a plan, which were measured
+   * under another load; without a reason: they are. */
+  REPRISE_PLAN_OTHER_LOAD = 8
 };
 void reprise_plan_state(uint64_t plan_id, uint32_t state, uint32_t why_name);
 /* Reports REPRISE_PLAN_APPLIED, with the time per step that the executor adds

@@ -175,7 +175,8 @@ class Builder {
 
   bool TakePlanState(const reprise_slot& slot) {
     const auto& state = slot.body.plan_state;
-    if (state.state < REPRISE_PLAN_APPLIED || state.state > REPRISE_PLAN_LEFT ||
+    if (state.state < REPRISE_PLAN_APPLIED ||
+        state.state > REPRISE_PLAN_OTHER_LOAD ||
         !Fits({state.own_ns, state.peak_bytes})) {
       ++built_.malformed;
       return true;

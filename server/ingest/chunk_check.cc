@@ -87,9 +87,9 @@ Status CheckOtherReports(const v1::Columns& columns) {
     RETURN_IF_ERROR(CheckNotNegative(at + "own_ns", state.own_ns()));
     RETURN_IF_ERROR(CheckNotNegative(at + "peak_bytes", state.peak_bytes()));
     if (state.state() < REPRISE_PLAN_APPLIED ||
-        state.state() > REPRISE_PLAN_LEFT) {
+        state.state() > REPRISE_PLAN_OTHER_LOAD) {
       return InvalidArgument(StrCat(at, "state: must be 1 to ",
-                                    REPRISE_PLAN_LEFT, ", got ",
+                                    REPRISE_PLAN_OTHER_LOAD, ", got ",
                                     state.state()));
     }
   }

@@ -98,8 +98,11 @@ class Recorded {
       const Allocation& one = all_[life.index];
       const std::string& stack = step_.Text(one.stack);
       const std::string& name = step_.Text(one.name);
-      box.set_category(CategoryOf(EvidenceIn(stack, name, one.phase),
-                                  one.died != Allocation::kNever));
+      const v1::Category before = step_.CategoryBefore(life.index);
+      box.set_category(before != v1::CATEGORY_UNSPECIFIED
+                           ? before
+                           : CategoryOf(EvidenceIn(stack, name, one.phase),
+                                        one.died != Allocation::kNever));
       box.set_owner(name.empty() ? stack.substr(0, stack.find('\n')) : name);
     }
     return answer;

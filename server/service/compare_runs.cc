@@ -11,6 +11,7 @@
 #include "formats/convert/compare.h"
 #include "formats/convert/digest.h"
 #include "formats/convert/graph_proto.h"
+#include "server/service/before_step.h"
 #include "server/service/evidence.h"
 #include "server/service/handlers.h"
 #include "server/service/step_cache.h"
@@ -59,19 +60,24 @@ formats::PeakSide SideOfStep(const RecordedStep& step) {
   side.facts.set_peak_of("measured");
   side.facts.set_peak_bytes(peak_bytes);
   side.facts.set_step_ns(step.step_ns);
-  std::map<std::tuple<uint32_t, uint32_t, v1::Phase, bool>, formats::PeakPart>
+  std::map<std::tuple<uint32_t, uint32_t, v1::Phase, bool, v1::Category>,
+           formats::PeakPart>
       parts;
   int64_t rest = peak_bytes;
   step.lifetimes.VisitAlive(static_cast<uint32_t>(peak), [&](size_t index) {
     const Allocation& one = step.lifetimes.all()[index];
     const bool freed = one.died != Allocation::kNever;
+    const v1::Category before = step.CategoryBefore(index);
     const auto [found, fresh] =
-        parts.try_emplace({one.name, one.stack, one.phase, freed});
+        parts.try_emplace({one.name, one.stack, one.phase, freed, before});
     formats::PeakPart& part = found->second;
     if (fresh) {
       const std::string& stack = step.Text(one.stack);
       const std::string& name = step.Text(one.name);
-      part.category = CategoryOf(EvidenceIn(stack, name, one.phase), freed);
+      part.category =
+          before != v1::CATEGORY_UNSPECIFIED
+              ? before
+              : CategoryOf(EvidenceIn(stack, name, one.phase), freed);
       part.source = name.empty() ? stack.substr(0, stack.find('\n')) : name;
     }
     part.bytes += step.BytesOf(index);
@@ -79,9 +85,16 @@ formats::PeakSide SideOfStep(const RecordedStep& step) {
     rest -= step.BytesOf(index);
   });
   for (auto& [key, part] : parts) side.parts.push_back(std::move(part));
-  if (rest > 0) {
-    side.parts.push_back(
-        {.source = "(no record names it)", .bytes = rest, .count = 1});
+  for (const planner::StaticPart& part : UnlistedBefore(step, rest)) {
+    const auto category = static_cast<v1::Category>(part.category);
+    const char* const name = category == v1::CATEGORY_UNKNOWN
+                                 ? "(no record names it)"
+                                 : "(static memory)";
+    side.parts.push_back({.category = category,
+                          .module = name,
+                          .source = name,
+                          .bytes = part.bytes,
+                          .count = 1});
   }
   return side;
 }

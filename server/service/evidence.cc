@@ -42,7 +42,7 @@ Evidence EvidenceOfOp(std::string_view op, v1::Phase phase) {
   }
   if (op.find("backward") != std::string_view::npos ||
       op.find("Backward") != std::string_view::npos) {
-    return Evidence::kBackward;
+    return Evidence::kBackwardPhase;
   }
   switch (phase) {
     case v1::PHASE_FORWARD:
@@ -86,8 +86,9 @@ v1::Category CategoryOf(Evidence evidence, bool freed) {
       return v1::CATEGORY_INPUT;
     case Evidence::kParameter:
       return v1::CATEGORY_PARAMETER;
-    case Evidence::kBackward:
     case Evidence::kBackwardPhase:
+      return freed ? v1::CATEGORY_TEMPORARY : v1::CATEGORY_GRADIENT;
+    case Evidence::kBackward:
       return v1::CATEGORY_GRADIENT;
     case Evidence::kForward:
     case Evidence::kForwardPhase:
@@ -119,8 +120,11 @@ std::string_view ReasonOf(Evidence evidence, bool freed) {
       return "allocated during the forward pass (no stack was recorded): an "
              "activation, or workspace";
     case Evidence::kBackwardPhase:
-      return "allocated after the forward pass and before the optimizer's step "
-             "(no stack was recorded): a gradient, the loss, or workspace";
+      return freed ? "allocated after the forward pass and before the "
+                     "optimizer's step (no stack was recorded), and freed: the "
+                     "gradient of an activation, the loss, or workspace"
+                   : "allocated after the forward pass and before the "
+                     "optimizer's step (no stack was recorded), and not freed";
     case Evidence::kOptimizerPhase:
       return freed ? "allocated during the optimizer's step (no stack was "
                      "recorded), and freed"

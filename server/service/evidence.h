@@ -9,13 +9,14 @@
 //   torch/distributed/, c10d                         communication
 //   torch/utils/data/, pin_memory                    input
 //   Module.to, nn.init, Parameter, load_state_dict   parameter
-//   backward of autograd, an op named ...backward    gradient
+//   backward of autograd                             gradient
 //   forward of a module                              activation
 //
 // Where no stack was recorded, the phase of the step while it was allocated:
 //
 //   optimizer's step, freed later / never            temporary / optimizer state
-//   backward, which begins when the model returns    gradient
+//   backward, which begins when the model returns,
+//     or an op named ...backward, freed / never      temporary / gradient
 //   forward                                          activation
 #pragma once
 

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "base/str_cat.h"
+#include "formats/convert/graph_names.h"
+#include "server/service/before_step.h"
 #include "server/service/evidence.h"
 #include "server/service/handlers.h"
 #include "server/service/step_cache.h"
@@ -23,6 +25,8 @@ constexpr uint32_t kMostRows = 1000;
 constexpr size_t kMostOwners = 50;
 constexpr size_t kCategories = v1::Category_ARRAYSIZE;
 constexpr size_t kMostFilterBytes = 256;
+constexpr std::string_view kNamedByCapture =
+    "there before the step: the captured step says what it is";
 
 char LowerLetter(char c) {
   return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
@@ -32,14 +36,6 @@ bool Contains(std::string_view text, std::string_view lower) {
   return std::search(text.begin(), text.end(), lower.begin(), lower.end(),
                      [](char a, char b) { return LowerLetter(a) == b; }) !=
          text.end();
-}
-
-std::string_view CategoryName(v1::Category category) {
-  constexpr std::array<std::string_view, kCategories> kNames = {
-      "unknown",         "parameters",    "gradients",
-      "optimizer state", "activations",   "inputs",
-      "temporaries",     "communication", "unknown"};
-  return kNames[static_cast<size_t>(category)];
 }
 
 struct Sum {
@@ -55,8 +51,7 @@ class Instant {
     std::transform(search_.begin(), search_.end(), search_.begin(),
                    LowerLetter);
     for (size_t c = 0; c < kCategories; ++c) {
-      category_matches_[c] =
-          Contains(CategoryName(static_cast<v1::Category>(c)), search_);
+      category_matches_[c] = Contains(formats::kCategoryTexts[c], search_);
     }
     digits_ = AddressDigits(search_);
     event_ = EventFor(request);
@@ -115,6 +110,13 @@ class Instant {
     return one.died != Allocation::kNever;
   }
 
+  v1::Category CategoryHere(size_t index, Evidence evidence) const {
+    const v1::Category before = step_.CategoryBefore(index);
+    return before != v1::CATEGORY_UNSPECIFIED
+               ? before
+               : CategoryOf(evidence, freed(step_.lifetimes.all()[index]));
+  }
+
   // Stack (29 bits), phase (2) and name (32).
   static uint64_t KeyOf(const Allocation& one) {
     return (uint64_t{one.stack} << 34) |
@@ -138,13 +140,15 @@ class Instant {
     const Allocation& one = step_.lifetimes.all()[index];
     const int64_t bytes = step_.BytesOf(index);
     Owner& owner = OwnerOf(one);
-    const v1::Category category = CategoryOf(owner.evidence, freed(one));
+    const v1::Category category = CategoryHere(index, owner.evidence);
     const auto add = [&](Sum& sum) {
       sum.bytes += bytes;
       ++sum.count;
     };
+    const bool named =
+        !step_.Text(one.name).empty() || !step_.Text(one.stack).empty();
     add(all_);
-    add(owner.sum);
+    add(named ? owner.sum : nobody_[static_cast<size_t>(category)]);
     add(categories_[static_cast<size_t>(category)]);
     if (!owner.matches && !category_matches_[static_cast<size_t>(category)] &&
         !AddressMatches(one)) {
@@ -205,8 +209,11 @@ class Instant {
       to.set_born_ns(step_.curve.time(one.born));
     }
     if (freed(one)) to.set_freed_ns(step_.curve.time(one.died));
-    to.set_category(CategoryOf(evidence, freed(one)));
-    to.set_evidence(std::string(ReasonOf(evidence, freed(one))));
+    to.set_category(CategoryHere(row.index, evidence));
+    to.set_evidence(
+        std::string(step_.CategoryBefore(row.index) != v1::CATEGORY_UNSPECIFIED
+                        ? kNamedByCapture
+                        : ReasonOf(evidence, freed(one))));
     to.set_owner(OwnerText(one));
     std::string_view lines = step_.Text(one.stack);
     while (!lines.empty()) {
@@ -226,9 +233,11 @@ class Instant {
   }
 
   void FillGroups(int64_t unlisted, v1::LiveMemory& answer) {
-    Sum& unknown = categories_[v1::CATEGORY_UNKNOWN];
-    unknown.bytes += categories_[0].bytes + unlisted;
-    unknown.count += categories_[0].count;
+    for (const planner::StaticPart& part : UnlistedBefore(step_, unlisted)) {
+      const auto category = static_cast<size_t>(part.category);
+      categories_[category].bytes += part.bytes;
+      nobody_[category].bytes += part.bytes;
+    }
     for (size_t c = 1; c < kCategories; ++c) {
       if (categories_[c].bytes == 0 && categories_[c].count == 0) continue;
       v1::LiveGroup& group = *answer.add_categories();
@@ -237,17 +246,11 @@ class Instant {
       group.set_count(categories_[c].count);
     }
     std::unordered_map<std::string, v1::LiveGroup> by_text;
-    Sum nobody{.bytes = unlisted, .count = 0};
     for (const auto& [key, owner] : owners_) {
       if (owner.sum.count == 0) continue;
       const std::string text =
           OwnerText({.name = static_cast<uint32_t>(key),
                      .stack = static_cast<uint32_t>(key >> 34)});
-      if (text.empty()) {
-        nobody.bytes += owner.sum.bytes;
-        nobody.count += owner.sum.count;
-        continue;
-      }
       v1::LiveGroup& group = by_text[text];
       group.set_owner(text);
       group.set_category(CategoryOf(owner.evidence, false));
@@ -270,11 +273,12 @@ class Instant {
                                        groups[i].bytes());
       }
     }
-    if (nobody.bytes > 0) {
+    for (size_t c = 1; c < kCategories; ++c) {
+      if (nobody_[c].bytes == 0) continue;
       v1::LiveGroup& group = *answer.add_owners();
-      group.set_bytes(nobody.bytes);
-      group.set_count(nobody.count);
-      group.set_category(v1::CATEGORY_UNKNOWN);
+      group.set_bytes(nobody_[c].bytes);
+      group.set_count(nobody_[c].count);
+      group.set_category(static_cast<v1::Category>(c));
     }
   }
 
@@ -285,6 +289,8 @@ class Instant {
   size_t event_ = 0;
   std::unordered_map<uint64_t, Owner> owners_;
   std::array<Sum, kCategories> categories_{};
+  // Of those, what neither a record nor a stack names an owner of.
+  std::array<Sum, kCategories> nobody_{};
   Sum all_, matched_;
   std::vector<Row> rows_;
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "formats/convert/graph_names.h"
 #include "server/service/moment_view.h"
 
 namespace reprise::server {
@@ -111,11 +112,14 @@ class GraphMoment {
       view.live_bytes += held.bytes();
       if (held.bytes() > 0) view.storages.push_back(std::move(held));
     };
-    v1::HeldStorage resident;
-    resident.set_bytes(graph_.static_bytes);
-    resident.set_name("parameters, buffers and optimizer state");
-    resident.set_category(v1::CATEGORY_PARAMETER);
-    add(std::move(resident));
+    for (const planner::StaticPart& part : planner::StaticMemory(graph_)) {
+      const auto category = static_cast<v1::Category>(part.category);
+      v1::HeldStorage resident;
+      resident.set_bytes(part.bytes);
+      resident.set_name(std::string(formats::kCategoryTexts[category]));
+      resident.set_category(category);
+      add(std::move(resident));
+    }
     // After a finished step, only what outlives it is alive.
     const auto there = static_cast<int32_t>(schedule_.size());
     for (const Lifetime& life : lives_) {

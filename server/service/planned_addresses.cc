@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/str_cat.h"
+#include "formats/convert/graph_names.h"
 #include "server/service/handlers.h"
 
 namespace reprise::server {
@@ -108,14 +109,19 @@ StatusOr<v1::Addresses> DrawPlannedAddresses(
   std::vector<AddressLife> lives;
   double area = 0;
   const size_t static_index = plan.graph.storages.size();
-  if (plan.graph.static_bytes > 0) {
-    lives.push_back({.bytes = plan.graph.static_bytes,
+  const std::vector<planner::StaticPart> parts =
+      planner::StaticMemory(plan.graph);
+  uint64_t address = 0;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    lives.push_back({.address = address,
+                     .bytes = parts[i].bytes,
                      .from_ns = 0,
                      .to_ns = step_ns,
                      .before = true,
                      .after = true,
                      .at_peak = true,
-                     .index = static_index});
+                     .index = static_index + i});
+    address += static_cast<uint64_t>(parts[i].bytes);
   }
   for (const Slot& slot : slots) {
     if (slot.life.to_ns < view.from_ns || slot.life.from_ns > view.to_ns) {
@@ -149,9 +155,12 @@ StatusOr<v1::Addresses> DrawPlannedAddresses(
   for (const AddressLife& life : boxes) {
     v1::AddressBox& box = *answer.add_boxes();
     FillAddressBox(life, box);
-    if (life.index == static_index) {
-      box.set_category(v1::CATEGORY_PARAMETER);
-      box.set_owner("static memory: parameters, optimizer state");
+    if (life.index >= static_index) {
+      const planner::StaticPart& part = parts[life.index - static_index];
+      const auto category = static_cast<v1::Category>(part.category);
+      box.set_category(category);
+      box.set_owner(
+          StrCat("static memory: ", formats::kCategoryTexts[category]));
       continue;
     }
     const planner::Storage& storage = plan.graph.storages[life.index];

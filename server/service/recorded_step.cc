@@ -9,8 +9,11 @@
 #include <utility>
 
 #include "base/str_cat.h"
+#include "formats/convert/graph_proto.h"
 #include "profiler/include/reprise_wire.h"
+#include "server/service/before_step.h"
 #include "server/service/column_cell.h"
+#include "server/store/plan_rows.h"
 
 namespace reprise::server {
 
@@ -378,8 +381,16 @@ size_t RecordedStep::MemoryBytes() const {
 }
 
 StatusOr<RecordedStep> ReadRecordedStep(Database& db, const std::string& run_id,
-                                        const StepRow& row) {
-  return StepBuilder(db, row).Build(run_id);
+                                        const StepRow& row,
+                                        const std::string& graph_id) {
+  ASSIGN_OR_RETURN(RecordedStep step, StepBuilder(db, row).Build(run_id));
+  if (graph_id.empty()) return step;
+  const StatusOr<v1::StepGraph> proto = LoadGraph(db, graph_id);
+  if (proto.status().code() == Code::kNotFound) return step;
+  RETURN_IF_ERROR(proto.status());
+  ASSIGN_OR_RETURN(const planner::StepGraph graph, formats::ToPlanner(*proto));
+  NameBefore(graph, step);
+  return step;
 }
 
 }  // namespace reprise::server

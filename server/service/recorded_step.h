@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "planner/model/step_graph.h"
 #include "server/service/memory_curve.h"
 #include "server/store/chunk_rows.h"
 #include "server/store/database.h"
@@ -88,8 +89,12 @@ struct RecordedStep {
   MemoryCurve curve;
   size_t first = 0;  // the state at the step's begin, an event of the curve
   Lifetimes lifetimes;
-  // Bytes of allocations that were there before, at the same positions.
+  // Bytes of allocations that were there before, at the same positions; and what
+  // the captured step says they are, unspecified: nothing.
   std::vector<int64_t> before_bytes;
+  std::vector<v1::Category> before_categories;
+  // What else was there before, as the captured step says.
+  std::vector<planner::StaticPart> before_parts;
   std::vector<std::string> texts;
   // Parts of one segment are joined.
   std::vector<v1::MemorySegment> segments;
@@ -97,15 +102,21 @@ struct RecordedStep {
   std::vector<RecordedKernel> kernels;
 
   int64_t BytesOf(size_t allocation) const;
+  v1::Category CategoryBefore(size_t allocation) const {
+    return allocation < before_categories.size() ? before_categories[allocation]
+                                                 : v1::CATEGORY_UNSPECIFIED;
+  }
   const std::string& Text(uint32_t id) const {
     return texts[id < texts.size() ? id : 0];
   }
   size_t MemoryBytes() const;
 };
 
-// Reads a traced step (LoadWindowedStep). NOT_FOUND: its baseline is missing;
+// Reads a traced step (LoadWindowedStep), and names what was there before it by
+// the run's step graph, if there is one. NOT_FOUND: its baseline is missing;
 // RESOURCE_EXHAUSTED: more records than are indexed.
 StatusOr<RecordedStep> ReadRecordedStep(Database& db, const std::string& run_id,
-                                        const StepRow& row);
+                                        const StepRow& row,
+                                        const std::string& graph_id);
 
 }  // namespace reprise::server

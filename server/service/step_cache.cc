@@ -13,12 +13,14 @@ constexpr auto kIdle = std::chrono::minutes(10);
 
 std::shared_ptr<StepCache::Slot> StepCache::Find(const std::string& run_id,
                                                  bool planned, int64_t row_id,
-                                                 uint64_t records) {
+                                                 uint64_t records,
+                                                 const std::string& graph_id) {
   const std::lock_guard lock(mutex_);
   for (auto it = slots_.begin(); it != slots_.end(); ++it) {
     Slot& slot = **it;
     if (slot.run_id != run_id || slot.planned != planned) continue;
-    if (slot.row_id != row_id || slot.records != records) {
+    if (slot.row_id != row_id || slot.records != records ||
+        slot.graph_id != graph_id) {
       slots_.erase(it);
       break;
     }
@@ -31,6 +33,7 @@ std::shared_ptr<StepCache::Slot> StepCache::Find(const std::string& run_id,
   slot->planned = planned;
   slot->row_id = row_id;
   slot->records = records;
+  slot->graph_id = graph_id;
   slot->used_at = Clock::now();
   slots_.push_front(slot);
   return slot;
@@ -42,10 +45,11 @@ StatusOr<std::shared_ptr<const RecordedStep>> StepCache::Get(
   ASSIGN_OR_RETURN(const v1::Run run, LoadRun(db, run_id));
   (void)DropIdle();
   const std::shared_ptr<Slot> slot =
-      Find(run_id, planned, row.id, run.records());
+      Find(run_id, planned, row.id, run.records(), run.graph_id());
   const std::lock_guard filling(slot->filling);
   if (slot->step) return slot->step;
-  StatusOr<RecordedStep> read = ReadRecordedStep(db, run_id, row);
+  StatusOr<RecordedStep> read =
+      ReadRecordedStep(db, run_id, row, run.graph_id());
   const std::lock_guard lock(mutex_);
   if (!read.ok()) {
     slots_.remove(slot);

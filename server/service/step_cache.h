@@ -42,6 +42,7 @@ class StepCache {
     bool planned = false;
     int64_t row_id = 0;
     uint64_t records = 0;  // of the run, when it was read
+    std::string graph_id;
     Clock::time_point used_at;
     size_t bytes = 0;
     std::mutex filling;
@@ -49,7 +50,8 @@ class StepCache {
   };
 
   std::shared_ptr<Slot> Find(const std::string& run_id, bool planned,
-                             int64_t row_id, uint64_t records);
+                             int64_t row_id, uint64_t records,
+                             const std::string& graph_id);
   void Trim(const Slot* newest);
 
   const size_t most_bytes_;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <numeric>
 #include <optional>
 
 #include "formats/convert/graph_proto.h"
@@ -45,7 +46,9 @@ void SplitByCategory(const planner::StepGraph& graph,
     change[static_cast<size_t>(life.dead)][category] -= storage.bytes;
   }
   std::array<int64_t, kCurves> live{};
-  live[v1::CATEGORY_PARAMETER] += graph.static_bytes;
+  for (const planner::StaticPart& part : planner::StaticMemory(graph)) {
+    live[static_cast<size_t>(part.category)] += part.bytes;
+  }
   live[v1::CATEGORY_UNKNOWN] += reserve_bytes;
   size_t exec = 0;
   for (size_t entry = 0; entry < schedule.size(); ++entry) {
@@ -83,7 +86,11 @@ StatusOr<Profile> Predict(const planner::StepGraph& graph,
 void DrawCurves(const Profile& profile, const FoldWindow& window,
                 v1::Curve& curve) {
   curve = Fold(profile.total, profile.step_ns, window);
-  for (size_t c = 0; c < kCurves; ++c) {
+  // From the bottom of the stack: what is told least apart is static.
+  std::array<size_t, kCurves> order;
+  std::iota(order.begin(), order.end(), 0);
+  std::rotate(order.begin(), order.begin() + v1::CATEGORY_STATIC, order.end());
+  for (const size_t c : order) {
     const bool used =
         std::any_of(profile.parts[c].begin(), profile.parts[c].end(),
                     [](const BytesAt& point) { return point.bytes != 0; });

@@ -34,6 +34,9 @@ void VerdictBuilder::Add(const v1::StepReport& step, int64_t budget_bytes,
   const uint32_t mismatches =
       step.kept_all() ? std::max(step.mismatches(), 1u) : step.mismatches();
   mismatches_ += mismatches;
+  const bool over = budget_bytes > 0 && step.peak_bytes() > budget_bytes;
+  const bool kept = step.planned() && mismatches == 0 && !over;
+  if (!kept || kept_since_ == 0) kept_since_ = kept ? step.step() : 0;
   if (!step.planned()) {
     ++unplanned_steps_;
     unplanned_in_.insert(session_id);
@@ -41,7 +44,7 @@ void VerdictBuilder::Add(const v1::StepReport& step, int64_t budget_bytes,
     return;
   }
   ++planned_steps_;
-  if (budget_bytes > 0 && step.peak_bytes() > budget_bytes) {
+  if (over) {
     ++over_budget_steps_;
     over_budget_bytes_ =
         std::max(over_budget_bytes_, step.peak_bytes() - budget_bytes);
@@ -64,7 +67,10 @@ void VerdictBuilder::Add(const v1::VerifyReport& check) {
   value_checks_ += check.values();
   checks_differing_ += differs;
   value_checks_differing_ += differs && check.values();
-  if (check.values()) return;
+  if (check.values()) {
+    values_checked_ += check.checked();
+    return;
+  }
   gradients_checked_ += check.checked();
   gradients_differing_ += check.differing();
 }
@@ -87,6 +93,9 @@ void VerdictBuilder::Add(const v1::PlanState& state) {
       break;
     case REPRISE_PLAN_LEFT:
       left_ = state.why();
+      break;
+    case REPRISE_PLAN_OTHER_LOAD:
+      other_load_ = state.why();
       break;
     case REPRISE_JOB_FAILED:
       failure_ = state.why();
@@ -172,13 +181,21 @@ v1::Verdict VerdictBuilder::Build(const v1::Plan& plan,
   verdict.set_value_checks_differing(value_checks_differing_);
   verdict.set_gradients_checked(gradients_checked_);
   verdict.set_gradients_differing(gradients_differing_);
-  verdict.set_gradients_equal(checks_ > 0 && checks_differing_ == 0);
+  verdict.set_gradients_equal(gradients_checked_ > 0 &&
+                              checks_differing_ == value_checks_differing_);
+  verdict.set_values_checked(values_checked_);
+  verdict.set_values_equal(values_checked_ > 0 && value_checks_differing_ == 0);
   if (checks_ == 0) verdict.set_unchecked(unchecked_);
   if (mismatches_ > 0) verdict.set_left(left_);
+  if (verdict.measured_step_ns() > 0) verdict.set_other_load(other_load_);
   verdict.set_withdrawn(withdrawn_);
+  if (withdrawn_.empty() && (over_budget_steps_ > 0 || mismatches_ > 0)) {
+    verdict.set_kept_since(kept_since_);
+  }
   verdict.set_validated(plan.feasible() && planned_steps_ > 0 &&
-                        over_budget_steps_ == 0 && verdict.gradients_equal() &&
-                        mismatches_ == 0 && withdrawn_.empty() && !died);
+                        over_budget_steps_ == 0 && checks_ > 0 &&
+                        checks_differing_ == 0 && mismatches_ == 0 &&
+                        withdrawn_.empty() && !died);
   verdict.set_sentence(
       formats::RunSentence(plan, verdict, unplanned_in_.size()));
   return verdict;

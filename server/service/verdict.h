@@ -70,6 +70,7 @@ class VerdictBuilder {
   std::map<std::string, std::string> refused_;  // reason, by plan; "": no plan
   uint32_t planned_steps_ = 0;
   uint32_t mismatches_ = 0;
+  uint64_t kept_since_ = 0;  // a step; 0: the newest did not
   uint32_t over_budget_steps_ = 0;
   int64_t over_budget_bytes_ = 0;
   uint32_t unplanned_steps_ = 0;
@@ -80,10 +81,12 @@ class VerdictBuilder {
   uint32_t value_checks_ = 0;
   uint32_t checks_differing_ = 0;
   uint32_t value_checks_differing_ = 0;
+  uint32_t values_checked_ = 0;
   uint32_t gradients_checked_ = 0;
   uint32_t gradients_differing_ = 0;
   std::string unchecked_;
   std::string left_;
+  std::string other_load_;
   std::string withdrawn_;
   std::string failure_;
 };

@@ -8,7 +8,7 @@ namespace reprise::server {
 namespace {
 
 // Counted up where the same reports make another verdict within a release.
-constexpr int kWording = 1;
+constexpr int kWording = 2;
 
 }  // namespace
 

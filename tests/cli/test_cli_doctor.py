@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import sqlite3
@@ -125,6 +126,20 @@ def test_the_python_that_is_named_is_asked(reprise: Reprise) -> None:
     assert "torch" in found
     wrong = checks(reprise, "--python", "/bin/true", code=1)
     assert wrong["python"]["health"] == "problem"
+
+
+def test_a_python_that_is_slow_is_called_late_and_not_missing(reprise: Reprise) -> None:
+    slow = reprise.folder / "python"
+    slow.write_text("#!/bin/sh\nexec sleep 60\n")
+    slow.chmod(0o755)
+
+    found = checks(reprise, "--python", str(slow))
+
+    assert found["python"]["health"] == "warning"
+    assert re.search(
+        r"python did not answer within 10 s; the load is [\d.]+ on \d+ processor",
+        found["python"]["found"],
+    )
 
 
 # ---- A round trip ---------------------------------------------------------------

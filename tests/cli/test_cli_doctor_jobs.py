@@ -148,6 +148,34 @@ def test_a_forked_child_is_inert_and_nobodys_fault(
     assert f"was forked from pid {job.pid} and is inert" in line["found"]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root sees what others have loaded")
+def test_for_root_the_processes_of_others_are_one_line(reprise: Reprise) -> None:
+    with for_nobody(reprise, "lib/libreprise_agent.so") as folder:
+        library = folder / "lib/libreprise_agent.so"
+        jobs = [
+            subprocess.Popen(
+                ["/usr/bin/python3", "-c", JOB, str(library)],
+                env={"PATH": os.environ["PATH"], "HOME": str(folder)},
+                cwd="/",
+                user="nobody",
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for _ in range(2)
+        ]
+        pids = [says(job) for job in jobs]
+
+        found = [line for line in lines(reprise) if line["check"] == "process"]
+
+        for job in jobs:
+            job.communicate()
+    assert not [line for pid in pids for line in of(found, pid)]
+    (sum_of_them,) = [line for line in found if "processes of " in line["found"]]
+    assert "nobody" in sum_of_them["found"]
+    assert (sum_of_them["health"], sum_of_them["advice"]) == ("ok", "")
+
+
 def test_a_process_that_uses_cuda_without_the_agent_is_named(
     reprise: Reprise, start: Start, tmp_path: Path
 ) -> None:

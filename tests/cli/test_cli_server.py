@@ -252,6 +252,29 @@ def test_what_a_run_prints_works_after_its_end(jobs: Reprise) -> None:
     _end_private_daemon(jobs)
 
 
+def test_a_private_daemon_that_starts_again_keeps_its_address(jobs: Reprise) -> None:
+    jobs.environment["REPRISE_LINGER"] = "600"
+    assert jobs("run", "--", *JOB, "plain", "5").code == 0
+    url = json.loads(_server_file(jobs).read_text())["url"]
+    _end_private_daemon(jobs)
+
+    assert "finished  5 steps" in jobs("show", "latest").out
+    assert json.loads(_server_file(jobs).read_text())["url"] == url
+    _end_private_daemon(jobs)
+
+    # A stranger has its port: it takes another, and nothing is sent there.
+    with socket.socket() as stranger:
+        stranger.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        stranger.bind(("127.0.0.1", int(url.rpartition(":")[2])))
+        stranger.listen()
+        stranger.settimeout(0.1)
+        assert "finished  5 steps" in jobs("show", "latest").out
+        assert json.loads(_server_file(jobs).read_text())["url"] != url
+        with pytest.raises(TimeoutError):
+            stranger.accept()
+    _end_private_daemon(jobs)
+
+
 def test_a_server_takes_the_place_of_an_idle_private_daemon(jobs: Reprise) -> None:
     jobs.environment["REPRISE_LINGER"] = "600"
     assert jobs("run", "--", *JOB, "plain", "5").code == 0

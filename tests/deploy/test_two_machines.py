@@ -156,7 +156,7 @@ def test_two_machines_are_one_run_with_one_verdict_whoever_is_killed(
     assert min(parts) > 30
     assert verdict["planned_steps"] == sum(parts)
     assert verdict["checks"] == centre.rows("SELECT count(*) FROM checks")[0][0] > 0
-    assert verdict["gradients_equal"], json.dumps(verdict)
+    assert verdict["values_equal"], json.dumps(verdict)
     assert verdict["sentence"].startswith("It "), json.dumps(verdict)
     # Each machine has its own part of it, under the same id.
     ids = {machine.rows("SELECT run_id FROM runs")[0] for machine in network.machines.values()}

@@ -76,6 +76,7 @@ describe('the server', () => {
 
     await site.daemon.stop('SIGKILL');
     await page.getByRole('alert').getByText('does not answer').waitFor();
+    await page.getByRole('alert').getByText('reprise show whole --open').waitFor();
     expect(await verdict(page)).toBe(sentence);
 
     await site.daemon.start();

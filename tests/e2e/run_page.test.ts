@@ -122,7 +122,9 @@ describe('a validated run', () => {
 
     await expect.poll(() => verdict(page)).toBe(await sentenceOf(site.daemon, 'whole'));
 
-    expect(await page.getByLabel('Verdict').getByText('✓ validated').isVisible()).toBe(true);
+    expect(
+      await page.getByLabel('Verdict').getByText('✓ budget and bits validated').isVisible(),
+    ).toBe(true);
     expect(await verdict(page)).toContain('It fits in ');
   });
 
@@ -198,7 +200,7 @@ test('gradients that differ are never called validated', async () => {
 
   await page.getByText('✗ not held').waitFor();
 
-  expect(await page.getByText('✓ validated').count()).toBe(0);
+  expect(await page.getByText('✓ budget and bits validated').count()).toBe(0);
   expect(await page.getByText('3 of 8 differ').isVisible()).toBe(true);
   job.bye();
 });

@@ -97,7 +97,7 @@ test('a run with a plan shows its storages as address over time, and says that i
   await panel.getByText('A first-fit layout of this plan').waitFor();
   await panel.getByRole('application').focus();
   await page.keyboard.press('ArrowRight');
-  await panel.getByText(/^static memory: parameters, optimizer state, size/).waitFor();
+  await panel.getByText(/^static memory: parameters, buffers and optimizer state, size/).waitFor();
   const {run} = {run: await clients(daemon).query.getRun({runId: 'laid'})};
   expect(run.ending).toBe('running');
   job.bye();

@@ -35,6 +35,9 @@ TEST(GraphJson, WhatIsWrittenIsReadBackEqual) {
   graph.set_structure("abcd");
   graph.set_measured_peak_bytes(int64_t{1} << 52);
   graph.set_measured_step_ns(93);
+  v1::StaticPart& part = *graph.add_static_parts();
+  part.set_category(v1::CATEGORY_OPTIMIZER_STATE);
+  part.set_bytes(7);
   graph.mutable_storages(0)->set_name("x\u00e9");
   graph.mutable_storages(0)->set_release_op(0);
   graph.mutable_storages(1)->set_pinned(true);

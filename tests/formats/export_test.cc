@@ -58,10 +58,13 @@ TEST(HtmlReportTest, EveryByteOfThePeakIsInItsTable) {
 
   // The peak of 1307 is x 100, y 200, 1000 of static memory and 7 of reserve.
   EXPECT_THAT(html, HasSubstr("Alive at the peak, 1.3 KiB after 30 us"));
-  EXPECT_THAT(html, HasSubstr("<td class=\"right\">100 B</td><td>x</td>"));
+  EXPECT_THAT(html, HasSubstr("<td class=\"right\">100 B</td>"
+                              "<td>unknown</td><td>x</td>"));
   EXPECT_THAT(html, HasSubstr("<td class=\"right\">200 B</td>"));
-  EXPECT_THAT(html, HasSubstr("<td class=\"right\">1007 B</td>"
+  EXPECT_THAT(html, HasSubstr("<td class=\"right\">1000 B</td>"
+                              "<td>parameters, buffers and optimizer state</td>"
                               "<td>static memory, there throughout</td>"));
+  EXPECT_THAT(html, HasSubstr("<td class=\"right\">7 B</td><td>unknown</td>"));
   EXPECT_THAT(html, Not(HasSubstr("workspace")));
   EXPECT_THAT(html, HasSubstr("the budget of 2.0 KiB"));
 }

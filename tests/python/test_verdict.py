@@ -40,6 +40,8 @@ def _tell(tally: Tally, report: dict[str, Any], budgets: dict[str, int]) -> None
         tally.unchecked(fields["why"])
     elif fields["state"] == abi.PLAN_LEFT:
         tally.left(fields["why"])
+    elif fields["state"] == abi.PLAN_OTHER_LOAD:
+        tally.other_load(fields["why"])
     elif fields["why"]:
         tally.withdrawn(fields["why"])
 

@@ -126,7 +126,10 @@ TEST(EvidenceTest, TheInnermostPassDecides) {
             v1::CATEGORY_TEMPORARY);
   EXPECT_EQ(category("/me/train.py:4 main"), v1::CATEGORY_UNKNOWN);
   EXPECT_EQ(EvidenceIn("", ""), Evidence::kNothing);
-  EXPECT_EQ(EvidenceIn("", "aten::mm_backward"), Evidence::kBackward);
+  const Evidence backward = EvidenceIn("", "aten::mm_backward");
+  EXPECT_EQ(backward, Evidence::kBackwardPhase);
+  EXPECT_EQ(CategoryOf(backward, /*freed=*/false), v1::CATEGORY_GRADIENT);
+  EXPECT_EQ(CategoryOf(backward, /*freed=*/true), v1::CATEGORY_TEMPORARY);
   EXPECT_EQ(EvidenceIn("", "aten::mm", v1::PHASE_FORWARD),
             Evidence::kForwardPhase);
 }

@@ -519,5 +519,143 @@ TEST_F(RecordedRun, IsComparedByWhatItHeldAtItsPeak) {
   EXPECT_EQ(same.sources(0).b_count(), 2u);
 }
 
+// ---- One name for each byte ----
+
+// A step that finds 500 bytes: 100 of parameters, 200 of Adam's state, 120 of
+// gradients that it frees, and 80 that nobody knows.
+v1::StepGraph NamedGraph() {
+  v1::StepGraph graph;
+  graph.set_name("named");
+  graph.set_static_bytes(380);
+  const auto part = [&](v1::Category category, int64_t bytes) {
+    v1::StaticPart& made = *graph.add_static_parts();
+    made.set_category(category);
+    made.set_bytes(bytes);
+  };
+  part(v1::CATEGORY_PARAMETER, 100);
+  part(v1::CATEGORY_OPTIMIZER_STATE, 200);
+  const auto storage = [&](int64_t bytes, v1::Category category) {
+    v1::Storage& made = *graph.add_storages();
+    made.set_id(static_cast<uint32_t>(graph.storages_size() - 1));
+    made.set_bytes(bytes);
+    made.set_category(category);
+  };
+  storage(120, v1::CATEGORY_GRADIENT);
+  storage(1000, v1::CATEGORY_ACTIVATION);
+  storage(120, v1::CATEGORY_GRADIENT);
+  const auto op = [&](const char* name, v1::Phase phase,
+                      const std::vector<uint32_t>& reads, uint32_t writes) {
+    v1::Op& made = *graph.add_ops();
+    made.set_id(static_cast<uint32_t>(graph.ops_size() - 1));
+    made.set_name(name);
+    made.set_phase(phase);
+    made.set_kind(v1::OP_KIND_ONCE);
+    made.set_time_ns(100);
+    made.mutable_reads()->Assign(reads.begin(), reads.end());
+    made.add_writes(writes);
+  };
+  op("reprise.step_begin", v1::PHASE_FORWARD, {}, 0);
+  op("aten.mm", v1::PHASE_FORWARD, {0}, 1);
+  op("aten.mm_backward", v1::PHASE_BACKWARD, {1}, 2);
+  graph.add_required(2);
+  return graph;
+}
+
+using Totals = std::map<v1::Category, int64_t>;
+
+// The same step, recorded: the old gradients go, one activation and the new
+// gradients come.
+class NamedRun : public RecordedRun {
+ protected:
+  NamedRun() {
+    columns_.Clear();
+    const auto add = [&](int64_t at, int64_t bytes, uint64_t address,
+                         uint64_t extra, v1::Phase phase) {
+      Add(v1::RECORD_KIND_ALLOC, at, bytes, address, extra);
+      columns_.add_corr(phase);
+    };
+    Add(v1::RECORD_KIND_STEP, 0, 0, 0, 1);
+    columns_.add_corr(0);
+    add(0, 500, 0, REPRISE_BASELINE, v1::PHASE_UNSPECIFIED);
+    add(100, 1000, 0xa000, REPRISE_ALLOC, v1::PHASE_FORWARD);
+    add(200, -120, 0xc000, REPRISE_FREE, v1::PHASE_UNSPECIFIED);
+    add(250, 120, 0xb000, REPRISE_ALLOC, v1::PHASE_BACKWARD);
+    add(300, -1000, 0xa000, REPRISE_FREE, v1::PHASE_UNSPECIFIED);
+  }
+
+  Totals OnTheMemoryPage(int64_t at_ns) {
+    Totals totals;
+    const v1::LiveMemory memory =
+        Ask([&](v1::GetMemoryRequest& request) { request.set_at_ns(at_ns); });
+    for (const v1::LiveGroup& group : memory.categories()) {
+      totals[group.category()] += group.bytes();
+    }
+    Totals owners;
+    for (const v1::LiveGroup& group : memory.owners()) {
+      owners[group.category()] += group.bytes();
+    }
+    EXPECT_EQ(owners, totals);
+    return totals;
+  }
+  // The largest of the run's page.
+  Totals OnTheRunPage() {
+    v1::TimelineRequest request;
+    request.set_run_id("run-1");
+    grpc::ClientContext context;
+    v1::Timeline timeline;
+    EXPECT_TRUE(server_.query().GetTimeline(&context, request, &timeline).ok());
+    Totals totals;
+    for (const v1::CategoryBand& band : timeline.predicted_base().bands()) {
+      for (const int64_t bytes : band.max_bytes()) {
+        int64_t& most = totals[band.category()];
+        most = std::max(most, bytes);
+      }
+    }
+    return totals;
+  }
+  Totals Compared() {
+    v1::CompareRequest request;
+    request.set_a("run-1");
+    request.set_b("run-1");
+    grpc::ClientContext context;
+    v1::Comparison same;
+    EXPECT_TRUE(server_.query().Compare(&context, request, &same).ok());
+    Totals totals;
+    for (const v1::ComparedPart& part : same.categories()) {
+      totals[part.category()] += part.a_bytes();
+    }
+    return totals;
+  }
+};
+
+TEST_F(NamedRun, EveryPageGivesAByteTheSameName) {
+  const Totals at_the_peak = {{v1::CATEGORY_PARAMETER, 100},
+                              {v1::CATEGORY_OPTIMIZER_STATE, 200},
+                              {v1::CATEGORY_GRADIENT, 120},
+                              {v1::CATEGORY_ACTIVATION, 1000},
+                              {v1::CATEGORY_UNKNOWN, 80}};
+  server_.PutGraph(NamedGraph(), "run-1");
+  Send();
+
+  EXPECT_EQ(OnTheRunPage(), at_the_peak);
+  EXPECT_EQ(Compared(), at_the_peak);
+  EXPECT_EQ(OnTheMemoryPage(150), at_the_peak);  // the old gradients
+  EXPECT_EQ(OnTheMemoryPage(260), at_the_peak);  // the new ones
+}
+
+TEST_F(NamedRun, WhatTheSourceDoesNotTellApartIsNeverCalledParametersAlone) {
+  v1::StepGraph graph = NamedGraph();
+  graph.clear_static_parts();
+  const Totals at_the_peak = {{v1::CATEGORY_STATIC, 380},
+                              {v1::CATEGORY_GRADIENT, 120},
+                              {v1::CATEGORY_ACTIVATION, 1000}};
+  server_.PutGraph(graph, "run-1");
+  Send();
+
+  EXPECT_EQ(OnTheRunPage(), at_the_peak);
+  EXPECT_EQ(Compared(), at_the_peak);
+  EXPECT_EQ(OnTheMemoryPage(150), at_the_peak);
+}
+
 }  // namespace
 }  // namespace reprise::server

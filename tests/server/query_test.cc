@@ -443,7 +443,7 @@ TEST_F(PlannedRun, TimelinePredictsWithAndWithoutThePlan) {
   // Static memory is the lowest band; the other has all activations.
   const auto& bands = timeline.predicted_base().bands();
   ASSERT_EQ(bands.size(), 2);
-  EXPECT_EQ(bands[0].category(), v1::CATEGORY_PARAMETER);
+  EXPECT_EQ(bands[0].category(), v1::CATEGORY_STATIC);
   EXPECT_EQ(bands[0].max_bytes(0), 1024);
   EXPECT_EQ(bands[1].category(), v1::CATEGORY_ACTIVATION);
   EXPECT_EQ(*std::max_element(bands[1].max_bytes().begin(),

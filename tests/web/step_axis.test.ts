@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 import {create} from '@bufbuild/protobuf';
 import {expect, test} from 'vitest';
-import {baseBytes, bytesByCategory} from '../../web/src/data/base_memory';
+import {baseBytes, bytesByCategory, staticMemory} from '../../web/src/data/base_memory';
 import {opsCurves, opsView, type OpsSource} from '../../web/src/data/memory_view';
 import {aligned, baseExecs, placedExecs} from '../../web/src/data/step_axis';
 import {placedStep, StepReader} from '../../web/src/data/traced_step';
@@ -150,19 +150,31 @@ test('the step without a plan frees after the last reader, or where the program 
 
 test('categories add up to the total of every run; the rest is temporary', () => {
   const total = Float64Array.of(110, 137, 100);
+  const known = create(StepGraphSchema, {
+    staticBytes: 90n,
+    staticParts: [
+      {category: Category.PARAMETER, bytes: 30n},
+      {category: Category.OPTIMIZER_STATE, bytes: 40n},
+    ],
+  });
   const held = [
     {category: Category.INPUT, bytes: 10, born: 0, last: 1},
     {category: Category.ACTIVATION, bytes: 20, born: 1, last: 1},
   ];
 
-  const parts = bytesByCategory(held, 90, 10, total);
+  const parts = bytesByCategory([...staticMemory(known), ...held], 10, total);
 
   const sums = [...total].map((_, i) =>
     [...parts.values()].reduce((sum, column) => sum + column[i]!, 0),
   );
   expect(sums).toEqual([110, 137, 100]);
   expect([...parts.get(Category.TEMPORARY)!.slice(0, 3)]).toEqual([0, 7, 0]);
-  expect([...parts.get(Category.UNKNOWN)!.slice(0, 3)]).toEqual([10, 10, 10]);
+  expect([...parts.get(Category.OPTIMIZER_STATE)!.slice(0, 3)]).toEqual([40, 40, 40]);
+  // What nobody names of the static memory, and the reserve.
+  expect([...parts.get(Category.UNKNOWN)!.slice(0, 3)]).toEqual([30, 30, 30]);
+  // Without names it is never called parameters alone.
+  const nameless = create(StepGraphSchema, {staticBytes: 90n});
+  expect(staticMemory(nameless).map(({category}) => category)).toEqual([Category.STATIC]);
 });
 
 const plan = create(PlanSchema, {

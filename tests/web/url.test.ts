@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 import {expect, test} from 'vitest';
-import {comparePath, routeOf, runPath} from '../../web/src/url/route';
+import {againCommand, comparePath, routeOf, runPath} from '../../web/src/url/route';
 import {readState, writeState} from '../../web/src/url/state';
 
 test('paths name pages', () => {
@@ -83,4 +83,9 @@ test('what cannot be read is left out', () => {
 
 test('a budget as typed reaches the server unchanged', () => {
   expect(readState(writeState({budget: '90% & more'})).budget).toBe('90% & more');
+});
+
+test('a page whose server has ended is opened again by a command', () => {
+  expect(againCommand(routeOf('/runs/a3f9/plan'))).toBe('reprise show a3f9 --open');
+  expect(againCommand(routeOf('/status'))).toBe('reprise show latest --open');
 });

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 import {create, type MessageInitShape} from '@bufbuild/protobuf';
 import {expect, test} from 'vitest';
-import {costFacts, isAbout} from '../../web/src/data/verdict_facts';
+import {checkFacts, costFacts, isAbout} from '../../web/src/data/verdict_facts';
 import {BoundProof, PlanSchema, type Plan} from '../../web/src/gen/reprise/v1/plan_pb';
 import {VerdictSchema} from '../../web/src/gen/reprise/v1/query_pb';
 
@@ -57,4 +57,24 @@ test('where nothing is recomputed there is no optimum to speak of', () => {
     ['Overhead', '+0.0 %'],
     ['Recomputed', 'nothing'],
   ]);
+});
+
+test('gradients are called equal only where gradients were compared', () => {
+  const values = create(VerdictSchema, {checks: 2, valueChecks: 2, valuesEqual: true});
+  const both = create(VerdictSchema, {
+    checks: 5,
+    valueChecks: 2,
+    gradientsEqual: true,
+    checksDiffering: 1,
+    valueChecksDiffering: 1,
+  });
+
+  expect(checkFacts(plan(), values)).toEqual([
+    ['Recomputed tensors', 'all equal bit for bit in 2 checks'],
+  ]);
+  expect(checkFacts(plan(), both)).toEqual([
+    ['Gradients', 'all equal bit for bit in 3 checks'],
+    ['Recomputed tensors', 'differ in 1 of 2 checks'],
+  ]);
+  expect(checkFacts(plan({timeNs: 100n, recomputedOps: []}), values)).toEqual([]);
 });

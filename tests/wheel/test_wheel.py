@@ -307,7 +307,7 @@ def test_a_program_that_does_not_know_of_reprise_is_planned(
     assert done.out.startswith("trained\n")
     verdict = verdict_of(done)["verdict"]
     assert verdict["feasible"], done.err
-    assert verdict["gradients_equal"], verdict
+    assert verdict["values_equal"], verdict
 
 
 def test_the_demo_is_validated(installed: Installation) -> None:

@@ -22,7 +22,7 @@ from reprise.torch.capture.capture import Capture  # noqa: E402
 from reprise.torch.capture.step_graph import CapturedGraph, build  # noqa: E402
 from reprise.torch.internals.host import HostSaves  # noqa: E402
 from reprise.torch.meter.meter import Meter, open_meter  # noqa: E402
-from reprise.torch.meter.state import alive_tensors, start_counting  # noqa: E402
+from reprise.torch.meter.state import alive_tensors, known_names, start_counting  # noqa: E402
 from reprise.torch.tape.compile_plan import compile_plan  # noqa: E402
 from reprise.torch.tape.tape import Counts, Tape  # noqa: E402
 
@@ -75,7 +75,8 @@ def captured(
     job.begin(seed)
     capture = Capture(job.model, meter, host=host)
     try:
-        capture.begin(alive_tensors(torch.device("cpu")), {})
+        names = known_names(job.model, [job.optimizer])
+        capture.begin(alive_tensors(torch.device("cpu")), names)
         with capture.region() as pin:
             out = job.model(*job.inputs)
             pin(out)

@@ -90,7 +90,7 @@ def run(
         asked=budget,
         curve_equal=found == expected,
         state_equal=all(torch.equal(end[n], after[n]) for n in end),
-        gradients_equal=report.gradients_equal,
+        values_equal=report.values_equal,
         validated=report.validated,
         refused="needs at least" in f"{report.sentence} {report.why}",
         exact=exact,

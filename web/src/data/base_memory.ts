@@ -75,13 +75,26 @@ export function heldByStep(graph: StepGraph, policy: FreePolicy): Held[] {
   });
 }
 
+/** Static memory by category: what its parts leave is unknown. */
+export function staticMemory(graph: StepGraph): Held[] {
+  const parts: Held[] = [];
+  let rest = num(graph.staticBytes);
+  const take = (category: Category, wanted: number): void => {
+    const bytes = Math.min(wanted, rest);
+    if (bytes > 0) parts.push({category, bytes, born: 0, last: Infinity});
+    rest -= bytes;
+  };
+  for (const {category, bytes} of graph.staticParts) take(category, num(bytes));
+  take(graph.staticParts.length > 0 ? Category.UNKNOWN : Category.STATIC, rest);
+  return parts;
+}
+
 /**
  * The bytes of every run by category. `total` holds the bytes of each run; what
  * nothing accounts for (workspace) is temporary. O(held + runs).
  */
 export function bytesByCategory(
   held: readonly Held[],
-  staticBytes: number,
   reserveBytes: number,
   total: Float64Array,
 ): Map<Category, Float64Array> {
@@ -95,7 +108,6 @@ export function bytesByCategory(
     part(category)[born]! += bytes;
     part(category)[Math.min(last, total.length - 1) + 1]! -= bytes;
   };
-  if (staticBytes > 0) add(Category.PARAMETER, staticBytes, 0, total.length);
   if (reserveBytes > 0) add(Category.UNKNOWN, reserveBytes, 0, total.length);
   for (const {category, bytes, born, last} of held) {
     if (born >= total.length) continue;

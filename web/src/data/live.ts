@@ -3,6 +3,7 @@
 /** Who is alive at an instant of a step, as the memory page shows it. */
 import {categoryStyle, type CategoryStyle} from '../format/categories';
 import {counted, formatBytes, formatDuration, formatPercent} from '../format/units';
+import {Category} from '../gen/reprise/v1/graph_pb';
 import type {LiveAllocation, LiveGroup, LiveMemory} from '../gen/reprise/v1/query_pb';
 import {num} from './number';
 import type {Columns, Peak} from './timeline';
@@ -83,7 +84,10 @@ export function foldedText(memory: LiveMemory): string {
   if (memory.unlistedBytes > 0n) {
     parts.push(
       `${formatBytes(num(memory.unlistedBytes))} are alive that no record names: ` +
-        'there before the recording, or in events that were folded.',
+        'there before the recording, or in events that were folded.' +
+        (memory.owners.some((one) => one.owner === '' && one.category !== Category.UNKNOWN)
+          ? ' What they are, the captured step says.'
+          : ''),
     );
   }
   return parts.join(' ');

@@ -15,7 +15,7 @@ import {FreePolicy, type Plan} from '../gen/reprise/v1/plan_pb';
 import type {Explanation} from '../gen/reprise/v1/planner_pb';
 import type {Timeline} from '../gen/reprise/v1/query_pb';
 import type {Window} from '../url/state';
-import {baseBytes, bytesByCategory, heldByPlan, heldByStep} from './base_memory';
+import {baseBytes, bytesByCategory, heldByPlan, heldByStep, staticMemory} from './base_memory';
 import {CATEGORIES} from '../format/categories';
 import {num} from './number';
 import {baseExecs, highestIn, placed, placedExecs, sampleOf, type PlacedCurve} from './step_axis';
@@ -134,8 +134,10 @@ export function opsCurves(source: OpsSource): OpsCurves {
     byPlan && !held
       ? undefined
       : bytesByCategory(
-          held ? heldByPlan(held.storages) : heldByStep(graph, policy),
-          num(graph.staticBytes),
+          [
+            ...staticMemory(graph),
+            ...(held ? heldByPlan(held.storages) : heldByStep(graph, policy)),
+          ],
           reserve,
           total,
         );

@@ -2,6 +2,7 @@
 
 /** Why no plan fits, byte by byte, and the smallest budget that does. */
 import type {WorkingSet} from '../gen/reprise/v1/planner_pb';
+import {STATIC_TEXT} from '../format/categories';
 import {num} from './number';
 import type {Tradeoff} from './tradeoff';
 
@@ -15,7 +16,7 @@ export interface NeedRow {
 export function needRows(need: WorkingSet): NeedRow[] {
   const rows: NeedRow[] = [
     {
-      name: 'resident during the whole step (parameters, optimizer state)',
+      name: `resident during the whole step: ${STATIC_TEXT}`,
       module: '',
       bytes: num(need.staticBytes),
     },

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /** Why memory ran out, in figures, and the plan that would have fitted. */
-import {CATEGORIES} from '../format/categories';
+import {CATEGORIES, categoryStyle} from '../format/categories';
 import {formatBytes, formatPercent} from '../format/units';
 import {MomentReason, type Moment} from '../gen/reprise/v1/ingest_pb';
 import {num} from './number';
@@ -121,7 +121,7 @@ export function memoryParts(moment: Moment): MemoryPart[] {
   ];
   const by = new Map<string, number>();
   for (const {bytes, category} of moment.storages) {
-    const style = CATEGORIES.find((one) => one.category === category) ?? CATEGORIES[7]!;
+    const style = categoryStyle(category);
     by.set(style.name, (by.get(style.name) ?? 0) + num(bytes));
   }
   const listed = [...by.values()].reduce((sum, bytes) => sum + bytes, 0);

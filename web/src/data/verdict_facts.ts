@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /** What a verdict says of its plan: one prediction, the server's, in every figure. */
-import {formatDuration, formatPercent} from '../format/units';
+import {counted, formatDuration, formatPercent} from '../format/units';
 import {BoundProof, type Plan} from '../gen/reprise/v1/plan_pb';
 import type {Verdict} from '../gen/reprise/v1/query_pb';
 import {num} from './number';
@@ -50,4 +50,30 @@ export function costFacts(plan: Plan, verdict: Verdict | undefined): [string, st
     [plan.boundProof === BoundProof.CHECKED ? 'Proven bound' : 'Bound, not checked', bound],
     ['Gap', gap],
   ];
+}
+
+/**
+ * What the checks of a run compared, gradients and recomputed values apart.
+ * That no value differs says nothing where none is recomputed.
+ */
+export function checkFacts(plan: Plan, verdict: Verdict): [string, string][] {
+  const {checks, valueChecks, checksDiffering, valueChecksDiffering} = verdict;
+  const facts: [string, string][] = [];
+  const add = (name: string, equal: boolean, made: number, differing: number): void => {
+    if (differing > 0) facts.push([name, `differ in ${differing} of ${counted(made, 'check')}`]);
+    else if (equal) facts.push([name, `all equal bit for bit in ${counted(made, 'check')}`]);
+  };
+  add(
+    'Gradients',
+    verdict.gradientsEqual,
+    checks - valueChecks,
+    checksDiffering - valueChecksDiffering,
+  );
+  add(
+    'Recomputed tensors',
+    verdict.valuesEqual && !recomputesNothing(plan),
+    valueChecks,
+    valueChecksDiffering,
+  );
+  return facts;
 }

@@ -23,7 +23,7 @@ export const STANDING_TEXT: Readonly<Record<Standing, string>> = {
   [Standing.WAITING]: 'no plan yet',
   [Standing.UNPLANNED]: 'no plan',
   [Standing.MEASURING]: 'measuring',
-  [Standing.VALIDATED]: 'validated',
+  [Standing.VALIDATED]: 'budget and bits validated',
   [Standing.NOT_HELD]: 'not held',
   [Standing.IMPOSSIBLE]: 'no plan fits',
   [Standing.UNPROVEN]: 'not validated',

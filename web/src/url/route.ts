@@ -30,6 +30,11 @@ export function runPath(runId: string, page: RunPage = 'overview'): string {
   return `/runs/${encodeURIComponent(runId)}${page === 'overview' ? '' : `/${page}`}`;
 }
 
+/** The command that starts a server that has ended, and opens this page or the nearest one. */
+export function againCommand(route: Route): string {
+  return `reprise show ${route.page === 'run' ? route.runId : 'latest'} --open`;
+}
+
 /** Two runs beside each other. */
 export function comparePath(a: string, b: string): string {
   return `/compare?a=${encodeURIComponent(a)}&b=${encodeURIComponent(b)}`;

@@ -67,6 +67,7 @@ PLAN_UNCHECKED = 4
 PLAN_NONE = 5
 JOB_FAILED = 6
 PLAN_LEFT = 7
+PLAN_OTHER_LOAD = 8
 
 
 class Config(ctypes.Structure):

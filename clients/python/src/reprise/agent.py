@@ -372,7 +372,7 @@ class Agent:
 
     def plan_state(self, plan_id: int, state: int, why: str = "") -> None:
         """Tells what became of a plan, or (plan 0) of the job: `abi.PLAN_REFUSED`, `PLAN_STOPPED`,
-        `PLAN_UNCHECKED`, `PLAN_LEFT`, `PLAN_NONE`, `JOB_FAILED`."""
+        `PLAN_UNCHECKED`, `PLAN_LEFT`, `PLAN_OTHER_LOAD`, `PLAN_NONE`, `JOB_FAILED`."""
         if self._library is not None:
             name = self.intern(why) if why else 0
             self._library.quick.reprise_plan_state(plan_id, state, name)

@@ -63,6 +63,8 @@ class Report:
     rungs: int = 0
     checks: int = 0
     failed_checks: int = 0
+    gradients_equal: bool = False  # gradients were compared, and every check of them was equal
+    values_equal: bool = False  # the same of values that were made again
     gradient_checks: int = 0  # of the checks, those that compared gradients; the others: values
     buffers_checked: int = 0  # in all checks: buffers that the step had written
     unchecked: str = ""  # why nothing has been checked yet
@@ -71,11 +73,6 @@ class Report:
     verify_peak_bytes: int = 0  # the peak of unplanned runs for a comparison of gradients
     validated: bool = False
     sentence: str = ""
-
-    @property
-    def gradients_equal(self) -> bool:
-        """Whether some check was made, and every one found the same bits."""
-        return self.checks > 0 and self.failed_checks == 0
 
     @otherwise(lambda self: self.sentence)
     def __str__(self) -> str:

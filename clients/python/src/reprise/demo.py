@@ -233,7 +233,6 @@ def verdict_json(run: dict[str, Any], same_losses: bool) -> dict[str, Any]:
     def integer(name: str) -> int:
         return int(verdict.get(name, 0))
 
-    gradients_equal = bool(verdict.get("gradientsEqual", False))
     return {
         "base_peak_bytes": integer("basePeakBytes"),
         "budget_bytes": integer("budgetBytes"),
@@ -243,9 +242,10 @@ def verdict_json(run: dict[str, Any], same_losses: bool) -> dict[str, Any]:
         "predicted_step_ns": integer("predictedStepNs"),
         "measured_step_ns": integer("measuredStepNs"),
         "overhead_bound": float(verdict.get("overheadBound", 0.0)),
-        "gradients_equal": gradients_equal,
+        "gradients_equal": bool(verdict.get("gradientsEqual", False)),
+        "values_equal": bool(verdict.get("valuesEqual", False)),
         "losses_equal": same_losses,
-        "validated": bool(verdict.get("validated", False)) and gradients_equal and same_losses,
+        "validated": bool(verdict.get("validated", False)) and same_losses,
         "feasible": bool(verdict.get("feasible", False)),
         "plan_id": run.get("planId", ""),
         "run_id": run["runId"],

@@ -59,6 +59,10 @@ class Verdict:
     withdrawn: str = ""
     refused: str = ""
     left: str = ""
+    values_checked: int = 0
+    values_equal: bool = False
+    other_load: str = ""
+    kept_since: int = 0
 
 
 @dataclass(slots=True)
@@ -104,6 +108,8 @@ class Tally:
         total = self._sum
         mismatches = max(mismatches, 1) if kept_all else mismatches
         total.mismatches += mismatches
+        kept = planned and not mismatches and not 0 < budget_bytes < peak_bytes
+        total.kept_since = (total.kept_since or step) if kept else 0
         if not planned:
             total.unplanned_steps += 1
             total.unplanned_peak_bytes = max(total.unplanned_peak_bytes, peak_bytes)
@@ -130,7 +136,9 @@ class Tally:
         total.value_checks += values
         total.checks_differing += differs
         total.value_checks_differing += differs and values
-        if not values:
+        if values:
+            total.values_checked += checked
+        else:
             total.gradients_checked += checked
             total.gradients_differing += differing
 
@@ -155,6 +163,10 @@ class Tally:
         """Notes how steps that left the plan differ from the captured one."""
         self._sum.left = why
 
+    def other_load(self, why: str) -> None:
+        """Notes why step times are not comparable with those without a plan; "": they are."""
+        self._sum.other_load = why
+
     @property
     def is_withdrawn(self) -> bool:
         """Whether a plan was withdrawn."""
@@ -172,7 +184,8 @@ class Tally:
         if not answer and not refused:
             return Verdict()
         out = Verdict(
-            gradients_equal=total.checks > 0 and not total.checks_differing,
+            gradients_equal=total.gradients_checked > 0
+            and total.checks_differing == total.value_checks_differing,
             gradients_checked=total.gradients_checked,
             gradients_differing=total.gradients_differing,
             planned_steps=total.planned_steps,
@@ -189,7 +202,11 @@ class Tally:
             withdrawn=total.withdrawn,
             refused=refused,
             left=total.left if total.mismatches else "",
+            values_checked=total.values_checked,
+            values_equal=total.values_checked > 0 and not total.value_checks_differing,
         )
+        if (out.over_budget_steps or out.mismatches) and not out.withdrawn:
+            out.kept_since = total.kept_since
         if plan is not None:
             self._about(plan, measured_step_ns, out)
             if plan.feasible:
@@ -198,7 +215,8 @@ class Tally:
             out.feasible
             and out.planned_steps > 0
             and not out.over_budget_steps
-            and out.gradients_equal
+            and out.checks > 0
+            and not out.checks_differing
             and not out.mismatches
             and not out.withdrawn
         )
@@ -230,6 +248,7 @@ class Tally:
             checked = set(self._checked)
             times = [time_ns for step, time_ns in steps.times_ns if step not in checked]
             out.measured_step_ns = int(median(times)) if times else 0
+            out.other_load = self._sum.other_load if times else ""
 
     def _refusal(self, plan_id: str) -> str:
         """Returns the sentence of a plan that no step ran under."""
@@ -327,6 +346,8 @@ def _measured(verdict: Verdict, as_it_is: bool) -> str:
         figures.append(format_bytes(verdict.measured_peak_bytes) + off)
     if verdict.measured_step_ns > 0:
         off = _difference(verdict.measured_step_ns, verdict.predicted_step_ns)
+        if verdict.other_load:
+            off = f" (time not comparable: {verdict.other_load.rstrip('.')})"
         figures.append(format_duration(verdict.measured_step_ns) + off)
     # "Not measured": other inputs than the plan's.
     text = f".  Measured {', '.join(figures)}" if figures else ".  Not measured"
@@ -365,6 +386,8 @@ def _trouble(verdict: Verdict, planned: bool) -> str:
         times = _count(verdict.mismatches, "time")
         why = f": {verdict.left.rstrip('.')}" if verdict.left else ""
         text += f" The program left the plan {times} and kept everything then{why}."
+    if verdict.kept_since:
+        text += f" Every step since step {verdict.kept_since} kept to its plan and its budget."
     if verdict.withdrawn:
         text += f" The plan was withdrawn: {verdict.withdrawn.rstrip('.')}."
     # A plan that no step has run under yet says nothing of those before it.

@@ -15,6 +15,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from reprise.torch.meter.state import alive_bytes, alive_tensors
 
+PARAMETER, GRADIENT, STATE = 1, 2, 3  # reprise.v1.Category
+
 MODELS = {
     "convolutions": lambda: job(ConvNet(), 4, 3, 8, 8),
     "chain": lambda: job(Chain(20)),
@@ -119,3 +121,28 @@ def test_the_reader_of_a_buffer_that_changes_later_is_never_replayed() -> None:
     forward = {op["name"]: op["kind"] for op in ops if op["phase"] == "PHASE_FORWARD"}
     assert forward["aten.add.Tensor"] == "OP_KIND_ONCE"
     assert forward["aten.cos.default"] == "OP_KIND_PURE"
+
+
+def test_every_static_byte_of_the_model_and_its_optimizer_has_a_name() -> None:
+    made = job(ConvNet(), 4, 3, 8, 8)
+    made.optimizer = torch.optim.AdamW(made.model.parameters())
+    warm(made)
+    state = [t for s in made.optimizer.state.values() for t in s.values() if torch.is_tensor(t)]
+    owned = [*made.model.parameters(), *made.model.buffers()]
+
+    message = captured(made, start_meter()).message()
+
+    parts = {part["category"]: part["bytes"] for part in message["static_parts"]}
+    assert parts[PARAMETER] == sum(t.untyped_storage().nbytes() for t in owned)
+    assert parts[STATE] == sum(t.untyped_storage().nbytes() for t in state)
+    assert sum(parts.values()) <= message["static_bytes"]
+
+
+def test_what_the_backward_leaves_in_a_parameter_is_its_gradient() -> None:
+    made = warm(job(ConvNet(), 4, 3, 8, 8))
+
+    message = captured(made, start_meter()).message()
+
+    named = {s["name"]: s for s in message["storages"] if s["category"] == GRADIENT}
+    for name, parameter in made.model.named_parameters():
+        assert named[f"{name}.grad"]["bytes"] == parameter.untyped_storage().nbytes()

@@ -66,6 +66,13 @@ class Storages:
         self.all.append(seen)
         return seen
 
+    def name(self, names: dict[int, tuple[str, int]]) -> None:
+        """Notes name and category of storages that are alive now, of those that are known."""
+        for cdata, (name, category) in names.items():
+            seen = self._by_cdata.get(cdata)
+            if seen is not None and seen.death is None:
+                seen.name, seen.category = name, category
+
     def resized(self, storage: torch.UntypedStorage) -> None:
         """Notes that a known storage was emptied, if it was."""
         seen = self._by_cdata.get(storage._cdata)

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -47,7 +48,7 @@ RNG_STATE_BYTES = 5056
 
 _KIND_NAMES = {kind: f"OP_KIND_{kind.name}" for kind in OpKind}
 _PHASE_NAMES = ("", "PHASE_FORWARD", "PHASE_BACKWARD", "PHASE_OPTIMIZER")
-_INPUT = 5
+_STATE, _ACTIVATION, _INPUT = 3, 4, 5  # reprise.v1.Category
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,7 @@ class CapturedGraph:
             "name": self.name,
             "source": "torch, eager",
             "static_bytes": self.static_bytes,
+            "static_parts": self._static_parts(),
             "flavour": "eager-dispatch",
             "structure": self.structure,
             "measured_peak_bytes": self.measured_peak_bytes,
@@ -101,6 +103,20 @@ class CapturedGraph:
                 if saved.storage.id >= 0
             ],
         }
+
+    def _static_parts(self) -> list[dict[str, int]]:
+        """Returns static memory by category: what the model and its optimizers have, and inputs,
+        which ops read. Of the rest nobody knows what it is."""
+        read = {s for op in self.step.ops for s in op.arguments}
+        parts: Counter[int] = Counter()
+        for storage in self.step.storages:
+            if not storage.prior or storage.id >= 0:
+                continue
+            if storage.category != _ACTIVATION:
+                parts[storage.category] += storage.bytes
+            elif storage in read:
+                parts[_INPUT] += storage.bytes
+        return [{"category": kind, "bytes": size} for kind, size in sorted(parts.items())]
 
     @property
     def idle_bytes(self) -> int:
@@ -145,7 +161,7 @@ def build(
         storage.id = number
         if storage.prior:
             storage.birth = 0
-            if storage.category == 4:
+            if storage.category == _ACTIVATION:
                 storage.category = _INPUT
             storage.name = storage.name or "before the step"
             begin.writes.append(storage)
@@ -196,7 +212,7 @@ def settle(step: CapturedStep) -> None:
     for storage in made:
         maker = step.ops[storage.birth]
         maker.writes.remove(storage)
-        storage.prior, storage.birth = True, 0
+        storage.prior, storage.birth, storage.category = True, 0, _STATE
     step.live_begin += state
     step.peak_bytes += state
 

@@ -33,7 +33,7 @@ __all__ = [
     "work_clock",
 ]
 
-_GRADIENT, _STATE = 2, 3  # reprise.v1.Category
+_PARAMETER, _GRADIENT, _STATE = 1, 2, 3  # reprise.v1.Category
 
 
 def blocked() -> str:
@@ -157,7 +157,7 @@ def _same(one: torch.device, other: torch.device) -> bool:
 
 
 def known_names(model: nn.Module, optimizers: list[Any]) -> dict[int, tuple[str, int]]:
-    """Returns name and category of gradients and optimizer state, by storage."""
+    """Returns name and category of buffers, gradients and optimizer state, by storage."""
     names: dict[int, tuple[str, int]] = {}
 
     def add(tensor: Tensor, name: str, category: int) -> None:
@@ -165,6 +165,8 @@ def known_names(model: nn.Module, optimizers: list[Any]) -> dict[int, tuple[str,
             if part.layout == torch.strided:
                 names[part.untyped_storage()._cdata] = (name, category)
 
+    for name, buffer in model.named_buffers():
+        add(buffer, name, _PARAMETER)
     paths = {id(p): n for n, p in model.named_parameters()}
     for name, parameter in model.named_parameters():
         if parameter.is_leaf and parameter.grad is not None:

@@ -17,6 +17,8 @@ __all__ = ["Measured"]
 DIFFERENT = 64
 # Share by which peaks of one program differ at most, because of the allocator or a library.
 ALIKE = 0.01
+# Share by which the peak of another kind of step is higher.
+OTHER = 0.1
 
 
 def _nobody(step_ns: int, work_ns: int) -> None:
@@ -186,6 +188,18 @@ class Measured:
         time; 0 if not known."""
         steps = self._plain.get(key)
         return steps.stretched if steps else 0.0
+
+    @property
+    def largest_peak_bytes(self) -> int:
+        """The highest peak of plain steps with any input; 0 if none was seen."""
+        return max((steps.peak_bytes for steps in self._plain.values()), default=0)
+
+    def differs(self, key: Hashable) -> bool:
+        """Returns whether plain steps with this input peaked differently: they are of several
+        kinds."""
+        steps = self._plain.get(key)
+        peaks = steps.peaks if steps is not None else ()
+        return max(peaks, default=0) > min(peaks, default=0) * (1 + OTHER)
 
     def set_base(self, key: Hashable, peak: int, step_ns: int) -> None:
         """Sets what is known of plain steps with an input of which no plain step was measured."""

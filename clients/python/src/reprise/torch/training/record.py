@@ -17,17 +17,21 @@ from reprise.agent import Agent
 from reprise.plan import Plan
 from reprise.saying import because
 from reprise.torch.check.result import CheckResult
+from reprise.torch.training.load import Load
 from reprise.verdict import Tally, Verdict
 
 __all__ = ["Record"]
 
 
 class Record:
-    """Reports the steps, checks and plans of one session."""
+    """Reports the steps, checks and plans of one session. `on_host`: its steps wait for processors,
+    not for a device."""
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: Agent, *, on_host: bool) -> None:
         self.agent = agent
         self._tally = Tally()
+        self._load = Load() if on_host else None
+        self._other_load = ""
         self._plan: Plan | None = None  # of the newest planned step, else the newest
         self._measured_step_ns: dict[str, int] = {}  # of a plain step, as the plan's graph says
         self._answer = ""  # the server's, where no plan fits
@@ -68,6 +72,18 @@ class Record:
             mismatches=mismatches,
             window=bool(flags & abi.STEP_WINDOW),
         )
+        if self._load is not None:
+            counts = flags in (0, abi.STEP_PLANNED) and not mismatches
+            self._load.step(step_ns, planned=plan is not None, representative=counts)
+            if plan is not None:
+                self._compare_loads(plan, self._load.difference())
+
+    def _compare_loads(self, plan: Plan, why: str) -> None:
+        """Reports once that the times under a plan are not comparable, and once that they are."""
+        if bool(why) != bool(self._other_load):
+            self._other_load = why
+            self.agent.plan_state(plan.plan_number, abi.PLAN_OTHER_LOAD, why)
+            self._tally.other_load(why)
 
     def check(self, step: int, plan: Plan, result: CheckResult) -> None:
         """Reports the result of a comparison of gradients or of recomputed values."""

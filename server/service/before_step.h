@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What was there before a recorded step. Its records say how much that is, and
+// which of it is freed in the step; what it is, the captured step of the run
+// says. So that a byte has one name wherever it is shown.
+//
+//   baseline = static memory          static_parts of the step graph
+//            + found by the step      storages that its first op writes
+//            + what neither names     unknown
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "planner/model/step_graph.h"
+#include "server/service/recorded_step.h"
+
+namespace reprise::server {
+
+// Fills before_categories, by size, and before_parts.
+void NameBefore(const planner::StepGraph& graph, RecordedStep& step);
+
+// Returns the categories of bytes that are alive at an instant and have no
+// allocation in `step`; they add up to `unlisted_bytes`.
+std::vector<planner::StaticPart> UnlistedBefore(const RecordedStep& step,
+                                                int64_t unlisted_bytes);
+
+}  // namespace reprise::server
