@@ -15,6 +15,7 @@ from local_agent import LocalAgent
 from out_of_memory import Failing, Model, same
 from torch import Tensor, nn
 
+from reprise.torch.internals.watch import close_watches
 from reprise.torch.meter.room import Room
 from reprise.torch.policy.stage import Stage
 from reprise.torch.recovery import planned_retry
@@ -27,6 +28,7 @@ def _removed(scarce: None) -> Iterator[None]:
     Failing.backwards = 0
     yield
     remove_all()
+    close_watches()  # of a graph that is kept
     assert torch.autograd._engine_run_backward is torch.autograd.graph._engine_run_backward
 
 

@@ -34,7 +34,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reprise.torch.check.values import Audit, Given
+from reprise.torch.check.values import Audit, Given, like
 from reprise.torch.compiled.digest import digest
 from reprise.torch.internals.geometry import geometry_of
 from reprise.torch.internals.outside import OutsideCopy
@@ -74,15 +74,16 @@ class Control(Audit):
         # Storages of which that was seen in two results, which may be alike by chance.
         self._guessed: set[int] = set() if before is None else before._guessed
 
-    def _compared(self, slot: int, made: Tensor, given: Given, storage: int) -> Tensor:
+    def _compared(self, slot: int, made: Tensor, given: Given, storage: int, fresh: bool) -> Tensor:
         """Compares a recomputed tensor with the discarded one, element by element where it is a
         suspect. Returns the tensor that the backward reads."""
         if slot not in self.suspects:
-            return super()._compared(slot, made, given, storage)
+            return super()._compared(slot, made, given, storage, fresh)
         self.checked += 1
-        copy = self.original(made, given)
-        if copy is made and digest(made) != given.digest:
-            self.unexplained.append(slot)
+        copy = self.original(like(made), given)
+        if copy is None:
+            if digest(made) != given.digest:
+                self.unexplained.append(slot)
             return made
         with torch.no_grad():
             one, other = _bits(made.detach()), _bits(copy)

@@ -4,7 +4,7 @@ original values whatever is recomputed.
 
     originals = Originals()              # a checked step begins
     at = originals.keep(tensor, digest)  # a tensor is discarded
-    tensor = originals.tensor(at, like)  # what was recomputed in its place has other bits
+    originals.restore(at, made)          # what was recomputed in its place has other bits
 
 A file takes no memory of the job: a checked step needs that of any other planned step. It has no
 name, and ends with the step. It lies in TMPDIR, or else in /var/tmp, which is a disk where /tmp may
@@ -61,16 +61,17 @@ class Originals:
         self._end += size
         return at
 
-    def tensor(self, at: int, like: Tensor) -> Tensor | None:
-        """Returns the tensor that was written there, which had the geometry of `like`; None if it
-        was not written, or cannot be read."""
+    def restore(self, at: int, made: Tensor) -> bool:
+        """Writes into a tensor what was written there, of one with the same geometry. Returns
+        whether it was written and could be read."""
         if at < 0 or self._file is None:
-            return None
+            return False
         try:
-            return load(like, self._file.fileno(), at)
+            load(made, self._file.fileno(), at)
         except OSError as error:
             self.missing = described(error)
-            return None
+            return False
+        return True
 
     def _room_for(self, size: int) -> int:
         """Returns the descriptor of the file. Raises OSError if there is none, or no room in it."""

@@ -13,8 +13,8 @@ kernels of the backward are, or what the model hands to the outside beside its o
 
 Of a tensor, 128 bits are kept in memory (compiled/digest.py) and its bytes in a file
 (originals.py), so that a checked step takes the memory of any other planned step. It costs one pass
-over what is given up, and one over what is made again. Where a value differs, the backward is
-handed the original one: what a check finds wrong reaches no gradient.
+over what is given up, and one over what is made again. Where a value differs, the original one
+takes its place: what a check finds wrong reaches no gradient.
 
 Where values differ, control.py finds out why.
 """
@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from reprise.torch.check.originals import Originals
@@ -59,26 +60,38 @@ class Audit:
                 fault(error)
             return None
 
-    def compare(self, slot: int, made: Tensor, given: Given, storage: int) -> Tensor:
+    def compare(
+        self, slot: int, made: Tensor, given: Given, storage: int, *, fresh: bool
+    ) -> Tensor:
         """Compares a recomputed tensor with the discarded one at its unpack, and returns the one to
-        hand out. `storage`: the plan's number of the storage that it lies in. Never raises an error
-        of our own."""
+        hand out. `storage`: the plan's number of the storage that it lies in; `fresh`: nothing else
+        of the program is on it. Never raises an error of our own."""
         try:
-            return self._compared(slot, made, given, storage)
+            return self._compared(slot, made, given, storage, fresh)
         except Exception as error:
             if ours(error):
                 fault(error)
             return made
 
-    def _compared(self, slot: int, made: Tensor, given: Given, storage: int) -> Tensor:
+    def _compared(self, slot: int, made: Tensor, given: Given, storage: int, fresh: bool) -> Tensor:
         self.checked += 1
         if digest(made) == given.digest:
             return made
         self.differing.append(slot)
-        return self.original(made, given)
+        original = self.original(made if fresh else like(made), given)
+        return made if original is None else original
 
-    def original(self, made: Tensor, given: Given) -> Tensor:
-        """Returns the discarded tensor in place of a recomputed one; the latter if it is lost."""
-        found = self.originals.tensor(given.at, made)
-        self.lost += found is None
-        return made if found is None else found
+    def original(self, into: Tensor, given: Given) -> Tensor | None:
+        """Writes the discarded tensor into one of its geometry, and returns that; None if it is
+        lost."""
+        if self.originals.restore(given.at, into):
+            return into
+        self.lost += 1
+        return None
+
+
+def like(tensor: Tensor) -> Tensor:
+    """Returns a new tensor with the geometry of another one."""
+    return torch.empty_strided(
+        tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device
+    )

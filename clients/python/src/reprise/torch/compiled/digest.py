@@ -4,7 +4,7 @@
     digest(tensor)                       # of its elements, in the order in which they are stored
     digest(gradient, like=parameter)     # in the order in which another tensor's are stored
     size = store(tensor, file, at)       # writes them to a file, in the same order
-    tensor = load(like, file, at)        # reads them into a tensor of the same geometry
+    load(tensor, file, at)               # reads them into a tensor of the same geometry
 
 Equal bytes have equal digests; different bytes have different ones, except by chance. A check
 compares a value with one that no longer exists by their digests, without a copy (check/values.py).
@@ -87,25 +87,24 @@ def _store(tensor: Tensor, file: int, at: int) -> int:
     return end - at
 
 
-def load(like: Tensor, file: int, at: int) -> Tensor:
-    """Returns a tensor with the geometry of another one, and with what `store` has written of one
-    that had it. Calls no mode. Raises OSError."""
+def load(tensor: Tensor, file: int, at: int) -> None:
+    """Reads into a tensor what `store` has written of one that had its geometry. Calls no mode.
+    Raises OSError."""
     with torch._C.DisableTorchFunction(), torch.no_grad():
         guard = torch._C._DisableTorchDispatch()
         try:
-            made = torch.empty_strided(
-                like.size(), like.stride(), dtype=like.dtype, device=like.device
-            )
-            for part in _parts(made, made):
-                flat = torch.empty(part.size(), dtype=part.dtype)
+            for part in _parts(tensor, tensor):
+                # Straight into its memory if that is possible: the step is as large as planned.
+                direct = part.device.type == "cpu" and part.is_contiguous()
+                flat = part if direct else torch.empty(part.size(), dtype=part.dtype)
                 rest = memoryview(_bytes_of(flat))
                 while rest:
                     done = os.preadv(file, [rest], at)
                     if not done:
                         raise OSError(errno.EIO, "the file ends within a tensor")
                     at, rest = at + done, rest[done:]
-                part.copy_(flat)
-            return made
+                if not direct:
+                    part.copy_(flat)
         finally:
             del guard
 

@@ -234,7 +234,8 @@ class PythonEngine:
             return self._as_saved(ref)
         made = self._again(ref, cell)
         if ref.given is not None and self.audit is not None:  # None: it has been judged
-            made = self.audit.compare(ref.slot, made, ref.given, cell.id)
+            fresh = not self.safe
+            made = self.audit.compare(ref.slot, made, ref.given, cell.id, fresh=fresh)
             if ref.made is not None:
                 ref.made = made
         return made
