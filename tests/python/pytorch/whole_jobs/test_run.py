@@ -303,7 +303,7 @@ def test_the_cells_of_a_notebook_are_planned_like_a_program(job: Any) -> None:
     assert "It fits in" in errors
 
 
-def test_a_program_that_updates_by_hand_logs_why_it_has_no_plan(job: Any) -> None:
+def test_a_program_that_updates_its_parameters_by_hand_is_planned(job: Any) -> None:
     text = LOOP.replace(
         "    optimizer.step()",
         "    for p in model.parameters(): p.data -= 0.01 * p.grad",
@@ -313,7 +313,8 @@ def test_a_program_that_updates_by_hand_logs_why_it_has_no_plan(job: Any) -> Non
     found, errors = job(text, "plain", budget="0.75x")
 
     assert found == plain
-    assert errors.count("no optimizer of torch.optim has stepped for this model") == 1
+    assert "It fits in " in errors
+    assert "values made again bit for bit equal" in errors
 
 
 COMPILED = """

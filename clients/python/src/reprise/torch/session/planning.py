@@ -114,8 +114,9 @@ class Planning:
     def submit(self, rung: Rung, message: dict[str, Any] | None = None) -> None:
         """Asks for a plan of a captured step; with a message, of one that nobody has seen."""
         session, message = self._session, message or rung.graph.message()
-        largest = session.measured.largest_peak_bytes
-        budget = self._share.within(own_budget(session), rung.number, message, largest)
+        budget, largest = own_budget(session), session.measured.largest_peak_bytes
+        if self.coordinator is None:  # ranks have one share for each size, that of all of them
+            budget = self._share.within(budget, rung.number, message, largest)
         self.send(rung, message, budget)
 
     def sketched(self, graph: CapturedGraph, share: float) -> str:
