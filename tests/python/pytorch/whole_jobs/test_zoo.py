@@ -17,7 +17,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("one_daemon")]
 ALL = os.environ.get("REPRISE_ZOO") == "all"
 STEPS = 20 if ALL else 12
 # A budget at which each of them must have a plan: the smallest of the four that has one.
-FITS = {"vgg": None, "lstm": "0.6x", "unet": "0.6x", "autocast-conv": "0.6x"}
+# What a convolution in bfloat16 takes beside its results depends on the processor.
+FITS = {"vgg": None, "lstm": "0.6x", "unet": "0.6x", "autocast-conv": "0.8x"}
 CASES = [(name, budget) for name in ZOO for budget in zoo_run.BUDGETS if ALL] or [
     (name, FITS.get(name, "0.4x") or "0.8x") for name in ZOO
 ]
