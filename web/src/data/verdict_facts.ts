@@ -60,7 +60,10 @@ export function checkFacts(plan: Plan, verdict: Verdict): [string, string][] {
   const {checks, valueChecks, checksDiffering, valueChecksDiffering} = verdict;
   const facts: [string, string][] = [];
   const add = (name: string, equal: boolean, made: number, differing: number): void => {
-    if (differing > 0) facts.push([name, `differ in ${differing} of ${counted(made, 'check')}`]);
+    if (name === 'Gradients' && verdict.gradientsDiffering > 0)
+      facts.push([name, `${verdict.gradientsDiffering} of ${verdict.gradientsChecked} differ`]);
+    else if (differing > 0)
+      facts.push([name, `differ in ${differing} of ${counted(made, 'check')}`]);
     else if (equal) facts.push([name, `all equal bit for bit in ${counted(made, 'check')}`]);
   };
   add(

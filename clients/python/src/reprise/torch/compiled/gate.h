@@ -60,7 +60,7 @@ inline thread_local int64_t open_depth = 0;
 
 // Steps of which records may still be replayed while this one runs: they are
 // told of everything that is written. Tracks, or runs that are told in Python
-// (tape_run.py). The list is set before the gate opens.
+// (tape_run.py). The list is set while the gate is open, and ends with that.
 inline thread_local std::vector<PyObject*> others;
 inline PyTypeObject* type_of_tracks = nullptr;
 
@@ -257,8 +257,8 @@ inline PyObject* Open(PyObject*, PyObject* track) {
   END_HANDLE_TH_ERRORS
 }
 
-// tell(steps: list): from now on these are told of what is written while the
-// gate of this thread is open.
+// tell(steps: list): from now on these are told of what is written, until the
+// gate of this thread is closed.
 inline PyObject* Tell(PyObject*, PyObject* steps) {
   HANDLE_TH_ERRORS
   TORCH_CHECK_TYPE(PyList_CheckExact(steps), "tell: not a list");
@@ -283,6 +283,7 @@ inline PyObject* Close(PyObject*, PyObject*) {
     ~Held() { Py_XDECREF(reinterpret_cast<PyObject*>(track)); }
   };
   const Held held{std::exchange(open_track, nullptr)};
+  for (PyObject* const step : std::exchange(others, {})) Py_DECREF(step);
   TurnHooks(true);
   if (held.track != nullptr) {
     held.track->book->records.Sweep(true);

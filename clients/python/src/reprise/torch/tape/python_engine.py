@@ -22,8 +22,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reprise.torch.check.control import Control
-from reprise.torch.check.values import Audit
 from reprise.torch.compiled.shortcut import has_shortcut, shortcut
 from reprise.torch.internals.generator import GeneratorState, device_of
 from reprise.torch.internals.geometry import geometry_of
@@ -64,7 +62,7 @@ class PythonEngine:
     __slots__ = (
         "__weakref__",
         "armed",
-        "audit",
+        "audited",
         "cursor",
         "keeps",
         "leaves",
@@ -89,19 +87,13 @@ class PythonEngine:
         self.task = -1  # autograd's graph task
         self.keeps = False  # whether that backward keeps its graph for another one
         self.life: object = None  # of the forward that runs (tape_run.py)
-        self.audit: Audit | None = None  # compares recomputed tensors with the discarded ones
+        self.audited = False  # whether recomputed tensors are compared with the discarded ones
         # By op of the step graph.
         self.nodes: dict[int, weakref.ref[Node]] = {}
         # Storage -> records that hold a tensor on it, for the copy before a write.
         self.leaves: dict[int, list[weakref.ref[Node]]] = {}
         self.replayer = Replayer(self.nodes, counts)
         self.on_demand = OnDemand(counts)
-
-    def compare_with(self, audit: Audit | None) -> None:
-        """Compares tensors that are recomputed from now on with the discarded ones. With a
-        `Control`, every call runs twice."""
-        self.audit = audit
-        self.replayer.control = audit if isinstance(audit, Control) else None
 
     # ---- Forward ----------------------------------------------------------------
 
@@ -199,8 +191,8 @@ class PythonEngine:
         if program.firsts and program.firsts[slot]:
             ref.hold(saved_alias(tensor), program.firsts[slot])
         # A tensor that will still be written differs from the one that is unpacked.
-        if self.audit is not None and version == len(cell.chain):
-            ref.given = self.audit.keep(tensor)
+        if self.audited and version == len(cell.chain):
+            ref.given = run.given(tensor)
         return ref
 
     # ---- Between the forward and the backward ---------------------------------------
@@ -233,9 +225,8 @@ class PythonEngine:
         if ref.firsts:
             return self._as_saved(ref)
         made = self._again(ref, cell)
-        if ref.given is not None and self.audit is not None:  # None: it has been judged
-            fresh = not self.safe
-            made = self.audit.compare(ref.slot, made, ref.given, cell.id, fresh=fresh)
+        if ref.given is not None and self.audited:  # not: it has been judged
+            made = ref.run.compared(ref.slot, made, ref.given, cell.id)
             if ref.made is not None:
                 ref.made = made
         return made

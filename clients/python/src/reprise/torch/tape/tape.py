@@ -216,23 +216,19 @@ class Tape(Mode):
     def _opened(self, run: Run) -> Iterator[None]:
         """Opens the gate, if the native engine runs the step: ops then go through it."""
         gate = None if run.native is None else run.native.module
-        others = self._others
-        if gate is not None and others:
-            direct = [o.native is not None and not o.program.sources for o in others]
-            gate.tell([o.engine if d else o for o, d in zip(others, direct, strict=True)])
+        if gate is None or not gate.open(run.engine):
+            yield
+            return
+        self.gate = gate
         try:
-            if gate is None or not gate.open(run.engine):
-                yield
-                return
-            self.gate = gate
-            try:
-                yield
-            finally:
-                self.gate = None
-                surely(gate.close)
+            if self._others:
+                others = self._others
+                direct = [o.native is not None and not o.program.sources for o in others]
+                gate.tell([o.engine if d else o for o, d in zip(others, direct, strict=True)])
+            yield
         finally:
-            if gate is not None and others:
-                surely(gate.tell, [])
+            self.gate = None
+            surely(gate.close)
 
     def op(self, op: Op, types: Any) -> Any:
         """Runs an op, and compares it with the captured sequence."""

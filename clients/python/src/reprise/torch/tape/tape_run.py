@@ -139,10 +139,9 @@ class Run:
         if isinstance(audit, Control):
             self.in_python()  # only this engine can run every call twice
         self._audit = audit
+        self.engine.audited = audit is not None
         if self.native is None:
-            self.engine.compare_with(audit)
-        else:
-            self.engine.audited = audit is not None
+            self.engine.replayer.control = audit if isinstance(audit, Control) else None
 
     def take_audit(self) -> Audit | None:
         """Ends the comparison; returns the audit with everything that it found, or None."""
