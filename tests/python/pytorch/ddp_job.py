@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -24,6 +25,7 @@ from reprise.armed import current
 from reprise.torch.ladder import ranks
 from reprise.torch.ladder.coordination import RankCoordinator
 from reprise.torch.ladder.ladder import Ladder
+from reprise.torch.session.planning import Planning
 from reprise.torch.session.session import Session
 
 
@@ -90,6 +92,17 @@ def _stall() -> None:
     setattr(RankCoordinator, "_await", stalls)  # noqa: B010
 
 
+def _measure_slowly() -> None:
+    """Lets this rank measure its executor for longer than another rank waits without a word."""
+    measures = Planning.measure_costs
+
+    def slowly(self: Planning, graph: Any) -> None:
+        time.sleep(4)
+        measures(self, graph)
+
+    setattr(Planning, "measure_costs", slowly)  # noqa: B010
+
+
 STEPS = {
     "shapes": 40, "drop": 24, "leaves": 24, "grows": 30,
     "larger": 24, "branches": 40, "branches-later": 24,
@@ -102,10 +115,18 @@ def rows_of(mode: str, step: int, rank: int) -> int:
     "branches" rank 1 alone has large ones, from the eighth step on; in "branches-later" rank 0 has
     them, too, from step 16 on."""
     if mode in ("larger", "branches", "branches-later"):
-        return 16 if step > (6 if rank else 14) and (rank or mode == "branches-later") else 8
+        return (
+            16
+            if step > (6 if rank else 14) and (rank or mode == "branches-later")
+            else 8
+        )
     if mode != "shapes" or step < 7:
         return 8
-    return (20, 12, 24, 16)[(step + rank) % 4] if step > 32 else 8 + 8 * ((step + rank) % 2)
+    return (
+        (20, 12, 24, 16)[(step + rank) % 4]
+        if step > 32
+        else 8 + 8 * ((step + rank) % 2)
+    )
 
 
 def main() -> None:
@@ -127,7 +148,13 @@ def main() -> None:
         reprise.auto(model, budget=budget, warmup=2, verify_every=3)
     if mode == "stalls" and rank == 1 and budget != "none":
         _stall()
-    alone = mode in ("alone", "leaves", "stalls")  # they do not wait for each other's gradients
+    if mode == "slow" and rank == 1:
+        _measure_slowly()
+    alone = mode in (
+        "alone",
+        "leaves",
+        "stalls",
+    )  # they do not wait for each other's gradients
     parallel = model if alone else DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     torch.manual_seed(rank)
@@ -189,7 +216,9 @@ def main() -> None:
     )
     reprise.remove(model)
     if mode == "alone":
-        distributed.barrier(distributed.new_group())  # the job's own: of one number on both
+        distributed.barrier(
+            distributed.new_group()
+        )  # the job's own: of one number on both
     distributed.destroy_process_group()
     # Whoever has used DistributedDataParallel keeps Gloo's threads to the end of the process. One
     # that still lets go of a tensor while the interpreter is taken down aborts it, also in a job

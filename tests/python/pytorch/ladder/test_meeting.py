@@ -34,7 +34,9 @@ def test_the_result_of_the_first_rank_applies_to_a_late_one(
     store = distributed.HashStore()
     monkeypatch.setattr(ranks, "PATIENCE", timedelta(milliseconds=20))
     monkeypatch.setattr(ranks, "_groups", 0)
-    with pytest.raises(Missing, match=r"not all of the 2 ranks came .* \(rank 1 did not\)"):
+    with pytest.raises(
+        Missing, match=r"not all of the 2 ranks came .* \(rank 1 did not\)"
+    ):
         Ranks(process(0, store))
 
     monkeypatch.setattr(ranks, "_groups", 0)
@@ -63,7 +65,9 @@ def test_a_rank_that_stays_away_from_a_later_meeting_is_named(
     both = Ranks(process(0, store))
     monkeypatch.setattr(ranks, "PATIENCE", timedelta(milliseconds=20))
 
-    with pytest.raises(Missing, match=r"came to the same step within 0.02 s .* \(rank 1 did not\)"):
+    with pytest.raises(
+        Missing, match=r"came to the same step within 0.02 s .* \(rank 1 did not\)"
+    ):
         both.meet("word")
 
 
@@ -77,8 +81,43 @@ def test_a_rank_that_stays_away_while_a_plan_is_awaited_is_named(
     both = Ranks(process(0, store))
     monkeypatch.setattr(ranks, "PLAN_PATIENCE", timedelta(milliseconds=20))
 
-    with pytest.raises(Missing, match=r"the plan of a step within 0.02 s .* \(rank 1 did not\)"):
+    with pytest.raises(
+        Missing, match=r"the plan of a step within 0.02 s .* \(rank 1 did not\)"
+    ):
         both.meet("word", PLAN)
+
+
+def test_a_rank_that_has_said_it_is_coming_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = distributed.HashStore()
+    monkeypatch.setattr(ranks, "_groups", 0)
+    monkeypatch.setattr(ranks, "PATIENCE", timedelta(milliseconds=20))
+    store.add("reprise/1/1", 1)
+    store.set("reprise/1/at/1", "1")
+    both = Ranks(process(0, store))
+    monkeypatch.setattr(ranks.torch, "distributed", process(1, store))
+    ranks.coming()
+
+    def comes() -> None:
+        time.sleep(0.2)
+        store.set("reprise/1/at/1", "2")
+        store.add("reprise/1/2", 1)
+        store.set("reprise/1/2/found", "all")
+
+    late = threading.Thread(target=comes)
+    late.start()
+    both._presence.come(PLAN, timedelta(milliseconds=20))  # does not raise
+    late.join()
+
+    # Once it leaves, nobody waits for it any more.
+    monkeypatch.setattr(ranks, "_open", [both])
+    monkeypatch.setattr(
+        ranks.torch.distributed, "destroy_process_group", lambda _: None, raising=False
+    )
+    ranks.leave()
+    with pytest.raises(Missing, match=r"\(rank 1 did not\)"):
+        both._presence.come(PLAN, timedelta(milliseconds=20))
 
 
 def test_a_pipeline_stage_is_known_by_the_schedule_that_calls_it() -> None:

@@ -280,6 +280,13 @@ def test_a_rank_that_stays_away_while_a_plan_is_awaited_is_named_and_the_other_g
     assert found[0]["errors"].count(said) == 1, found[0]["errors"]
 
 
+def test_a_rank_whose_capture_takes_long_is_waited_for(two_ranks: Any) -> None:
+    found = two_ranks("0.6x", "slow")
+
+    assert [rank["planned"] for rank in found] == [9, 9], found[0]["errors"]
+    assert found[0]["plan"] == found[1]["plan"] != ""
+
+
 def test_ranks_of_one_program_share_a_plan_among_others_of_another(two_ranks: Any) -> None:
     four: tuple[dict[str, str], ...] = ({}, {}, {}, {})
     plain = two_ranks("none", "odd", differently=four)

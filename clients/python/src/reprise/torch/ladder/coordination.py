@@ -160,13 +160,16 @@ class RankCoordinator:
     def meet(self) -> None:
         """Meets the other ranks at the end of a step, if it is time to."""
         try:
-            if not self._ended and self._is_due():
+            if self.is_due():
                 self._meet()
         except RepriseError as error:
             self._go_alone(f"{error}; this rank is planned by itself")
 
-    def _is_due(self) -> bool:
-        """Returns whether the ranks meet now: the same on all."""
+    def is_due(self) -> bool:
+        """Returns whether the ranks meet at the end of this step: the same on all that still take
+        part."""
+        if self._ended:
+            return False
         self._next = self._session.step.number + 1
         awaits = bool(self._awaited) and self._next <= self._awaited_until
         begins = not self._planning.ladder.rungs or self._together

@@ -5,6 +5,7 @@
     words = ranks.meet(word)                   # those of all, in order; Missing: one did not come
     words = ranks.meet(word, PLAN)             # the same while a plan is awaited
     some = ranks.among([0, 2])                 # a part of them, which goes on by itself
+    coming()                                   # before work of ours that ends in a meeting
     leave()                                    # after a fault: who waits for this one goes on
 
 Solvers are not reproducible to the bit, so one rank asks and all apply what it got, or none does.
@@ -14,7 +15,8 @@ never because of what one rank alone has seen.
 
 A meeting begins in the store that the ranks met at: each says there that it comes, and nobody waits
 longer than PATIENCE for one that does not (PLAN_PATIENCE where each has a plan to look at first).
-What the first one found holds for all.
+A rank that has said `coming` is at work of ours, which a loaded machine may make long: the others
+wait for it up to TIMEOUT. What the first one found holds for all.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from __future__ import annotations
 import datetime
 import re
 import sys
+import time
 from collections.abc import Sequence
 from types import FrameType
 from typing import Any
@@ -30,7 +33,7 @@ import torch
 
 from reprise.errors import RepriseError
 
-__all__ = ["PLAN", "Missing", "Ranks", "in_pipeline", "leave", "rank_here", "run_of_job"]
+__all__ = ["PLAN", "Missing", "Ranks", "coming", "in_pipeline", "leave", "rank_here", "run_of_job"]
 
 TIMEOUT = datetime.timedelta(seconds=120)
 # For the others to come to a meeting: a rank that waits may hold up whoever needs what it makes.
@@ -132,6 +135,7 @@ class _Presence:
         found = f"{name}/found"
         try:
             store.set(self._at(self._rank), str(self._number))
+            store.set(_way(store, self._rank), "")
             if store.add(name, 1) == len(self._members):
                 store.compare_set(found, "", "all")
                 self._forget(self._number - 1)
@@ -148,10 +152,19 @@ class _Presence:
             raise Missing(self._missing(where, patience))
 
     def _wait(self, key: str, patience: datetime.timedelta) -> None:
-        try:
-            self._store.wait([key], patience)
-        except RuntimeError:
-            return  # not in time
+        until = time.monotonic() + TIMEOUT.total_seconds()
+        while True:
+            try:
+                self._store.wait([key], patience)
+                return
+            except RuntimeError:  # not in time
+                if time.monotonic() > until or not self._all_are_coming():
+                    return
+
+    def _all_are_coming(self) -> bool:
+        """Returns whether each rank that is not at this meeting has said that it is coming."""
+        ways = (_way(self._store, rank) for rank in self._late())
+        return all(self._store.check([way]) and self._store.get(way) for way in ways)
 
     def _forget(self, number: int) -> None:
         """Deletes what is in the store of a meeting that is over for all."""
@@ -162,12 +175,8 @@ class _Presence:
         return f"{self._name}/at/{rank}"
 
     def _missing(self, where: str, patience: datetime.timedelta) -> str:
-        """Returns who has not come to this meeting."""
-        late = []
-        for rank in self._members:
-            at = self._at(rank)
-            if not self._store.check([at]) or int(self._store.get(at)) < self._number:
-                late.append(str(rank))
+        """Returns a sentence that names who has not come to this meeting."""
+        late = [str(rank) for rank in self._late()]
         who = ", ".join(late[:_NAMED]) + (" and others" if len(late) > _NAMED else "")
         many = "s" if len(late) > 1 else ""
         said = f" (rank{many} {who} did not)" if late else ""
@@ -176,10 +185,39 @@ class _Presence:
             f"{patience.total_seconds():g} s of each other{said}"
         )
 
+    def _late(self) -> list[int]:
+        """Returns the ranks that have not come to this meeting."""
+        late = []
+        for rank in self._members:
+            at = self._at(rank)
+            if not self._store.check([at]) or int(self._store.get(at)) < self._number:
+                late.append(rank)
+        return late
+
+
+def coming() -> None:
+    """Tells the other ranks that this one will come to a meeting when work of ours is done."""
+    _say_coming("1")
+
+
+def _say_coming(word: str) -> None:
+    distributed: Any = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return
+    store = _store_of(distributed) if distributed.get_world_size() > 1 else None
+    if store is None:
+        return
+    try:
+        store.set(_way(store, distributed.get_rank()), word)
+    except (NotImplementedError, RuntimeError):
+        return  # who waits for this rank gives up after PATIENCE
+
 
 def leave() -> None:
     """Closes this rank's end of all groups of ours: a meeting of the others, under way or to come,
     fails at once instead of after the timeout."""
+    if _open:
+        _say_coming("")
     while _open:
         ranks = _open.pop()
         group, ranks._group = ranks._group, None  # it ends with its last user
@@ -234,6 +272,11 @@ def _store_of(distributed: Any) -> Any:
     """Returns the store that the ranks met at; None if this torch has no such function."""
     default = getattr(distributed.distributed_c10d, "_get_default_store", None)
     return None if default is None else default()
+
+
+def _way(store: Any, rank: int) -> str:
+    """Returns the key that is not empty while a rank is coming to a meeting."""
+    return f"{_attempt(store, rank)}/way/{rank}"
 
 
 def _attempt(store: Any, rank: int) -> str:

@@ -95,6 +95,10 @@ class Planning(job.Planning, Protocol):
     def stopped(self, why: str = "") -> None:
         """Removes all plans."""
 
+    @property
+    def meets(self) -> bool:
+        """Returns whether the other ranks are met at the end of this step."""
+
     def meet(self) -> None:
         """Meets the other ranks at the end of a step, if it is time to."""
 

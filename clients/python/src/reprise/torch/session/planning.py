@@ -180,6 +180,11 @@ class Planning:
 
     # ---- Plans --------------------------------------------------------------------
 
+    @property
+    def meets(self) -> bool:
+        """Whether the other ranks are met at the end of this step."""
+        return self.coordinator is not None and self.coordinator.is_due()
+
     def meet(self) -> None:
         """Meets the other ranks at the end of a step, if it is time to."""
         if self.coordinator is not None:

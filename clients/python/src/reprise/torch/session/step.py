@@ -28,6 +28,7 @@ from reprise.torch.internals.cycle import Cycle
 from reprise.torch.internals.dynamo import compiled_in_pieces
 from reprise.torch.internals.dynamo import watch as watch_compiled
 from reprise.torch.internals.watch import close_watches, resume
+from reprise.torch.ladder.ranks import coming
 from reprise.torch.ladder.rung import Key, key_of
 from reprise.torch.meter.state import alive_tensors, blocked, known_names, now_ns
 from reprise.torch.meter.step_times import StepTimes
@@ -333,6 +334,8 @@ class Step:
             self._ends()
 
     def _ends(self) -> None:
+        if self._session.startup.meets or self._session.planning.meets:
+            coming()  # what follows may take long, and the other ranks wait for it
         self.stop_check()  # its backward ran within the optimizer: the gradients have been used
         if torch._C._current_graph_task_id() == -1:
             self._session.checks.settle(self.run, None)
