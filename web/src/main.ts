@@ -3,6 +3,7 @@ import {mount} from 'svelte';
 import 'uplot/dist/uPlot.min.css';
 import './styles/tokens.css';
 import './styles/base.css';
+import './styles/shared.css';
 import App from './App.svelte';
 
 mount(App, {target: document.getElementById('app')!});

@@ -2,7 +2,8 @@
 
 /**
  * One question to the server whose answer is drawn: the newest answer, or why
- * there is none. What an answer replaces stays until the answer is there.
+ * there is none. The newest question wins; what its answer replaces stays until
+ * the answer is there.
  *
  *   const asked = new Asked<Kernels>();
  *   $effect(() => asked.ask((options) => query.getKernels({...}, options)));
@@ -22,17 +23,30 @@ export class Asked<Answer> {
   /** In the server's words; empty: there is an answer, or not yet one. */
   why = $state('');
 
+  #abort: AbortController | undefined;
+
   /** Asks; the result gives the question up. */
   ask(call: (options: AskOptions) => Promise<Answer>): () => void {
-    const abort = new AbortController();
-    call({signal: abort.signal, timeoutMs: PATIENCE_MS})
-      .then((answer) => {
-        this.found = answer;
-        this.why = '';
-      })
-      .catch((error: unknown) => {
-        if (!abort.signal.aborted && !isCancelled(error)) this.why = sentenceOf(error);
-      });
-    return () => abort.abort();
+    void this.answer(call);
+    return () => this.stop();
+  }
+
+  /** Asks; undefined: there was no answer, or a newer question. */
+  async answer(call: (options: AskOptions) => Promise<Answer>): Promise<Answer | undefined> {
+    this.stop();
+    const {signal} = (this.#abort = new AbortController());
+    try {
+      const found = await call({signal, timeoutMs: PATIENCE_MS});
+      if (signal.aborted) return undefined;
+      [this.found, this.why] = [found, ''];
+      return found;
+    } catch (error) {
+      if (!signal.aborted && !isCancelled(error)) this.why = sentenceOf(error);
+      return undefined;
+    }
+  }
+
+  stop(): void {
+    this.#abort?.abort();
   }
 }

@@ -2,7 +2,12 @@
 
 /** What charts over uPlot have in common: axes, hairlines, legible text, their width. */
 import type uPlot from 'uplot';
+import type {Window} from '../data/timeline';
 import {readPalette, type Palette} from './palette';
+import {byteLabels, byteTicks} from './ticks';
+
+/** Dragging marks a range of the x axis, which the chart hands on (`selected`). */
+export const ZOOM_BY_DRAG = {x: true, y: false, setScale: false, dist: 4} as const;
 
 /** An axis in the page's colours. */
 export function axis(palette: () => Palette, options: uPlot.Axis): uPlot.Axis {
@@ -15,6 +20,44 @@ export function axis(palette: () => Palette, options: uPlot.Axis): uPlot.Axis {
     gap: 6,
     ...options,
   };
+}
+
+/** Bytes from 0 to the top, cut in about `count`. */
+export function byteAxis(count: number): uPlot.Axis {
+  return {
+    splits: (u) => byteTicks(0, u.scales['y']!.max!, count),
+    values: (_, ticks) => withUnit(byteLabels(ticks)),
+    size: 74,
+  };
+}
+
+/** Hands on what was dragged over, its ends made whole, and takes the mark away. */
+export function selected(
+  u: uPlot,
+  take: (window: Window) => void,
+  [begin, end] = [Math.round, Math.round],
+): void {
+  const {left, width} = u.select;
+  if (width < 4) return;
+  const from = Math.max(0, begin(u.posToVal(left, 'x')));
+  const to = end(u.posToVal(left + width, 'x'));
+  u.setSelect({left: 0, top: 0, width: 0, height: 0}, false);
+  if (to > from) take({from, to});
+}
+
+/**
+ * Makes an element take the focus, and its arrow keys move on by one, with shift by 20. `move`
+ * says whether there was something to move over. Returns what ends it.
+ */
+export function onArrows(element: HTMLElement, move: (by: number) => boolean): () => void {
+  const onKey = (event: KeyboardEvent): void => {
+    const by = {ArrowLeft: -1, ArrowRight: 1}[event.key];
+    if (by === undefined || event.ctrlKey || event.altKey || event.metaKey) return;
+    if (move(by * (event.shiftKey ? 20 : 1))) event.preventDefault();
+  };
+  element.tabIndex = 0;
+  element.addEventListener('keydown', onKey);
+  return () => element.removeEventListener('keydown', onKey);
 }
 
 /** The unit stands at every number: no label to look for. */

@@ -12,8 +12,6 @@
  * All curves come on one grid of columns (data/timeline.ts).
  */
 import uPlot from 'uplot';
-import {categoryStyle} from '../format/categories';
-import {formatBytes} from '../format/units';
 import {
   LINE_NAMES,
   LINES,
@@ -22,34 +20,15 @@ import {
   type MemoryData,
   type Section,
 } from '../data/memory_view';
-import type {Columns} from '../data/timeline';
-import type {Window} from '../url/state';
-import {axis, hairline, onWidth, outlined, scaled, withUnit} from './axes';
-import {onTheme, readPalette, type Palette} from './palette';
-import {byteLabels, byteTicks, decimalTicks, timeLabels} from './ticks';
-import {createTooltip, spoken} from './tooltip';
+import {categoryStyle} from '../format/categories';
+import {formatBytes} from '../format/units';
+import {hairline, outlined, scaled} from './axes';
+import type {Chart} from './chart';
+import type {Palette} from './palette';
+import {createStepPlot, drawable, type StepEvents} from './step_plot';
 
-export interface MemoryEvents {
-  /** A range was dragged over. */
-  readonly window: (window: Window) => void;
-  /** Double click: the whole step. */
-  readonly reset: () => void;
-  /** The arrow keys moved to a column: what stands there, to be read out. */
-  readonly say: (text: string) => void;
-  /** Ctrl and wheel about a place of the axis. */
-  readonly zoom: (factor: number, about: number) => void;
-}
-
-export interface MemoryChart {
-  setData(data: MemoryData): void;
-  destroy(): void;
-}
-
-const HEIGHT = 320;
-export function createMemoryChart(element: HTMLElement, events: MemoryEvents): MemoryChart {
+export function createMemoryChart(element: HTMLElement, events: StepEvents): Chart<MemoryData> {
   let data: MemoryData | undefined;
-  let palette = readPalette();
-  const tooltip = createTooltip(element);
   const stepped = uPlot.paths.stepped!({align: 1});
 
   const line = (key: Line, stroke: () => string, width: number, dash?: number[]): uPlot.Series => ({
@@ -61,112 +40,33 @@ export function createMemoryChart(element: HTMLElement, events: MemoryEvents): M
     ...(dash ? {dash} : {}),
   });
 
-  const chart = new uPlot(
-    {
-      width: Math.max(200, element.clientWidth),
-      height: HEIGHT,
-      legend: {show: false},
-      padding: [14, 26, 0, 0],
-      scales: {
-        x: {time: false, range: () => xRange(data)},
-        y: {range: () => [0, yTop(data)]},
-      },
-      series: [
-        {},
-        line('measuredBase', () => palette.base, 1),
-        line('predictedBase', () => palette.base, 1, [4, 4]),
-        line('whatIf', () => palette.whatif, 1.6, [6, 4]),
-        line('predicted', () => palette.predicted, 1.6, [6, 4]),
-        line('measured', () => palette.measured, 1.5),
-      ],
-      axes: [
-        axis(() => palette, {
-          splits: (u) => {
-            const {min, max} = u.scales['x']!;
-            const ticks = decimalTicks(min!, max!, u.width / 110);
-            return data?.axis === 'ops' ? ticks.filter(Number.isInteger) : ticks;
-          },
-          values: (_, ticks) =>
-            data?.axis === 'ops' ? ticks.map((tick) => `op ${tick}`) : withUnit(timeLabels(ticks)),
-          size: 30,
-        }),
-        axis(() => palette, {
-          splits: (u) => byteTicks(0, u.scales['y']!.max!, 6),
-          values: (_, ticks) => withUnit(byteLabels(ticks)),
-          size: 74,
-        }),
-      ],
-      cursor: {
-        y: false,
-        drag: {x: true, y: false, setScale: false, dist: 4},
-        points: {show: false},
-      },
-      hooks: {
-        drawClear: [(u) => data && drawUnder(u, data, palette)],
-        draw: [(u) => data && drawOver(u, data, palette)],
-        setCursor: [(u) => hover(u)],
-        setSelect: [(u) => select(u)],
-      },
+  const {plot, destroy} = createStepPlot(element, events, {
+    height: 320,
+    byOps: () => data?.axis === 'ops',
+    range: () => xRange(data),
+    top: () => yTop(data),
+    byteTicks: 6,
+    series: (palette) => [
+      line('measuredBase', () => palette().base, 1),
+      line('predictedBase', () => palette().base, 1, [4, 4]),
+      line('whatIf', () => palette().whatif, 1.6, [6, 4]),
+      line('predicted', () => palette().predicted, 1.6, [6, 4]),
+      line('measured', () => palette().measured, 1.5),
+    ],
+    under: (u, palette) => data && drawUnder(u, data, palette),
+    over: (u, palette) => data && drawOver(u, data, palette),
+    columnAt: (u) => u.cursor.idx ?? -1,
+    tooltipAt: (column) => data?.tooltipAt(column),
+    click: (_u, _left, tooltip) => tooltip.togglePin(),
+    // The arrows move what the tooltip speaks of.
+    move: (u, by) => {
+      if (!data) return undefined;
+      const {start, column, count} = data.grid;
+      const from = u.cursor.idx ?? (by > 0 ? -1 : count);
+      const to = Math.max(0, Math.min(count - 1, from + by));
+      u.setCursor({left: u.valToPos(start + to * column, 'x'), top: 40});
+      return to;
     },
-    [[], [], [], [], [], []],
-    element,
-  );
-
-  function hover(u: uPlot): void {
-    const {left, top, idx} = u.cursor;
-    if (!data || idx === null || idx === undefined || left === undefined || left < 0) {
-      tooltip.hide();
-      return;
-    }
-    const content = data.tooltipAt(idx);
-    if (content) tooltip.show(content, left + u.bbox.left / devicePixelRatio, top ?? 0);
-    else tooltip.hide();
-  }
-
-  function select(u: uPlot): void {
-    const {left, width} = u.select;
-    if (width < 4) return;
-    const from = Math.round(u.posToVal(left, 'x'));
-    const to = Math.round(u.posToVal(left + width, 'x'));
-    u.setSelect({left: 0, top: 0, width: 0, height: 0}, false);
-    if (to > from) events.window({from, to});
-  }
-
-  const over = chart.over;
-  const onDouble = (): void => events.reset();
-  const onWheel = (event: WheelEvent): void => {
-    if (!event.ctrlKey && !event.metaKey) return;
-    event.preventDefault();
-    const about = chart.posToVal(event.clientX - over.getBoundingClientRect().left, 'x');
-    events.zoom(event.deltaY > 0 ? 1.25 : 0.8, about);
-  };
-  let pressedAt = 0;
-  const onDown = (event: MouseEvent): void => void (pressedAt = event.clientX);
-  const onClick = (event: MouseEvent): void => {
-    if (Math.abs(event.clientX - pressedAt) < 4) tooltip.togglePin();
-  };
-  // With the keyboard: the arrows move what the tooltip speaks of.
-  element.tabIndex = 0;
-  const onArrow = (event: KeyboardEvent): void => {
-    const by = {ArrowLeft: -1, ArrowRight: 1}[event.key];
-    if (by === undefined || !data || event.ctrlKey || event.altKey || event.metaKey) return;
-    event.preventDefault();
-    const from = chart.cursor.idx ?? (by > 0 ? -1 : data.grid.count);
-    const to = Math.max(0, Math.min(data.grid.count - 1, from + by * (event.shiftKey ? 20 : 1)));
-    chart.setCursor({left: chart.valToPos(data.grid.start + to * data.grid.column, 'x'), top: 40});
-    const content = data.tooltipAt(to);
-    if (content) events.say(spoken(content));
-  };
-  element.addEventListener('keydown', onArrow);
-  over.addEventListener('dblclick', onDouble);
-  over.addEventListener('wheel', onWheel, {passive: false});
-  over.addEventListener('mousedown', onDown);
-  over.addEventListener('click', onClick);
-
-  const offWidth = onWidth(element, [chart]);
-  const offTheme = onTheme(() => {
-    palette = readPalette();
-    chart.redraw(false, true);
   });
 
   return {
@@ -174,21 +74,10 @@ export function createMemoryChart(element: HTMLElement, events: MemoryEvents): M
       data = next;
       const {start, column, count} = next.grid;
       const x = Array.from({length: count}, (_, i) => start + i * column);
-      chart.setData([x, ...LINES.map((key) => drawable(next[key], count))]);
+      plot.setData([x, ...LINES.map((key) => drawable(next[key]?.max, count))]);
     },
-    destroy() {
-      element.removeEventListener('keydown', onArrow);
-      offWidth();
-      offTheme();
-      tooltip.destroy();
-      chart.destroy();
-    },
+    destroy,
   };
-}
-
-function drawable(columns: Columns | undefined, count: number): (number | null)[] {
-  if (!columns) return new Array<null>(count).fill(null);
-  return Array.from(columns.max, (value) => (Number.isNaN(value) ? null : value));
 }
 
 function xRange(data: MemoryData | undefined): [number, number] {

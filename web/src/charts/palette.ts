@@ -4,19 +4,13 @@
 import {CATEGORIES} from '../format/categories';
 import type {Category} from '../gen/reprise/v1/graph_pb';
 
-export interface Palette {
-  readonly text: string;
-  readonly soft: string;
-  readonly faint: string;
-  readonly grid: string;
-  readonly card: string;
-  readonly measured: string;
-  readonly predicted: string;
-  readonly base: string;
-  readonly budget: string;
-  readonly whatif: string;
-  readonly good: string;
-  readonly bad: string;
+/** CSS variables of styles/tokens.css. */
+const COLOURS = [
+  ...(['text', 'soft', 'faint', 'grid', 'card', 'measured', 'predicted'] as const),
+  ...(['base', 'budget', 'whatif', 'good', 'bad'] as const),
+];
+
+export interface Palette extends Readonly<Record<(typeof COLOURS)[number], string>> {
   readonly font: string;
   readonly category: ReadonlyMap<Category, string>;
 }
@@ -24,19 +18,9 @@ export interface Palette {
 export function readPalette(): Palette {
   const style = getComputedStyle(document.documentElement);
   const value = (name: string): string => style.getPropertyValue(name).trim();
+  const colours = Object.fromEntries(COLOURS.map((name) => [name, value(`--${name}`)]));
   return {
-    text: value('--text'),
-    soft: value('--soft'),
-    faint: value('--faint'),
-    grid: value('--grid'),
-    card: value('--card'),
-    measured: value('--measured'),
-    predicted: value('--predicted'),
-    base: value('--base'),
-    budget: value('--budget'),
-    whatif: value('--whatif'),
-    good: value('--good'),
-    bad: value('--bad'),
+    ...(colours as Record<(typeof COLOURS)[number], string>),
     font: `11px ${value('--font')}`,
     category: new Map(CATEGORIES.map((style) => [style.category, value(style.variable)])),
   };

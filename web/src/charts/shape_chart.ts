@@ -8,8 +8,11 @@
  *   chart.setData({shapes, height});
  *   chart.destroy();
  */
+import {spoken, type TooltipContent} from '../format/tooltip';
+import {onArrows} from './axes';
+import type {Chart} from './chart';
 import {onTheme, readPalette, type Palette} from './palette';
-import {createTooltip, spoken, type TooltipContent} from './tooltip';
+import {createTooltip} from './tooltip';
 
 /** In CSS pixels of a chart of so much width. */
 export interface Rect {
@@ -31,12 +34,7 @@ export interface ShapeEvents {
   readonly say: (text: string) => void;
 }
 
-export interface ShapeChart {
-  setData(data: ShapeData): void;
-  destroy(): void;
-}
-
-export function createShapeChart(element: HTMLElement, events: ShapeEvents): ShapeChart {
+export function createShapeChart(element: HTMLElement, events: ShapeEvents): Chart<ShapeData> {
   const canvas = document.createElement('canvas');
   canvas.style.display = 'block';
   canvas.style.width = '100%';
@@ -80,22 +78,19 @@ export function createShapeChart(element: HTMLElement, events: ShapeEvents): Sha
     tooltip.hide();
     draw();
   };
-  element.tabIndex = 0;
-  const onArrow = (event: KeyboardEvent): void => {
-    const by = {ArrowLeft: -1, ArrowRight: 1}[event.key];
+  const offArrows = onArrows(element, (by) => {
     const count = data.shapes.length;
-    if (by === undefined || count === 0 || event.ctrlKey || event.altKey || event.metaKey) return;
-    event.preventDefault();
-    at = at < 0 ? (by > 0 ? 0 : count - 1) : Math.max(0, Math.min(count - 1, at + by));
+    if (count === 0) return false;
+    at = at < 0 ? (by > 0 ? 0 : count - 1) : Math.max(0, Math.min(count - 1, at + Math.sign(by)));
     draw();
     const content = data.shapes[at]!;
     const {x, y} = events.rectOf(at, element.clientWidth);
     tooltip.show(content, x, y);
     events.say(spoken(content));
-  };
+    return true;
+  });
   canvas.addEventListener('mousemove', onMove);
   canvas.addEventListener('mouseleave', onLeave);
-  element.addEventListener('keydown', onArrow);
   element.addEventListener('blur', onBlur);
   const resize = new ResizeObserver(draw);
   resize.observe(element);
@@ -112,7 +107,7 @@ export function createShapeChart(element: HTMLElement, events: ShapeEvents): Sha
       draw();
     },
     destroy() {
-      element.removeEventListener('keydown', onArrow);
+      offArrows();
       element.removeEventListener('blur', onBlur);
       resize.disconnect();
       offTheme();

@@ -7,12 +7,23 @@
  */
 import uPlot from 'uplot';
 import {bucketName, checksText, type StepLog} from '../data/steps';
+import {spoken, type TooltipContent} from '../format/tooltip';
 import {formatBytes, formatDuration} from '../format/units';
-import type {Window} from '../url/state';
-import {axis, hairline, onWidth, withUnit} from './axes';
+import {
+  axis,
+  byteAxis,
+  hairline,
+  onArrows,
+  onWidth,
+  selected,
+  withUnit,
+  ZOOM_BY_DRAG,
+} from './axes';
+import type {Chart} from './chart';
 import {onTheme, readPalette, type Palette} from './palette';
-import {byteLabels, byteTicks, decimalTicks, timeLabels} from './ticks';
-import {createTooltip, type TooltipContent} from './tooltip';
+import type {StepEvents} from './step_plot';
+import {decimalTicks, timeLabels} from './ticks';
+import {createTooltip} from './tooltip';
 
 export interface StepsData {
   readonly log: StepLog;
@@ -21,19 +32,8 @@ export interface StepsData {
   readonly predictedStepNs: number;
 }
 
-export interface StepsChart {
-  setData(data: StepsData): void;
-  destroy(): void;
-}
-
-export interface StepsEvents {
-  /** Steps were dragged over, from the first to the last. */
-  readonly window: (window: Window) => void;
-  /** Double click: all steps. */
-  readonly reset: () => void;
-  /** The keyboard moved to a bucket: what stands there, to be read out. */
-  readonly say: (text: string) => void;
-}
+/** A range is of numbers of steps; only buttons zoom. */
+export type StepsEvents = Omit<StepEvents, 'zoom'>;
 
 interface Panel {
   /** Without a plan and under one, and the longest where that differs. */
@@ -51,11 +51,7 @@ const PANELS: readonly Panel[] = [
     longest: () => undefined,
     predicted: (data) => data.predictedPeakBytes,
     budget: (data) => data.budgetBytes,
-    axis: {
-      splits: (u) => byteTicks(0, u.scales['y']!.max!, 4),
-      values: (_, ticks) => withUnit(byteLabels(ticks)),
-      size: 74,
-    },
+    axis: byteAxis(4),
     height: 200,
   },
   {
@@ -72,7 +68,7 @@ const PANELS: readonly Panel[] = [
   },
 ];
 
-export function createStepsChart(element: HTMLElement, events: StepsEvents): StepsChart {
+export function createStepsChart(element: HTMLElement, events: StepsEvents): Chart<StepsData> {
   let data: StepsData | undefined;
   let palette = readPalette();
   const tooltip = createTooltip(element);
@@ -120,14 +116,14 @@ export function createStepsChart(element: HTMLElement, events: StepsEvents): Ste
         ],
         cursor: {
           y: false,
-          drag: {x: true, y: false, setScale: false, dist: 4},
+          drag: ZOOM_BY_DRAG,
           points: {size: 7},
           sync: {key: sync.key, setSeries: false},
         },
         hooks: {
           draw: [(u) => data && drawLines(u, panel, data, palette, place)],
           setCursor: [(u) => hover(u, host)],
-          setSelect: [select],
+          setSelect: [(u) => selected(u, events.window, [Math.ceil, Math.floor])],
         },
       },
       [[], [], [], []],
@@ -165,35 +161,21 @@ export function createStepsChart(element: HTMLElement, events: StepsEvents): Ste
     );
   }
 
-  function select(u: uPlot): void {
-    const {left, width} = u.select;
-    if (width < 4) return;
-    const from = Math.max(0, Math.ceil(u.posToVal(left, 'x')));
-    const to = Math.floor(u.posToVal(left + width, 'x'));
-    u.setSelect({left: 0, top: 0, width: 0, height: 0}, false);
-    if (to > from) events.window({from, to});
-  }
-
-  // With the keyboard: the arrows go from bucket to bucket, with shift by 20.
+  // The arrows go from bucket to bucket.
   let at = -1;
-  element.tabIndex = 0;
-  const onArrow = (event: KeyboardEvent): void => {
-    const by = {ArrowLeft: -1, ArrowRight: 1}[event.key];
+  const offArrows = onArrows(element, (by) => {
     const count = data?.log.first.length ?? 0;
-    if (by === undefined || !data || count === 0) return;
-    if (event.ctrlKey || event.altKey || event.metaKey) return;
-    event.preventDefault();
+    if (!data || count === 0) return false;
     const from = at < 0 ? (by > 0 ? -1 : count) : at;
-    at = Math.max(0, Math.min(count - 1, from + by * (event.shiftKey ? 20 : 1)));
+    at = Math.max(0, Math.min(count - 1, from + by));
     const content = contentOf(data.log, at);
     const upper = charts[0]!;
     const x = upper.valToPos(middleOf(data.log, at), 'x') + upper.bbox.left / devicePixelRatio;
     tooltip.show(content, x, 20);
-    events.say([content.title, ...content.rows.map((row) => row.join(' '))].join(', '));
-  };
-  const onDouble = (): void => events.reset();
-  element.addEventListener('keydown', onArrow);
-  element.addEventListener('dblclick', onDouble);
+    events.say(spoken(content));
+    return true;
+  });
+  element.addEventListener('dblclick', events.reset);
   element.addEventListener('blur', () => {
     at = -1;
     tooltip.hide();
@@ -222,8 +204,8 @@ export function createStepsChart(element: HTMLElement, events: StepsEvents): Ste
       });
     },
     destroy() {
-      element.removeEventListener('keydown', onArrow);
-      element.removeEventListener('dblclick', onDouble);
+      offArrows();
+      element.removeEventListener('dblclick', events.reset);
       offWidth();
       offTheme();
       tooltip.destroy();

@@ -1,24 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-/** The one tooltip of all charts: a title and rows of name and value. */
-export interface TooltipContent {
-  readonly title: string;
-  readonly rows: readonly (readonly [string, string])[];
-}
+/** The one tooltip of all charts. */
+import type {TooltipContent} from '../format/tooltip';
 
 export interface Tooltip {
   /** Beside (x, y) of the container. A pinned one stays as it is. */
   show(content: TooltipContent, x: number, y: number): void;
   hide(): void;
-  /** Keeps what is shown until unpinned; a second call lets it go. */
+  /** Keeps what is shown; a second call, or Esc, lets it go. */
   togglePin(): void;
-  unpin(): void;
   destroy(): void;
-}
-
-/** A tooltip in one line, to be read out. */
-export function spoken(content: TooltipContent): string {
-  return [content.title, ...content.rows.map((row) => row.join(' '))].join(', ');
 }
 
 export function createTooltip(container: HTMLElement): Tooltip {
@@ -70,7 +61,6 @@ export function createTooltip(container: HTMLElement): Tooltip {
         box.dataset['pinned'] = '';
       }
     },
-    unpin,
     destroy() {
       removeEventListener('keydown', escape);
       box.remove();

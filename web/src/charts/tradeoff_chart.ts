@@ -7,34 +7,26 @@
  * A few dozen shapes: SVG.
  */
 import {boundPath, overheadRange, planPath, scale} from '../data/geometry';
-import {nearest, type CurvePoint, type Domain, type Tradeoff} from '../data/tradeoff';
+import {nearest, type CurvePoint, type Domain, type TradeoffData} from '../data/tradeoff';
+import type {TooltipContent} from '../format/tooltip';
 import {formatBytes, formatPercent} from '../format/units';
+import type {Chart} from './chart';
 import {byteLabels, byteTicks, decimalTicks} from './ticks';
-import {createTooltip, type TooltipContent} from './tooltip';
-
-export interface TradeoffData {
-  readonly curve: Tradeoff;
-  readonly domain: Domain | undefined;
-  readonly budgetBytes: number;
-  /** The plan the job runs, as predicted. */
-  readonly running: Mark | undefined;
-  readonly measured: Mark | undefined;
-  /** The what-if plan. */
-  readonly chosen: Mark | undefined;
-}
-
-export interface Mark {
-  readonly bytes: number;
-  readonly overhead: number;
-}
-
-export interface TradeoffChart {
-  setData(data: TradeoffData): void;
-  destroy(): void;
-}
+import {createTooltip} from './tooltip';
 
 const HEIGHT = 320;
 const MARGIN = {left: 60, right: 14, top: 14, bottom: 30} as const;
+
+// Colours are CSS variables, which follow the theme by themselves.
+const line = (colour: string, width = 1) =>
+  ({fill: 'none', stroke: `var(--${colour})`, 'stroke-width': width}) as const;
+const GRID = line('grid');
+const PLANS = line('accent', 1.6);
+const BOUND = {...line('bound', 1.4), 'stroke-dasharray': '2 3'};
+const BUDGET = line('budget');
+const RUNNING = line('accent', 2);
+const CHOSEN = {class: 'chosen', ...line('whatif', 2.4)};
+const MEASURED = {class: 'measured', ...line('measured', 2.4), 'stroke-linecap': 'round'};
 
 /**
  * `pick` is called with the budget of a clicked point, or of the one on which
@@ -45,10 +37,11 @@ export function createTradeoffChart(
   element: HTMLElement,
   pick: (budgetBytes: number) => void,
   say: (text: string) => void,
-): TradeoffChart {
+): Chart<TradeoffData> {
   let data: TradeoffData | undefined;
   let hovered: CurvePoint | undefined;
   const svg = shape('svg', {role: 'img', height: HEIGHT});
+  svg.style.display = 'block';
   element.append(svg);
   const tooltip = createTooltip(element);
 
@@ -73,7 +66,8 @@ export function createTradeoffChart(
     if (point === hovered) return;
     hovered = point;
     for (const dot of svg.querySelectorAll('[data-budget]')) {
-      dot.classList.toggle('near', dot.getAttribute('data-budget') === String(point?.budgetBytes));
+      const near = dot.getAttribute('data-budget') === String(point?.budgetBytes);
+      dot.setAttribute('r', near ? '5' : '3');
     }
   }
 
@@ -113,7 +107,7 @@ export function createTradeoffChart(
 
   svg.addEventListener('mousemove', (event) => {
     const point = pointAt(event);
-    svg.classList.toggle('pointing', point !== undefined);
+    svg.style.cursor = point ? 'pointer' : '';
     mark(point);
     if (!point) {
       tooltip.hide();
@@ -184,6 +178,7 @@ function drawCurve(svg: SVGElement, data: TradeoffData, domain: Domain, width: n
     svg.append(
       shape('rect', {
         class: 'impossible',
+        fill: 'var(--sunken)',
         x: MARGIN.left,
         y: MARGIN.top,
         width: limit - MARGIN.left,
@@ -193,26 +188,27 @@ function drawCurve(svg: SVGElement, data: TradeoffData, domain: Domain, width: n
   }
   for (const tick of decimalTicks(bottom, top, 5)) {
     const at = Math.round(y.at(tick)) + 0.5;
-    svg.append(shape('line', {class: 'grid', x1: MARGIN.left, x2: right, y1: at, y2: at}));
-    svg.append(text(formatTick(tick), MARGIN.left - 8, at + 4, 'axis end'));
+    svg.append(shape('line', {...GRID, x1: MARGIN.left, x2: right, y1: at, y2: at}));
+    svg.append(text(formatTick(tick), MARGIN.left - 8, at + 4, 'end'));
   }
   const ticks = byteTicks(domain.low, domain.high, Math.max(2, (right - MARGIN.left) / 90));
   const {labels, unit} = byteLabels(ticks);
   ticks.forEach((tick, i) => {
-    svg.append(text(`${labels[i]!} ${unit}`, x.at(tick), HEIGHT - 9, 'axis middle'));
+    svg.append(text(`${labels[i]!} ${unit}`, x.at(tick), HEIGHT - 9, 'middle'));
   });
 
   // ---- curves ----
-  svg.append(shape('path', {class: 'bound', d: boundPath(data.curve.points, x, y)}));
-  svg.append(shape('path', {class: 'plans', d: planPath(data.curve.points, x, y, domain)}));
+  svg.append(shape('path', {...BOUND, d: boundPath(data.curve.points, x, y)}));
+  svg.append(shape('path', {...PLANS, d: planPath(data.curve.points, x, y, domain)}));
   if (data.budgetBytes > 0 && data.budgetBytes >= domain.low && data.budgetBytes <= domain.high) {
     const at = Math.round(x.at(data.budgetBytes)) + 0.5;
-    svg.append(shape('line', {class: 'budget', x1: at, x2: at, y1: MARGIN.top, y2: floor}));
+    svg.append(shape('line', {...BUDGET, x1: at, x2: at, y1: MARGIN.top, y2: floor}));
   }
   for (const point of data.curve.points) {
     svg.append(
       shape('circle', {
-        class: point.dominated ? 'point dominated' : 'point',
+        fill: 'var(--accent)',
+        opacity: point.dominated ? 0.3 : 1,
         'data-budget': point.budgetBytes,
         cx: x.at(point.budgetBytes),
         cy: y.at(point.overhead),
@@ -224,11 +220,11 @@ function drawCurve(svg: SVGElement, data: TradeoffData, domain: Domain, width: n
   // ---- marks ----
   if (data.running) {
     const {bytes, overhead} = data.running;
-    svg.append(shape('circle', {class: 'running', cx: x.at(bytes), cy: y.at(overhead), r: 6}));
+    svg.append(shape('circle', {...RUNNING, cx: x.at(bytes), cy: y.at(overhead), r: 6}));
   }
   if (data.chosen) {
     const {bytes, overhead} = data.chosen;
-    svg.append(shape('circle', {class: 'chosen', cx: x.at(bytes), cy: y.at(overhead), r: 7}));
+    svg.append(shape('circle', {...CHOSEN, cx: x.at(bytes), cy: y.at(overhead), r: 7}));
   }
   if (data.measured) {
     const cx = x.at(data.measured.bytes);
@@ -238,10 +234,10 @@ function drawCurve(svg: SVGElement, data: TradeoffData, domain: Domain, width: n
     const up = `M${cx} ${cy + 14}V${cy + 1}m-5 5l5 -5l5 5`;
     const down = `M${cx} ${cy - 14}V${cy - 1}m-5 -5l5 5l5 -5`;
     const d = overhead > top ? up : overhead < bottom ? down : cross;
-    svg.append(shape('path', {class: 'measured', d}));
+    svg.append(shape('path', {...MEASURED, d}));
     if (d !== cross) {
       const note = `measured ${formatPercent(overhead, true)}`;
-      svg.append(text(note, cx - 10, overhead > top ? cy + 12 : cy - 6, 'axis end'));
+      svg.append(text(note, cx - 10, overhead > top ? cy + 12 : cy - 6, 'end'));
     }
   }
 }
@@ -269,8 +265,9 @@ function shape(name: string, attributes: Readonly<Record<string, string | number
   return element;
 }
 
-function text(content: string, x: number, y: number, className: string): SVGElement {
-  const element = shape('text', {class: className, x, y});
+function text(content: string, x: number, y: number, anchor: 'middle' | 'end'): SVGElement {
+  const colours = {fill: 'var(--soft)', 'font-size': 11, 'text-anchor': anchor};
+  const element = shape('text', {...colours, x, y});
   element.textContent = content;
   return element;
 }

@@ -9,7 +9,7 @@ import {categoryStyle} from '../format/categories';
 import {formatBytes, formatDuration, formatPercent} from '../format/units';
 import type {Category} from '../gen/reprise/v1/graph_pb';
 import {AddressSource, type Addresses} from '../gen/reprise/v1/query_pb';
-import {num} from './number';
+import {num} from '../format/number';
 
 export interface AddressShape {
   /** Parts of the width and of the height, from the left and from the bottom. */
@@ -26,14 +26,11 @@ export interface AddressShape {
 export interface AddressBand {
   readonly bottom: number;
   readonly top: number;
-  readonly address: string;
 }
 
 export interface AddressPicture {
   readonly shapes: readonly AddressShape[];
   readonly bands: readonly AddressBand[];
-  /** Bytes that the height stands for, gaps aside. */
-  readonly usedBytes: number;
 }
 
 /** Share of the height that a gap between two ranges takes. */
@@ -52,7 +49,6 @@ export function addressPicture(from: Addresses): AddressPicture {
       end: range.address + range.bytes,
       bottom,
       top: bottom + num(range.bytes) * perByte,
-      address: `0x${range.address.toString(16)}`,
     };
     bottom = placed.top + gap;
     return placed;
@@ -85,11 +81,7 @@ export function addressPicture(from: Addresses): AddressPicture {
       },
     ];
   });
-  return {
-    shapes,
-    bands: ranges.map(({bottom: low, top, address}) => ({bottom: low, top, address})),
-    usedBytes,
-  };
+  return {shapes, bands: ranges};
 }
 
 /** Of a layout the address is an offset. */

@@ -4,7 +4,7 @@
 import {Category, type StepGraph} from '../gen/reprise/v1/graph_pb';
 import {FreePolicy} from '../gen/reprise/v1/plan_pb';
 import type {StorageExplanation} from '../gen/reprise/v1/planner_pb';
-import {num} from './number';
+import {num} from '../format/number';
 
 /** From the op that makes a storage to the last that needs it, both included. */
 export interface Life {

@@ -6,7 +6,7 @@
  */
 import type {StorageExplanation} from '../gen/reprise/v1/planner_pb';
 import {Decision} from '../gen/reprise/v1/plan_pb';
-import {num} from './number';
+import {num} from '../format/number';
 
 export interface Totals {
   readonly savedCount: number;
@@ -24,15 +24,10 @@ export interface ModuleNode extends Totals {
   readonly children: readonly ModuleNode[];
 }
 
-interface Draft {
+interface Draft extends Record<keyof Totals, number> {
   path: string;
   name: string;
   children: Map<string, Draft>;
-  savedCount: number;
-  savedBytes: number;
-  recomputedCount: number;
-  recomputedBytes: number;
-  recomputeNs: number;
 }
 
 /** `saved` are the ids of storages kept across the end of the forward pass. */

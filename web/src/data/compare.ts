@@ -5,14 +5,22 @@ import {categoryStyle, type CategoryStyle} from '../format/categories';
 import {runTitle} from '../format/run';
 import {counted, formatBytes, formatCount, formatDuration, formatPercent} from '../format/units';
 import type {Comparison, Curve, Run, Timeline} from '../gen/reprise/v1/query_pb';
-import {num} from './number';
+import {num} from '../format/number';
 
-export interface FigureRow {
+/** A row of a table that has a column for each run. */
+export interface ComparedRow {
+  readonly key: string;
   readonly name: string;
+  /** What else is known of it. */
+  readonly note?: string;
+  readonly category?: CategoryStyle;
   readonly a: string;
   readonly b: string;
   /** Of b against a, where both are numbers. */
   readonly difference: string;
+}
+
+export interface FigureRow extends ComparedRow {
   readonly differs: boolean;
 }
 
@@ -23,6 +31,7 @@ export function figures(a: Run, b: Run): FigureRow[] {
   const time = (name: string, of: (run: Run) => bigint | undefined): FigureRow =>
     numbers(name, num(of(a)), num(of(b)), formatDuration);
   const text = (name: string, of: (run: Run) => string): FigureRow => ({
+    key: name,
     name,
     a: of(a),
     b: of(b),
@@ -53,6 +62,7 @@ export function figures(a: Run, b: Run): FigureRow[] {
 function numbers(name: string, a: number, b: number, format: (value: number) => string): FigureRow {
   const both = a > 0 && b > 0;
   return {
+    key: name,
     name,
     a: a > 0 ? format(a) : '',
     b: b > 0 ? format(b) : '',

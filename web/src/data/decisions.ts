@@ -5,7 +5,7 @@ import {formatBytes, formatDuration} from '../format/units';
 import type {Category} from '../gen/reprise/v1/graph_pb';
 import {Decision} from '../gen/reprise/v1/plan_pb';
 import type {StorageExplanation, WhatIf} from '../gen/reprise/v1/planner_pb';
-import {num} from './number';
+import {num} from '../format/number';
 import {decisionText, reasonText} from './peak';
 
 export interface DecisionRow {

@@ -3,13 +3,6 @@
 /** Where things of the trade-off curve lie on the screen. No browser needed. */
 import type {CurvePoint, Domain} from './tradeoff';
 
-export interface Frame {
-  readonly left: number;
-  readonly top: number;
-  readonly width: number;
-  readonly height: number;
-}
-
 export interface Scale {
   /** Value to pixels, and back. */
   readonly at: (value: number) => number;

@@ -3,7 +3,7 @@
 /** What ran on a device, stream by stream, as shapes of a picture. */
 import {counted, formatCount, formatDuration, formatPercent} from '../format/units';
 import type {Kernels} from '../gen/reprise/v1/query_pb';
-import {num} from './number';
+import {num} from '../format/number';
 
 export interface KernelShape {
   /** Parts of the width. */

@@ -5,7 +5,7 @@ import {categoryStyle, type CategoryStyle} from '../format/categories';
 import {counted, formatBytes, formatDuration, formatPercent} from '../format/units';
 import {Category} from '../gen/reprise/v1/graph_pb';
 import type {LiveAllocation, LiveGroup, LiveMemory} from '../gen/reprise/v1/query_pb';
-import {num} from './number';
+import {num} from '../format/number';
 import type {Columns, Peak} from './timeline';
 
 /** One line of the table. */

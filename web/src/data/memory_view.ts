@@ -8,16 +8,15 @@
  *   time   ns since the start of a step, each curve in its own: steps of
  *          different lengths lie beside each other, not over each other.
  */
-import type {TooltipContent} from '../charts/tooltip';
+import type {TooltipContent} from '../format/tooltip';
 import {formatBytes, formatDuration} from '../format/units';
 import {Phase, type Category, type StepGraph} from '../gen/reprise/v1/graph_pb';
 import {FreePolicy, type Plan} from '../gen/reprise/v1/plan_pb';
 import type {Explanation} from '../gen/reprise/v1/planner_pb';
 import type {Timeline} from '../gen/reprise/v1/query_pb';
-import type {Window} from '../url/state';
 import {baseBytes, bytesByCategory, heldByPlan, heldByStep, staticMemory} from './base_memory';
 import {CATEGORIES} from '../format/categories';
-import {num} from './number';
+import {num} from '../format/number';
 import {baseExecs, highestIn, placed, placedExecs, sampleOf, type PlacedCurve} from './step_axis';
 import {
   execAt,
@@ -32,6 +31,7 @@ import {
   type Grid,
   type Peak,
   type StepCurve,
+  type Window,
 } from './timeline';
 import {placedStep, type TracedStep} from './traced_step';
 

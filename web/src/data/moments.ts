@@ -5,7 +5,7 @@ import {formatBytes, formatCount} from '../format/units';
 import type {Category} from '../gen/reprise/v1/graph_pb';
 import {MomentReason, type HeldStorage} from '../gen/reprise/v1/ingest_pb';
 import type {LastOp, ShownMoment} from '../gen/reprise/v1/query_pb';
-import {num} from './number';
+import {num} from '../format/number';
 
 export interface HeldRow {
   readonly bytes: number;

@@ -2,22 +2,12 @@
 
 /** What is alive at the peak, as the rows of a table. */
 import type {StorageExplanation} from '../gen/reprise/v1/planner_pb';
-import type {Category} from '../gen/reprise/v1/graph_pb';
 import {Decision} from '../gen/reprise/v1/plan_pb';
-import {num} from './number';
+import {num} from '../format/number';
 
-export interface PeakRow {
-  readonly storage: number;
-  readonly name: string;
-  readonly module: string;
-  readonly bytes: number;
-  readonly category: Category;
-  readonly decision: Decision;
-  readonly why: string;
-  readonly madeBy: number;
-  readonly recomputeNs: number;
-  readonly timesRecomputed: number;
-}
+export type PeakRow = Readonly<
+  Omit<StorageExplanation, '$typeName' | '$unknown' | 'bytes' | 'recomputeNs'>
+> & {readonly bytes: number; readonly recomputeNs: number};
 
 /**
  * An op is known by the largest storage that it makes: names by op. Storages come
@@ -38,17 +28,10 @@ export type SortKey = 'bytes' | 'age' | 'cost' | 'name';
 export function aliveAtPeak(storages: readonly StorageExplanation[], base: boolean): PeakRow[] {
   return storages
     .filter((storage) => (base ? storage.aliveAtBasePeak : storage.aliveAtPeak))
-    .map((storage) => ({
-      storage: storage.storage,
-      name: storage.name,
-      module: storage.module,
-      bytes: num(storage.bytes),
-      category: storage.category,
-      decision: storage.decision,
-      why: storage.why,
-      madeBy: storage.madeBy,
-      recomputeNs: num(storage.recomputeNs),
-      timesRecomputed: storage.timesRecomputed,
+    .map(({bytes, recomputeNs, ...storage}) => ({
+      ...storage,
+      bytes: num(bytes),
+      recomputeNs: num(recomputeNs),
     }));
 }
 

@@ -4,7 +4,7 @@
 import {formatDuration} from '../format/units';
 import type {Explanation, StorageGroup} from '../gen/reprise/v1/planner_pb';
 import {Decision} from '../gen/reprise/v1/plan_pb';
-import {num} from './number';
+import {num} from '../format/number';
 
 export interface ReasonRow {
   readonly name: string;

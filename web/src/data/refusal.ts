@@ -3,7 +3,7 @@
 /** Why no plan fits, byte by byte, and the smallest budget that does. */
 import type {WorkingSet} from '../gen/reprise/v1/planner_pb';
 import {STATIC_TEXT} from '../format/categories';
-import {num} from './number';
+import {num} from '../format/number';
 import type {Tradeoff} from './tradeoff';
 
 export interface NeedRow {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /** The allocator's segments, as the memory page draws them. */
-import type {TooltipContent} from '../charts/tooltip';
 import {categoryStyle} from '../format/categories';
+import type {TooltipContent} from '../format/tooltip';
 import {counted, formatBytes, formatPercent} from '../format/units';
 import type {Category} from '../gen/reprise/v1/graph_pb';
 import type {Segment, SegmentPiece, Segments} from '../gen/reprise/v1/query_pb';
-import {num} from './number';
+import {num} from '../format/number';
 
 /** A piece of a segment, in bytes from its begin. */
 export interface MapPiece {

@@ -4,7 +4,7 @@
 import {CATEGORIES, categoryStyle} from '../format/categories';
 import {formatBytes, formatPercent} from '../format/units';
 import {MomentReason, type Moment} from '../gen/reprise/v1/ingest_pb';
-import {num} from './number';
+import {num} from '../format/number';
 import {quickestWithin, type SmallestFit} from './refusal';
 import type {Tradeoff} from './tradeoff';
 
@@ -21,14 +21,14 @@ export interface Shortage {
   readonly hopeless: boolean;
 }
 
+function sizesOf({askedBytes, liveBytes, freeBytes, totalBytes}: Moment) {
+  const [asked, alive] = [num(askedBytes), num(liveBytes)];
+  return {asked, alive, free: num(freeBytes), total: num(totalBytes)};
+}
+
 export function shortageOf(moment: Moment): Shortage | undefined {
   if (moment.reason !== MomentReason.OUT_OF_MEMORY) return undefined;
-  const [asked, alive, free, total] = [
-    num(moment.askedBytes),
-    num(moment.liveBytes),
-    num(moment.freeBytes),
-    num(moment.totalBytes),
-  ];
+  const {asked, alive, free, total} = sizesOf(moment);
   // What the allocator set aside beyond what was asked of it, where it is known.
   const rounding = moment.storages.reduce(
     (sum, one) => sum + (one.blockBytes > one.bytes ? num(one.blockBytes - one.bytes) : 0),
@@ -70,12 +70,7 @@ export function wouldHaveFitted(shortage: Shortage, curve: Tradeoff): SmallestFi
 
 /** What of the memory was lost to its pieces, as far as it is known. */
 function fragmentationOf(moment: Moment, rounding: number): string[] {
-  const [asked, alive, free, total] = [
-    num(moment.askedBytes),
-    num(moment.liveBytes),
-    num(moment.freeBytes),
-    num(moment.totalBytes),
-  ];
+  const {asked, alive, free, total} = sizesOf(moment);
   const said: string[] = [];
   if (total === 0) {
     said.push('Nobody said how much was free, so whether it was in pieces is not known.');
@@ -114,11 +109,7 @@ export interface MemoryPart {
 
 /** Where the memory was: what was alive by category, and the rest of the device. */
 export function memoryParts(moment: Moment): MemoryPart[] {
-  const [alive, free, total] = [
-    num(moment.liveBytes),
-    num(moment.freeBytes),
-    num(moment.totalBytes),
-  ];
+  const {alive, free, total} = sizesOf(moment);
   const by = new Map<string, number>();
   for (const {bytes, category} of moment.storages) {
     const style = categoryStyle(category);

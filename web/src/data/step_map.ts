@@ -9,7 +9,7 @@
  *   [ a ][ b ]  |  [ b' ][ b again ][ a' ]
  */
 import {Phase, type StepGraph} from '../gen/reprise/v1/graph_pb';
-import {num} from './number';
+import {num} from '../format/number';
 import type {Execs} from './step_axis';
 
 /** Runs [from, to) of the schedule, all of one module and phase. */

@@ -5,8 +5,9 @@
  * for the steps that come while the page is open. Steps come in order; one that
  * was seen before (after a reconnection) is not added again.
  */
+import {create} from '@bufbuild/protobuf';
 import type {StepReport, VerifyReport} from '../gen/reprise/v1/ingest_pb';
-import type {StepBuckets} from '../gen/reprise/v1/query_pb';
+import {StepBucketsSchema, type StepBuckets} from '../gen/reprise/v1/query_pb';
 import {counted, formatCount} from '../format/units';
 
 /** Columns, one value a bucket; the arrays grow in place. */
@@ -30,28 +31,11 @@ export interface StepLog {
   readonly differing: number[];
 }
 
-const COLUMNS = [
-  'first',
-  'last',
-  'plain',
-  'planned',
-  'plainPeak',
-  'plannedPeak',
-  'plainNs',
-  'plannedNs',
-  'longestNs',
-  'overBudget',
-  'outOfMemory',
-  'traced',
-  'checks',
-  'differing',
-] as const;
-
 /** Above so many buckets the server is asked to fold them again. */
 export const MOST_BUCKETS = 2000;
 
 export function emptyLog(): StepLog {
-  return Object.fromEntries(COLUMNS.map((name) => [name, []])) as unknown as StepLog;
+  return folded(create(StepBucketsSchema));
 }
 
 export function folded(buckets: StepBuckets): StepLog {

@@ -9,8 +9,13 @@
  */
 import type {Curve} from '../gen/reprise/v1/query_pb';
 import type {Category} from '../gen/reprise/v1/graph_pb';
-import {num} from './number';
-import type {Window} from '../url/state';
+import {num} from '../format/number';
+
+/** A part of an axis: ns since the start of a step, or places of ops. */
+export interface Window {
+  readonly from: number;
+  readonly to: number;
+}
 
 /**
  * Columns of equal width: column i covers [start + i w, start + (i+1) w), in ns

@@ -4,8 +4,9 @@
  * The trade-off curve: what each budget costs, what is proven about it, and
  * from where on no plan fits.
  */
+import type {Infeasible} from '../gen/reprise/v1/plan_pb';
 import type {TradeoffPoint} from '../gen/reprise/v1/planner_pb';
-import {num} from './number';
+import {num} from '../format/number';
 
 export interface CurvePoint {
   readonly budgetBytes: number;
@@ -62,15 +63,20 @@ export function tradeoff(received: readonly TradeoffPoint[]): Tradeoff {
     if (!infeasible) continue;
     const smallestBytes = num(infeasible.smallestBudgetBytes);
     if (limit !== undefined && limit.smallestBytes >= smallestBytes) continue;
-    limit = {
-      smallestBytes,
-      knownBytes: num(infeasible.smallestKnownBytes),
-      opId: infeasible.blockingOp,
-      opName: infeasible.blockingOpName,
-      module: infeasible.blockingModule,
-    };
+    limit = limitOf(infeasible);
   }
   return {points, limit};
+}
+
+/** What the server says of a budget that no plan fits in. */
+export function limitOf(infeasible: Infeasible): Limit {
+  return {
+    smallestBytes: num(infeasible.smallestBudgetBytes),
+    knownBytes: num(infeasible.smallestKnownBytes),
+    opId: infeasible.blockingOp,
+    opName: infeasible.blockingOpName,
+    module: infeasible.blockingModule,
+  };
 }
 
 export interface Domain {
@@ -125,4 +131,22 @@ export function nearest(
     }
   }
   return best;
+}
+
+/** A plan on the picture of the curve. */
+export interface Mark {
+  readonly bytes: number;
+  readonly overhead: number;
+}
+
+/** All that the picture shows. */
+export interface TradeoffData {
+  readonly curve: Tradeoff;
+  readonly domain: Domain | undefined;
+  readonly budgetBytes: number;
+  /** The plan the job runs, as predicted. */
+  readonly running: Mark | undefined;
+  readonly measured: Mark | undefined;
+  /** The what-if plan. */
+  readonly chosen: Mark | undefined;
 }

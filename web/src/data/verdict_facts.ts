@@ -4,7 +4,7 @@
 import {counted, formatDuration, formatPercent} from '../format/units';
 import {BoundProof, type Plan} from '../gen/reprise/v1/plan_pb';
 import type {Verdict} from '../gen/reprise/v1/query_pb';
-import {num} from './number';
+import {num} from '../format/number';
 
 /** Whether a verdict is about this plan; a run may have a newer one that no step ran under yet. */
 export function isAbout(verdict: Verdict | undefined, plan: Plan): boolean {

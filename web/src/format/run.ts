@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /** A run in words. */
-import {num} from '../data/number';
+import {num} from './number';
 import {RunState, Standing, type Run} from '../gen/reprise/v1/query_pb';
 import {formatBytes} from './units';
 

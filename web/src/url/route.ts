@@ -26,8 +26,10 @@ export function routeOf(path: string): Route {
   return {page: 'missing', path};
 }
 
-export function runPath(runId: string, page: RunPage = 'overview'): string {
-  return `/runs/${encodeURIComponent(runId)}${page === 'overview' ? '' : `/${page}`}`;
+/** With a what-if, if there is one. */
+export function runPath(runId: string, page: RunPage = 'overview', budget = ''): string {
+  const path = `/runs/${encodeURIComponent(runId)}${page === 'overview' ? '' : `/${page}`}`;
+  return budget === '' ? path : `${path}?budget=${encodeURIComponent(budget)}`;
 }
 
 /** The command that starts a server that has ended, and opens this page or the nearest one. */

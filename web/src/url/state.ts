@@ -6,6 +6,7 @@
  * ?q=resnet&show=died&sort=peak of the list of runs.
  */
 import {isGrouping, isShown, isSort, type RunsView} from '../data/runs';
+import type {Window} from '../data/timeline';
 
 export interface PageState extends RunsView {
   /** The what-if budget as typed or chosen. */
@@ -23,12 +24,6 @@ export interface PageState extends RunsView {
   /** The runs of a comparison. */
   readonly a?: string;
   readonly b?: string;
-}
-
-/** A part of an axis: ns since the start of a step, or places of ops. */
-export interface Window {
-  readonly from: number;
-  readonly to: number;
 }
 
 /** Whatever cannot be read is left out. */

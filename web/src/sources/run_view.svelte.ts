@@ -5,10 +5,16 @@
  * address, and what they draw of both. Made inside of a component, once a run.
  */
 import {untrack} from 'svelte';
-import {num} from '../data/number';
+import {num} from '../format/number';
 import {largestOf} from '../data/peak';
-import {domainOf, type Domain, type Limit, type Tradeoff} from '../data/tradeoff';
-import type {TradeoffData} from '../charts/tradeoff_chart';
+import {
+  domainOf,
+  limitOf,
+  type Domain,
+  type Limit,
+  type Tradeoff,
+  type TradeoffData,
+} from '../data/tradeoff';
 import type {OpsSource} from '../data/memory_view';
 import type {Plan} from '../gen/reprise/v1/plan_pb';
 import type {Explanation} from '../gen/reprise/v1/planner_pb';
@@ -58,13 +64,7 @@ export class RunView extends WithSession {
     const {curve, plan} = this.session;
     const own = plan?.infeasible;
     if (curve.limit || !own || own.smallestBudgetBytes === 0n) return curve.limit;
-    return {
-      smallestBytes: num(own.smallestBudgetBytes),
-      knownBytes: num(own.smallestKnownBytes),
-      opId: own.blockingOp,
-      opName: own.blockingOpName,
-      module: own.blockingModule,
-    };
+    return limitOf(own);
   });
   readonly curve: Tradeoff = $derived({...this.session.curve, limit: this.limit});
   readonly domain: Domain | undefined = $derived(

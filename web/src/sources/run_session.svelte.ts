@@ -29,7 +29,7 @@ import {
   type TradeoffPoint,
 } from '../gen/reprise/v1/planner_pb';
 import {RunState, type Run, type RunEvent, type Timeline} from '../gen/reprise/v1/query_pb';
-import type {Window} from '../url/state';
+import type {Window} from '../data/timeline';
 import {StepSource} from './step_source.svelte';
 
 const TIMELINE_MS = 2000;

@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/** What every chart is, once it was made for an element: given a whole picture as often as wanted. */
+export interface Chart<Data> {
+  setData(data: Data): void;
+  destroy(): void;
+}
