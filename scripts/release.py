@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prepares a release, or checks and tags one.
 
-    scripts/release prepare 0.2.0      # writes the version where it stands; commit the result
+    scripts/release prepare 0.3.0      # writes the version and the changelog; commit the result
     scripts/release check              # would `tag` do it?
-    scripts/release tag                # every test, the wheel, then the tag v0.2.0
+    scripts/release tag                # every test, the wheel, then the tag v0.3.0
 
 Nothing is pushed and nothing is published: that is left to a person.
 """
@@ -20,17 +20,24 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = "clients/python/src/reprise/__init__.py"
-# What repeats the version, with the text around it; tests/structure/test_version.py compares them.
-PLACES = {
-    SOURCE: '__version__ = "{}"',
-    "CITATION.cff": "version: {}",
-    "docs/install.md": "reprise-{}-py3",
-    "deploy/kubernetes/base/kustomization.yaml": "newTag: {}",
-    "deploy/kubernetes/replicas/kustomization.yaml": "newTag: {}",
-    "deploy/kubernetes/sidecar/kustomization.yaml": "newTag: {}",
-    "web/package.json": '"version": "{}"',
-    "web/package-lock.json": '"name": "reprise-web",\n{0}"version": "{{}}"',
-}
+# What repeats the version, with the text around it, and how often; tests/structure/test_version.py
+# compares them.
+PLACES = (
+    (SOURCE, '__version__ = "{}"', 1),
+    ("CITATION.cff", "\nversion: {}", 1),
+    ("docs/install.md", "reprise-{}-py3", 1),
+    ("docs/install.md", "reprise_{}_amd64.deb", 1),
+    ("deploy/kubernetes/base/kustomization.yaml", "newTag: {}", 1),
+    ("deploy/kubernetes/replicas/kustomization.yaml", "newTag: {}", 1),
+    # Of the daemon and of the job.
+    ("deploy/kubernetes/sidecar/kustomization.yaml", "newTag: {}", 2),
+    ("web/package.json", '"version": "{}"', 1),
+    # The lock names the package itself twice, at two depths.
+    ("web/package-lock.json", '"name": "reprise-web",\n  "version": "{}"', 1),
+    ("web/package-lock.json", '"name": "reprise-web",\n      "version": "{}"', 1),
+)
+# The kinds of news and their headings, in the order of a section of the changelog.
+KINDS = ("added", "changed", "removed", "fixed", "security")
 
 
 class ReleaseError(Exception):
@@ -61,13 +68,28 @@ def numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split("."))
 
 
-def unreleased() -> str:
-    """What the changelog says of the next release."""
-    text = (ROOT / "CHANGELOG.md").read_text()
-    found = re.search(r"^## Unreleased\n(.*?)(?=^## )", text, re.M | re.S)
+def news() -> dict[str, list[Path]]:
+    """The files of news/ by kind: what the changelog does not say yet."""
+    files: dict[str, list[Path]] = {kind: [] for kind in KINDS}
+    for file in sorted((ROOT / "news").glob("*")):
+        if file.name == "README.md":
+            continue
+        named = re.fullmatch(r"[a-z0-9-]+\.([a-z]+)\.md", file.name)
+        if named is None or named[1] not in files:
+            kinds = ", ".join(KINDS)
+            raise ReleaseError(f"news/{file.name}: is not called NAME.KIND.md, KIND one of {kinds}")
+        if not file.read_text().strip():
+            raise ReleaseError(f"news/{file.name}: is empty; say what changed")
+        files[named[1]].append(file)
+    return files
+
+
+def newest() -> re.Match[str]:
+    """The heading of the newest release in the changelog."""
+    found = re.search(r"^## (\S+).*\n", (ROOT / "CHANGELOG.md").read_text(), re.M)
     if found is None:
-        raise ReleaseError("CHANGELOG.md: has no section Unreleased before the newest release")
-    return found.group(1).strip()
+        raise ReleaseError("CHANGELOG.md: has no release")
+    return found
 
 
 # ---- prepare ----
@@ -81,23 +103,35 @@ def replace(path: str, old: str, new: str, count: int) -> None:
     file.write_text(text.replace(old, new))
 
 
+def section(heading: str, files: dict[str, list[Path]]) -> str:
+    """A section of the changelog, of the files of news/."""
+    text = f"## {heading}\n\n"
+    for kind, entries in files.items():
+        if entries:
+            text += f"### {kind.capitalize()}\n\n"
+            for file in entries:
+                text += "- " + file.read_text().strip().replace("\n", "\n  ") + "\n"
+            text += "\n"
+    # Links are those of a file in news/; the changelog is a folder above.
+    return text.replace("](../", "](")
+
+
 def prepare(new: str) -> None:
-    """Writes version `new` into every place, and the changelog's heading."""
+    """Writes version `new` into every place, and the news into its section of the changelog."""
     old = version()
     if numbers(new) <= numbers(old):
         raise ReleaseError(f"{new}: is not newer than {old}")
-    if not unreleased():
-        raise ReleaseError("CHANGELOG.md: nothing is written under Unreleased; say what changed")
-    for path, form in PLACES.items():
-        if path != "web/package-lock.json":
-            count = 2 if "sidecar" in path else 1  # of the daemon and of the job
-            replace(path, form.format(old), form.format(new), count)
-    # The lock names the package itself twice, at two depths.
-    for indent in ("  ", "      "):
-        form = PLACES["web/package-lock.json"].format(indent)
-        replace("web/package-lock.json", form.format(old), form.format(new), 1)
+    files = news()
+    if not any(files.values()):
+        raise ReleaseError("news/: has no file; say what changed")
+    heading = newest()[0]
+    for path, form, count in PLACES:
+        replace(path, form.format(old), form.format(new), count)
     today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
-    replace("CHANGELOG.md", "## Unreleased\n", f"## Unreleased\n\n## {new} ({today})\n", 1)
+    replace("CHANGELOG.md", heading, section(f"{new} ({today})", files) + heading, 1)
+    for entries in files.values():
+        for file in entries:
+            file.unlink()
     say(f"{new} is written; look at git diff, commit, then scripts/release tag")
 
 
@@ -110,13 +144,12 @@ def check() -> str:
     numbers(now)
     if git("status", "--porcelain"):
         raise ReleaseError("the work tree has changes: commit or stash them")
-    if unreleased():
+    if any(news().values()):
+        raise ReleaseError("news/: has files; run scripts/release prepare VERSION")
+    if newest()[1] != now:
         raise ReleaseError(
-            "CHANGELOG.md: something stands under Unreleased; run scripts/release prepare VERSION"
+            f"CHANGELOG.md: the newest release is {newest()[1]}, the version is {now}"
         )
-    heading = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.M)[1]
-    if heading.split()[0] != now:
-        raise ReleaseError(f"CHANGELOG.md: the newest release is {heading}, the version is {now}")
     tag = f"v{now}"
     if git("tag", "--list", tag):
         raise ReleaseError(f"the tag {tag} is there already; the next release needs a new version")

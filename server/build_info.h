@@ -5,7 +5,7 @@
 
 namespace reprise::server {
 
-extern const char kVersion[];   // "0.1.0", as in CMakeLists.txt
+extern const char kVersion[];   // of the project, as in CMakeLists.txt
 extern const char kRevision[];  // 12 digits of the commit; empty outside of git
 
 }  // namespace reprise::server

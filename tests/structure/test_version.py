@@ -44,8 +44,7 @@ def test_the_citation_has_the_same_version() -> None:
 def test_the_newest_release_of_the_changelog_is_this_version() -> None:
     headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.M)
 
-    assert headings[0] == "Unreleased"
-    assert headings[1].split()[0] == reprise.__version__
+    assert headings[0].split()[0] == reprise.__version__
 
 
 def test_pages_and_manifests_name_the_same_version() -> None:
@@ -54,4 +53,5 @@ def test_pages_and_manifests_name_the_same_version() -> None:
     tags = [re.findall(r"newTag: (.+)$", path.read_text(), re.M) for path in manifests]
 
     assert set(re.findall(r"reprise-([\d.]+)-py3", install)) == {reprise.__version__}
+    assert set(re.findall(r"reprise_([\d.]+)_amd64", install)) == {reprise.__version__}
     assert {tag for found in tags for tag in found} == {reprise.__version__}

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from reprise.torch.session.ab import check
     from reprise.torch.session.keep import keep
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "InfeasibleBudget",

@@ -4,8 +4,8 @@
     evaluate(graph, base_schedule(graph)).peak_bytes
     evaluate(graph, plan.schedule, executor="tape")
 
-It is planner/evaluate.h in Python, message for message, so that an executor of any framework can be
-tested without a server; tests hold both to each other on random graphs. Entries are those of
+It is planner/model/evaluate.h in Python, message for message, so that an executor of any framework
+can be tested without a server; tests compare both on random graphs. Entries are those of
 `Plan.schedule`: e >= 0 runs op e, e < 0 frees storage -e-1.
 """
 
