@@ -126,7 +126,7 @@ def _again(model: Any) -> dict[str, Any]:
     from reprise import armed
 
     session: Any = armed.current(model)
-    graph, plan = session.graph.message(), session.plan
+    graph, plan = session.job.plans.graph.message(), session.plan
     ops = graph["ops"]
 
     def took(op: dict[str, Any]) -> int:

@@ -69,7 +69,7 @@ def rank(job: str, folder: Path) -> None:
         "longest_ns": max(took),
         "planned_ns": took[-1],
     }
-    plan, graph = session.plan, session.graph
+    plan, graph = session.plan, session.job.plans.graph
     if graph is not None:
         found |= {"ops": len(graph.step.ops), "json": len(graph.to_json())}
     if plan is not None:

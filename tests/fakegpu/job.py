@@ -225,14 +225,14 @@ def main() -> None:
             line.rsplit("=", 1) for line in fake.fakegpu_counts().decode().strip().split("\n")
         )
         waited = {name: int(n) for name, n in called.items() if "Synchronize" in name}
-        measured = session.measured if session is not None else None
+        measured = session.job.measured if session is not None else None
         quiet = session is None or (
-            session.step.run is None
+            session.job.step.run is None
             and measured.planned_steps not in (0, planned)
             and measured.checks == checks
             # Nor one whose values are compared again, which counts no check.
             and session.checks._since in (2, 3)
-            and not session.step.tracing.on
+            and not session.job.step.tracing.on
         )
         if measured is not None:
             unplanned += measured.planned_steps == planned
@@ -251,7 +251,7 @@ def main() -> None:
         "quiet_steps": steps,
         "waits": waits,
         "pinned": fake.fakegpu_pinned(),
-        "meter": session.meter.exact if session is not None else None,
+        "meter": session.job.meter.exact if session is not None else None,
         "requested": torch.cuda.max_memory_allocated(job.device),
     }
     if session is not None:

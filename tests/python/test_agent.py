@@ -340,6 +340,7 @@ print(json.dumps({"steps": step, "pushed": caps.pushed, "dropped": caps.dropped}
 """
 
 
+@pytest.mark.long
 def test_a_loader_with_four_forked_workers_trains_to_the_end_and_loses_no_record(
     script, tmp_path, read_sink
 ):
@@ -459,6 +460,7 @@ def test_a_graph_above_the_limit_is_refused_in_one_sentence(script, tmp_path):
 # ---- With the real daemon ---------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_loader_with_four_forked_workers_loses_no_record_on_the_way_to_the_daemon(
     script, reprised, until
 ):

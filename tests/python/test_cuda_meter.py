@@ -142,6 +142,7 @@ class OnOther(OnDevice):
     place = "cuda:1"
 
 
+@pytest.mark.long
 def test_what_is_alive_on_one_gpu_is_not_alive_on_another(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
     held = [torch.ones(1).as_subclass(OnDevice), torch.ones(1).as_subclass(OnOther)]

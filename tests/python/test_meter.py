@@ -317,6 +317,7 @@ def test_a_library_that_others_can_write_to_is_built_again(tmp_path):
     assert again.read_bytes()[:4] == b"\x7fELF"
 
 
+@pytest.mark.long
 def test_building_ahead_of_time_prints_where_it_is(python, tmp_path):
     done = python("-m", "reprise.torch.meter.probe", "build", XDG_CACHE_HOME=str(tmp_path))
 

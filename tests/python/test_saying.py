@@ -46,6 +46,7 @@ def run(before: str = "", stderr: Any = subprocess.PIPE, **more: Any) -> tuple[i
     return done.returncode, done.stdout.strip(), done.stderr or ""
 
 
+@pytest.mark.long
 def test_a_log_that_cannot_be_written_does_not_end_the_training() -> None:
     with Path("/dev/full").open("w") as full:
         assert run(stderr=full)[:2] == (0, "trained")
@@ -56,6 +57,7 @@ def test_a_log_that_cannot_be_written_does_not_end_the_training() -> None:
     assert run("sys.stderr.close()")[:2] == (0, "trained")
 
 
+@pytest.mark.long
 def test_a_job_whose_current_folder_was_removed_is_armed(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()

@@ -66,7 +66,20 @@ BELOW: dict[str, set[str]] = {
     "training": {"internals", "meter", "check", "executor", "policy"},
     "joint": {"internals", "meter", "check", "estimation", "executor", "policy", "training"},
     "oracle": {"internals", "meter", "rerun", "capture", "estimation"},
-    "ladder": {"internals", "capture", "tape", "policy"},
+    "ladder": {"internals", "capture", "tape"},
+    # What the parts of an eager model share, as data.
+    "job": {"internals", "meter", "check", "capture", "tape", "ladder", "training"},
+    "planning": {
+        "internals",
+        "meter",
+        "capture",
+        "tape",
+        "executor",
+        "policy",
+        "ladder",
+        "training",
+        "job",
+    },
     "recovery": {
         "internals",
         "meter",
@@ -77,6 +90,9 @@ BELOW: dict[str, set[str]] = {
         "estimation",
         "policy",
         "ladder",
+        "training",
+        "job",
+        "planning",
     },
     "session": {
         "internals",
@@ -92,6 +108,8 @@ BELOW: dict[str, set[str]] = {
         "ladder",
         "recovery",
         "training",
+        "job",
+        "planning",
     },
 }
 

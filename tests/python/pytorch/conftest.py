@@ -18,10 +18,6 @@ if str(Path(__file__).parent) not in sys.path:
     sys.path.insert(0, str(Path(__file__).parent))
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "e2e: needs the built agent and daemon")
-
-
 @pytest.fixture(scope="session", autouse=True)
 def _compiled_tape() -> None:
     """Waits for the native engine to be built; jobs do not wait for it."""

@@ -23,9 +23,9 @@ from zoo import ResNet
 import reprise
 from reprise.armed import current
 from reprise.torch.ladder import ranks
-from reprise.torch.ladder.coordination import RankCoordinator
 from reprise.torch.ladder.ladder import Ladder
-from reprise.torch.session.planning import Planning
+from reprise.torch.planning.coordination import RankCoordinator
+from reprise.torch.planning.planning import Planning
 from reprise.torch.session.session import Session
 
 
@@ -115,18 +115,10 @@ def rows_of(mode: str, step: int, rank: int) -> int:
     "branches" rank 1 alone has large ones, from the eighth step on; in "branches-later" rank 0 has
     them, too, from step 16 on."""
     if mode in ("larger", "branches", "branches-later"):
-        return (
-            16
-            if step > (6 if rank else 14) and (rank or mode == "branches-later")
-            else 8
-        )
+        return 16 if step > (6 if rank else 14) and (rank or mode == "branches-later") else 8
     if mode != "shapes" or step < 7:
         return 8
-    return (
-        (20, 12, 24, 16)[(step + rank) % 4]
-        if step > 32
-        else 8 + 8 * ((step + rank) % 2)
-    )
+    return (20, 12, 24, 16)[(step + rank) % 4] if step > 32 else 8 + 8 * ((step + rank) % 2)
 
 
 def main() -> None:
@@ -185,7 +177,7 @@ def main() -> None:
         distributed.distributed_c10d._get_default_store().set("done", "")
     report = reprise.report(model)
     session = current(model)
-    ladder = session.ladder if isinstance(session, Session) else Ladder()
+    ladder = session.job.plans.ladder if isinstance(session, Session) else Ladder()
     graph = ladder.rungs[0].graph if ladder.rungs else None
     total = sum(p.double().sum() for p in model.parameters())
     print(
@@ -216,9 +208,7 @@ def main() -> None:
     )
     reprise.remove(model)
     if mode == "alone":
-        distributed.barrier(
-            distributed.new_group()
-        )  # the job's own: of one number on both
+        distributed.barrier(distributed.new_group())  # the job's own: of one number on both
     distributed.destroy_process_group()
     # Whoever has used DistributedDataParallel keeps Gloo's threads to the end of the process. One
     # that still lets go of a tensor while the interpreter is taken down aborts it, also in a job

@@ -131,13 +131,13 @@ def trained(kind: str, share: str) -> dict[str, Any]:
     job = current(called)
     assert isinstance(job, CompiledJob)
     steps: list[dict[str, Any]] = []
-    step = job.record.step
+    step = job.job.record.step
 
     def listens(*args: Any, **more: Any) -> None:
         steps.append({"told": more["peak_bytes"], "planned": more["plan"] is not None})
         step(*args, **more)
 
-    job.record.step = listens  # type: ignore[method-assign]
+    job.job.record.step = listens  # type: ignore[method-assign]
     optimizer, heap = case.optimizer(model.parameters()), counted()
     held, begins = [], []
     device = torch.device("cpu")

@@ -60,7 +60,7 @@ def compiled() -> None:
 
     called: nn.Module = torch.compile(model, backend="aot_eager")
     job = CompiledJob(called, "0.8x", verify_every=3, verify=sys.argv[1])
-    job.told = Listens(job.agent, job.measured, job.record)
+    job.told = Listens(job.job.agent, job.job.measured, job.job.record)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     steps = []
     for _ in range(STEPS):
@@ -92,7 +92,7 @@ def main() -> None:
         x = torch.randn(BATCH, WIDTH)
         gc.collect()
         # Beside its tensors a process holds what it has loaded.
-        beside = heap.heap_live() - session.meter.live()
+        beside = heap.heap_live() - session.job.meter.live()
         heap.heap_reset_peak()
         model(x).square().mean().backward()
         optimizer.step()
@@ -108,8 +108,8 @@ def main() -> None:
                 "checked": [check["step"] for check in agent.checks],
                 "flags": [check["flags"] for check in agent.checks],
                 "budget": plan.budget_bytes,
-                "verify_peak": session.measured.verify_peak_bytes,
-                "exact": session.meter.exact,
+                "verify_peak": session.job.measured.verify_peak_bytes,
+                "exact": session.job.meter.exact,
             }
         )
     )

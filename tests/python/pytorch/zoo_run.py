@@ -72,13 +72,13 @@ def run(
     took = time.perf_counter() - began
     report = reprise.report(job.model)
     session: Any = current(job.model)
-    exact = session is not None and session.meter.exact
+    exact = session is not None and session.job.meter.exact
     figures = asdict(report)
     after = state(job)
     cpu: list[list[int]] = [[0], [0], [0]]
     if timed and session is not None and report.planned_steps:
         session.checks.every = 0
-        for rung in session.ladder.rungs:
+        for rung in session.job.plans.ladder.rungs:
             rung.request_id = None  # the twin's memory is no reason for another plan
         watched = ZOO[name]()
         reprise.auto(watched.model, budget=None, name=name)

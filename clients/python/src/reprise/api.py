@@ -122,26 +122,27 @@ def auto(
     for known, one in loops.items():
         if known is not None and known.attached:
             remove(one)  # `reprise run` was first; the program knows better
-        elif known is not None and known.budget != checked:
+        elif known is not None and known.job.budget != checked:
             raise RepriseError(
-                f"budget {checked}: this model is already armed with {known.budget}; "
+                f"budget {checked}: this model is already armed with {known.job.budget}; "
                 "call reprise.remove(model) first"
             )
         elif known is not None and len(loops) > 1:
             raise RepriseError("model: one of these stages is already armed without the others")
         elif known is not None:
             return model
+    from reprise.torch.job.options import Options
     from reprise.torch.session.start import start
 
-    start(
-        models,
+    options = Options(
         budget=checked,
         verify_every=verify_every,
-        warmup=warmup,
+        warmup=max(1, warmup),
         name=name or type(models[0]).__name__,
         first=_first(first),
         verify=_verify(verify),
     )
+    start(models, options)
     return model
 
 

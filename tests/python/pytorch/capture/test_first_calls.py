@@ -82,12 +82,12 @@ def test_memory_of_a_first_call_is_not_in_the_base_of_its_shape(
     keys = []
 
     _train(model, [2])
-    keys.append(session.step.key)
-    alone = session.measured.base(keys[0])[0]
+    keys.append(session.job.step.key)
+    alone = session.job.measured.base(keys[0])[0]
     _train(model, [2, 2, 2])
 
     assert alone > TRIED  # until there is a second one
-    assert 0 < session.measured.base(keys[0])[0] < TRIED
+    assert 0 < session.job.measured.base(keys[0])[0] < TRIED
     assert all(graph["measured_peak_bytes"] < TRIED for graph in agent.graphs)
 
 

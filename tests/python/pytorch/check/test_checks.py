@@ -28,7 +28,7 @@ from reprise.torch.check import quarantine
 from reprise.torch.compiled import fast
 from reprise.torch.compiled.digest import digest
 from reprise.torch.internals import ops
-from reprise.torch.policy.stage import Stage
+from reprise.torch.policy.state import Stage
 from reprise.torch.tape import replay, twice
 
 pytestmark = pytest.mark.usefixtures("removed")
@@ -124,7 +124,7 @@ def test_a_check_ignores_what_happens_to_gradients_later() -> None:
     report = reprise.report(model)
     assert "values made again bit for bit equal in 4 checks" in str(report)
     assert (report.gradient_checks, report.verify_peak_bytes) == (0, 0)
-    assert session.measured.values_checked == sum(c["checked"] for c in agent.checks)
+    assert session.job.measured.values_checked == sum(c["checked"] for c in agent.checks)
 
 
 def test_a_hook_of_the_program_on_the_models_output_is_part_of_the_step_that_is_compared() -> None:
@@ -138,8 +138,8 @@ def test_a_hook_of_the_program_on_the_models_output_is_part_of_the_step_that_is_
         y.square().mean().backward()
         optimizer.step()
 
-    assert session.stage is Stage.PLANNED, session.why
-    assert session.measured.checks
+    assert session.job.stage is Stage.PLANNED, session.job.why
+    assert session.job.measured.checks
 
 
 def test_gradients_that_are_clipped_or_unscaled_are_compared_as_the_backward_left_them() -> None:
@@ -328,7 +328,7 @@ def test_a_buffer_that_a_replay_has_written_twice_is_found(
     assert "1 buffer of the model was written twice when ops ran again (calls)" in said
     assert "reprise_counts.signs.default writes it without declaring it" in said
     assert quarantine.holds(agent.make(agent.graphs[0], 1))
-    assert session.stage is Stage.PLANNED  # by another plan
+    assert session.job.stage is Stage.PLANNED  # by another plan
     assert [c["differing"] > 0 for c in agent.checks[:2]] == [True, False]
     assert model.calls == 13  # once too often, in the step that showed it
     report = reprise.report(model)
@@ -355,7 +355,7 @@ def test_a_program_may_write_a_buffer_twice_itself(
 
     train(model, 9)
 
-    assert session.stage is Stage.PLANNED
+    assert session.job.stage is Stage.PLANNED
     assert agent.checks
     assert all(c["differing"] == 0 for c in agent.checks)
     assert "written" not in capsys.readouterr().err
@@ -426,6 +426,7 @@ def heap_counter(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("verify", ["values", "gradients"])
 def test_a_checked_step_takes_as_much_below_torch_as_is_documented(
     verify: str, heap_counter: Path
@@ -457,6 +458,7 @@ def test_a_checked_step_takes_as_much_below_torch_as_is_documented(
         assert told["budget"] + 16 * small < checked <= told["verify_peak"] + small
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("verify", ["values", "gradients"])
 def test_a_checked_step_of_a_compiled_job_reports_its_true_peak_and_later_steps_keep_the_budget(
     verify: str, heap_counter: Path
@@ -537,7 +539,7 @@ def test_a_program_that_is_not_repeatable_keeps_its_plan(
 
     train(model)
 
-    assert session.stage is Stage.PLANNED
+    assert session.job.stage is Stage.PLANNED
     assert all(state == 1 for _, state, _ in agent.states)
     assert [c["step"] for c in agent.checks] == [4, 7]
     assert all(c["differing"] == 0 and c["flags"] & 8 for c in agent.checks)  # values
@@ -601,7 +603,7 @@ def test_a_plan_that_recomputes_other_values_is_removed(capsys: pytest.CaptureFi
         optimizer.step()
 
     # The fourth step differs; the fifth and sixth find out that nothing but the plan explains it.
-    assert session.stage is Stage.PLAIN
+    assert session.job.stage is Stage.PLAIN
     said = capsys.readouterr().err
     assert "step 6: " in said
     assert "recomputed values differ from the original ones" in said
@@ -670,7 +672,7 @@ def test_bytes_that_nothing_writes_are_not_compared(
 
     train(model, 10)
 
-    assert session.stage is Stage.PLANNED
+    assert session.job.stage is Stage.PLANNED
     assert "differ" not in capsys.readouterr().err
     assert agent.checks
     assert all(c["differing"] == 0 and c["checked"] > 1 for c in agent.checks)
@@ -727,7 +729,7 @@ def test_a_storage_that_is_filled_after_it_was_made_hides_no_wrong_value(
         optimizer.step()
 
     assert "recomputed values differ from the original ones" in (capsys.readouterr().err)
-    assert session.stage is Stage.PLAIN
+    assert session.job.stage is Stage.PLAIN
     assert quarantine.holds(agent.make(agent.graphs[0], 1))
     assert not reprise.report(model).validated
 
@@ -748,7 +750,7 @@ def test_a_nondeterministic_op_is_never_replayed(
 
     train(model, 12)
 
-    assert session.stage is Stage.PLANNED
+    assert session.job.stage is Stage.PLANNED
     assert "aten.tanh.default gives different bits each time it runs" in capsys.readouterr().err
     assert len(agent.graphs) == 2
     kinds = {op["name"]: op["kind"] for op in agent.graphs[1]["ops"]}

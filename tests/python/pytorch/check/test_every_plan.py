@@ -11,7 +11,7 @@ from loops import deep
 from nets import WIDTH
 from torch import Tensor, nn
 
-from reprise.torch.policy.stage import Stage
+from reprise.torch.policy.state import Stage
 
 pytestmark = pytest.mark.usefixtures("removed")
 
@@ -33,7 +33,7 @@ def test_a_plan_that_follows_a_second_capture_begins_with_a_check() -> None:
     session.planning.recapture("an op gives other bits every time")
     train(model, 4)
 
-    assert session.stage is Stage.PLANNED
+    assert session.job.stage is Stage.PLANNED
     # Step 7 is captured.
     assert [check["step"] for check in agent.checks] == [4, 8]
 

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 import reprise
 from reprise.torch.check.verify import Check
-from reprise.torch.policy.stage import Stage
+from reprise.torch.policy.state import Stage
 
 pytestmark = pytest.mark.usefixtures("removed")
 
@@ -57,7 +57,7 @@ def test_out_of_memory_in_a_planned_forward_is_survived(scarce: None) -> None:
     assert any(s["flags"] & 4 for s in agent.steps)
     assert agent.steps[6]["plan_id"] == 2  # the step that ran out was taken again under it
     assert agent.reserves[1] > agent.reserves[0]  # asked for less
-    assert session.stage is Stage.PLANNED
+    assert session.job.stage is Stage.PLANNED
 
 
 def test_ops_of_traced_steps_are_recorded_in_pairs() -> None:
@@ -82,14 +82,14 @@ def test_a_plan_that_was_found_wrong_is_quarantined_for_later_jobs(
     train(model, 6)
     again = RandomNet(3)
     second = arm(again, LocalAgent())  # the same plan once more
-    agent = second.agent  # type: ignore[assignment]
+    agent = second.job.agent  # type: ignore[assignment]
 
     train(again, 6)
 
     (bundle,) = (tmp_path / "reprise" / "quarantine").iterdir()
     assert {f.name for f in bundle.iterdir()} == {"graph.json", "plan.json", "report.json"}
     assert "found earlier to change gradients" in agent.states[-1][2]
-    assert second.measured.planned_steps == 0
+    assert second.job.measured.planned_steps == 0
 
 
 def test_nothing_of_a_planned_step_outlives_it() -> None:
@@ -97,11 +97,11 @@ def test_nothing_of_a_planned_step_outlives_it() -> None:
     session = arm(model, verify_every=0)
     train(model, 8)
     gc.collect()
-    before = session.meter.live()
+    before = session.job.meter.live()
 
     train(model, 3)
     gc.collect()
 
-    assert session.meter.live() - before <= 4 * 4096
+    assert session.job.meter.live() - before <= 4 * 4096
     assert F.relu(torch.ones(1)) == 1
     assert reprise.report(model).planned_steps > 4

@@ -19,7 +19,7 @@ import reprise
 from reprise.torch.check import originals
 from reprise.torch.check.values import like
 from reprise.torch.compiled.digest import digest, load, store
-from reprise.torch.policy.stage import Stage
+from reprise.torch.policy.state import Stage
 
 pytestmark = pytest.mark.usefixtures("removed")
 
@@ -74,7 +74,7 @@ def test_the_weights_are_those_of_plain_training_wherever_a_check_finds_other_va
     settle = session.checks._explained
 
     def explained(run: Any, control: Any, rewritten: Any) -> None:
-        found.append(session.step.number)
+        found.append(session.job.step.number)
         settle(run, control, rewritten)
 
     session.checks._explained = explained  # type: ignore[method-assign]
@@ -82,7 +82,7 @@ def test_the_weights_are_those_of_plain_training_wherever_a_check_finds_other_va
     weights = trained(model, range(LAYERS))
 
     assert all(torch.equal(a, b) for a, b in zip(expected, weights, strict=True))
-    assert session.stage is Stage.PLANNED
+    assert session.job.stage is Stage.PLANNED
     assert len(found) >= LAYERS // 4  # steps that looked into what the step before had found
 
 

@@ -599,5 +599,5 @@ def test_an_interpreter_without_a_path_costs_the_native_engine_but_no_plan(
     session = arm(model, LocalAgent(), verify_every=1)
     train(model, 6)
     assert fast.library() is None
-    assert session.measured.planned_steps == 3
-    assert session.measured.checks == 3
+    assert session.job.measured.planned_steps == 3
+    assert session.job.measured.checks == 3

@@ -25,6 +25,7 @@ from reprise.torch.check.verify import Check
 from reprise.torch.estimation import estimate as estimating
 from reprise.torch.estimation import fake
 from reprise.torch.estimation.once import capture_step
+from reprise.torch.job.options import Options
 from reprise.torch.session import ab
 from reprise.torch.session import start as starting
 from reprise.torch.session.session import Session
@@ -113,6 +114,7 @@ def test_an_internal_error_while_estimating_is_not_blamed_on_the_step(
         reprise.estimate(nn.Linear(4, 4), lambda m, x: m(x).sum(), torch.ones(2, 4))
 
 
+@pytest.mark.long
 @pytest.mark.e2e
 def test_an_estimate_says_what_a_plan_would_make_of_it(
     home: Path, agent_library: Path, daemon_binary: Path, monkeypatch: pytest.MonkeyPatch
@@ -151,14 +153,14 @@ def local(monkeypatch: pytest.MonkeyPatch) -> LocalAgent:
     """`reprise.auto` with a planner in this process."""
     agent = LocalAgent()
 
-    def start(model: nn.Module, **options: Any) -> Session:
+    def start(model: nn.Module, options: Options) -> Session:
         return Session(
             model,
             agent=agent,  # type: ignore[arg-type]
             meter=start_meter(),
             wait_s=1.0,
             costs=Costs(0, 0, 1000),
-            **options,
+            options=options,
         )
 
     monkeypatch.setattr(starting, "_start", start)
@@ -267,6 +269,7 @@ def test_tensors_that_the_user_keeps_are_pinned_in_the_step_graph(
     assert all(c["differing"] == 0 for c in local.checks)
 
 
+@pytest.mark.long
 def test_the_pytest_mark_fails_a_peak_above_its_bound(root: Path, tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(
         "import pytest, torch, reprise\n"

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -19,12 +18,12 @@ from reprise import abi
 from reprise.errors import RepriseError
 from reprise.torch.check.result import CheckResult
 from reprise.torch.executor.protocol import Executor, Handle, installed
-from reprise.torch.joint import job as compiled_job
 from reprise.torch.joint.executor import JointGraph
 from reprise.torch.joint.job import CompiledJob
 from reprise.torch.policy.events import PlannedStepBegins, PlannedStepEnded
 from reprise.torch.policy.policy import Action, decide
-from reprise.torch.session import check_schedule, step_end
+from reprise.torch.policy.state import JobState
+from reprise.torch.training import job as jobs_of_all
 from reprise.torch.training.loop import TrainingLoop
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("compiles_afresh")]
@@ -156,8 +155,8 @@ def test_without_its_plan_a_model_trains_on_with_the_same_bits(trained: Trained)
 def test_a_withdrawn_plan_is_reported_with_its_reason(trained: Trained) -> None:
     number = trained.handle().plan.plan_number
 
-    trained.loop.withdraw("the test says so")
-    trained.loop.withdraw("again")
+    trained.loop.job.withdraw(trained.loop.handles, "the test says so")
+    trained.loop.job.withdraw(trained.loop.handles, "again")
 
     stopped = [state for state in trained.agent.states if state[1] == abi.PLAN_STOPPED]
     assert stopped == [(number, abi.PLAN_STOPPED, "the test says so")]
@@ -171,7 +170,7 @@ def test_a_plan_that_cannot_run_or_was_found_wrong_is_refused_and_changes_nothin
 
     with pytest.raises(RepriseError):
         trained.executor.install(graph, other)
-    trained.loop.condemn(6, handle, CheckResult(1, ("weight",)))
+    trained.loop.job.condemn(6, handle, CheckResult(1, ("weight",)))
     why = installed(trained.executor, graph, handle.plan)
 
     assert why == f"plan {handle.plan.plan_id} was found earlier to change gradients"
@@ -183,14 +182,12 @@ def test_the_same_events_lead_to_the_same_actions(
 ) -> None:
     seen: list[tuple[Any, set[Action]]] = []
 
-    def watched(state: Any, event: Any) -> tuple[Action, ...]:
-        actions = decide(state, event)
+    def watched(state: Any, event: Any) -> tuple[JobState, tuple[Action, ...]]:
+        after, actions = decide(state, event)
         seen.append((event, set(actions)))
-        return actions
+        return after, actions
 
-    modules: tuple[ModuleType, ...] = (check_schedule, step_end, compiled_job)
-    for module in modules:
-        monkeypatch.setattr(module, "decide", watched)
+    monkeypatch.setattr(jobs_of_all, "decide", watched)
     trained.step(3)  # one of them is the third since the last check
     trained.limit(1)
     trained.step(1)

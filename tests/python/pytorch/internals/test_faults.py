@@ -36,7 +36,11 @@ KINDS += ["out_of_memory_backward"]
 
 @pytest.mark.parametrize(
     ("kinds", "number", "where"),
-    [(KINDS, 60, ""), (["first_rank", "second_rank"], 8, "torch/ladder/")],
+    [
+        (KINDS, 12, ""),
+        pytest.param(KINDS, 60, "", marks=pytest.mark.long),
+        pytest.param(["first_rank", "second_rank"], 8, "torch/ladder/", marks=pytest.mark.long),
+    ],
 )
 def test_faults_of_every_kind_leave_the_training_as_it_is(
     kinds: list[str], number: int, where: str
@@ -86,7 +90,7 @@ def test_an_internal_error_is_logged_once_and_is_in_the_report(
     report = reprise.report(model)
     assert report.stage == "training without a plan"
     assert "Reprise failed (KeyError: 'broken')" in report.why
-    assert session.step.run is None
+    assert session.job.step.run is None
     assert capsys.readouterr().err.count("training continues without it") == 1
     assert torch._C._len_torch_dispatch_stack() == 0
 
@@ -153,7 +157,7 @@ def test_exceptions_of_the_program_are_raised_unchanged(half: None) -> None:
         assert innermost.name == "forward"
         model.error = None
     assert not session.broken
-    assert session.measured.planned_steps > 0
+    assert session.job.measured.planned_steps > 0
 
 
 def test_an_error_of_an_op_reaches_the_program() -> None:

@@ -26,7 +26,7 @@ from nets import WIDTH
 from torch import Tensor, nn
 
 import reprise
-from reprise.torch.policy.stage import Stage
+from reprise.torch.policy.state import Stage
 
 pytestmark = pytest.mark.usefixtures("removed")
 
@@ -164,8 +164,8 @@ def test_a_model_that_is_traced_under_its_plan_warns_as_a_plain_one_and_keeps_it
 
     ours = str(Path(reprise.__file__).parent)
     assert [w.message for w in recwarn if w.filename.startswith(ours) and "trace" in str(w)] == []
-    assert session.stage is Stage.PLANNED
-    assert session.measured.mismatched_steps == 0
+    assert session.job.stage is Stage.PLANNED
+    assert session.job.measured.mismatched_steps == 0
 
 
 def test_a_forward_that_the_program_has_replaced_is_kept() -> None:

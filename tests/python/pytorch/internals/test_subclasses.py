@@ -19,7 +19,7 @@ from reprise.torch.internals.host import HostSaves
 from reprise.torch.internals.saved_hooks import packing, unpacking
 from reprise.torch.internals.subclass import lacks_memory, parts_of, saved_alias, version_of
 from reprise.torch.meter.state import alive_bytes
-from reprise.torch.policy.stage import Stage
+from reprise.torch.policy.state import Stage
 from reprise.torch.recovery.plain_retry import KeptTensor as KeptInPlace
 
 
@@ -215,6 +215,6 @@ def test_a_model_that_computes_on_dtensors_is_planned_and_no_bit_changes() -> No
     found, session = run(True)
 
     assert found == expected
-    assert session.stage is Stage.PLANNED, session.why
-    assert session.measured.mismatched_steps == 0
-    assert session.measured.checks > 0
+    assert session.job.stage is Stage.PLANNED, session.job.why
+    assert session.job.measured.mismatched_steps == 0
+    assert session.job.measured.checks > 0

@@ -19,7 +19,7 @@ from nets import WIDTH
 from torch import Tensor, nn
 
 from reprise.torch.internals.forward import ArmedForward
-from reprise.torch.policy.stage import Stage
+from reprise.torch.policy.state import Stage
 
 pytestmark = pytest.mark.usefixtures("removed")
 
@@ -238,10 +238,10 @@ def test_a_wrapped_model_is_planned_to_the_bit(name: str, armed: str) -> None:
     found, session = trained(WRAPS[name], armed)
 
     assert found == expected
-    assert session.stage is Stage.PLANNED, session.why
-    assert session.measured.mismatched_steps == 0
-    assert session.measured.checks > 0
-    assert session.measured.failed_checks == 0
+    assert session.job.stage is Stage.PLANNED, session.job.why
+    assert session.job.measured.mismatched_steps == 0
+    assert session.job.measured.checks > 0
+    assert session.job.measured.failed_checks == 0
 
 
 @pytest.mark.parametrize("name", ["around the method", "around the function", "mixed precision"])
@@ -253,8 +253,8 @@ def test_a_model_that_is_wrapped_while_it_trains_is_planned_again(name: str) -> 
     found, session = trained(same, "before", WRAPS[name], steps=18)
 
     assert found == expected
-    assert session.stage is Stage.PLANNED, session.why
-    assert session.measured.failed_checks == 0
+    assert session.job.stage is Stage.PLANNED, session.job.why
+    assert session.job.measured.failed_checks == 0
 
 
 # These keep the replacement in what the program has made of it; its calls are plain.

@@ -19,7 +19,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 from reprise.torch.internals.outside import OutsideCopy
 from reprise.torch.internals.saved_hooks import packing, unpacking
 from reprise.torch.internals.subclass import part_of, saved_alias
-from reprise.torch.policy.stage import Stage
+from reprise.torch.policy.state import Stage
 
 pytestmark = pytest.mark.usefixtures("removed", "scarce")
 
@@ -226,9 +226,9 @@ def test_a_model_on_wrappers_trains_to_the_bit(
 
     (session,) = sessions
     if job not in VARY:
-        assert session.measured.mismatched_steps == 0
+        assert session.job.measured.mismatched_steps == 0
     assert "Reprise failed" not in capsys.readouterr().err
-    assert session.stage is (Stage.PLAIN if budget is None else Stage.PLANNED), session.why
+    assert session.job.stage is (Stage.PLAIN if budget is None else Stage.PLANNED), session.job.why
 
 
 def made(kind: str) -> Any:

@@ -73,6 +73,7 @@ def assert_kept(kind: dict[str, Any], share: str) -> None:
     assert kind["measured"] == max(step["told"] for step in planned)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("share", KINDS)
 def test_every_planned_step_holds_what_it_says_within_the_budget(share: str, started: Any) -> None:
     kinds = found(started(share, *KINDS[share]))
@@ -82,6 +83,7 @@ def test_every_planned_step_holds_what_it_says_within_the_budget(share: str, sta
         assert_kept(kind, share)
 
 
+@pytest.mark.long
 def test_the_buckets_of_two_ranks_are_within_the_budget_of_each(started: Any) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from reprise import api
 from reprise.torch.internals.dynamo import compiled_parts
-from reprise.torch.policy.stage import Stage
+from reprise.torch.policy.state import Stage
 from reprise.torch.session.session import Session
 
 Compile = Callable[..., Any]
@@ -132,8 +132,8 @@ def test_compiled_parts_run_compiled_in_every_step_and_that_is_logged(
 
     assert found == expected
     assert backend.calls == calls
-    assert session.stage is Stage.PLAIN
-    assert "parts of this model are compiled one by one" in session.why
+    assert session.job.stage is Stage.PLAIN
+    assert "parts of this model are compiled one by one" in session.job.why
     assert capsys.readouterr().err.count("compiled one by one") == 1
     assert str(api.report(net)).count("without a plan") == 1
 
@@ -148,10 +148,10 @@ def test_compiled_parts_of_one_of_several_ranks_are_refused_because_of_the_ranks
     trained(net)
 
     assert backend.calls > 0
-    assert session.stage is Stage.PLAIN
-    assert "and the job has 2 ranks: compiled parts are planned on one rank only" in session.why
-    assert "without torch.compile on these parts, the ranks are planned" in session.why
-    assert "compile the whole model" not in session.why
+    assert session.job.stage is Stage.PLAIN
+    assert "and the job has 2 ranks: compiled parts are planned on one rank only" in session.job.why
+    assert "without torch.compile on these parts, the ranks are planned" in session.job.why
+    assert "compile the whole model" not in session.job.why
 
 
 def test_compiled_parts_are_found_by_name() -> None:
@@ -190,9 +190,9 @@ def test_compiled_code_that_appears_late_runs_compiled_and_ends_planning(
 
     assert session is not None
     assert found == expected
-    assert session.stage is Stage.PLAIN
-    assert "compiled one by one" in session.why
-    assert session.measured.planned_steps == (0 if at == "capture" else 1)
+    assert session.job.stage is Stage.PLAIN
+    assert "compiled one by one" in session.job.why
+    assert session.job.measured.planned_steps == (0 if at == "capture" else 1)
 
 
 def test_a_compiled_loss_and_optimizer_stay_compiled_and_the_model_is_planned() -> None:
@@ -212,6 +212,6 @@ def test_a_compiled_loss_and_optimizer_stay_compiled_and_the_model_is_planned() 
     assert session is not None
     assert found == expected
     assert again == calls
-    assert session.stage is Stage.PLANNED
-    assert session.measured.planned_steps == 5
-    assert session.measured.mismatched_steps == 0
+    assert session.job.stage is Stage.PLANNED
+    assert session.job.measured.planned_steps == 5
+    assert session.job.measured.mismatched_steps == 0

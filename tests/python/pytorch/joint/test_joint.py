@@ -56,6 +56,7 @@ def gradients(model: nn.Module, backend: str, x: torch.Tensor) -> tuple[dict[str
     return found, sum(saved.values())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["aot_eager", "aot_eager_decomp_partition", "inductor"])
 def test_a_compiled_model_saves_less_and_its_gradients_are_equal(backend: str) -> None:
     x = torch.randn(256, 64)
@@ -403,6 +404,7 @@ class Drops(nn.Module):
         return nn.functional.dropout(self.inner(x).sin(), 0.3).exp()  # type: ignore[no-any-return]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_a_graph_with_random_ops_has_the_gradients_of_the_same_graph_without_a_plan(
     backend: str,

@@ -132,6 +132,7 @@ def test_a_compiled_model_without_a_joint_graph_is_told_why_it_has_no_plan(
     reprise.remove(called)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("of", "name"),
     [(JointPass, "visit"), (Code, "_counted"), (CompiledJob, "_before_optimizer")],
@@ -214,6 +215,7 @@ def test_a_compiled_job_peaks_within_its_budget_and_where_it_was_predicted(
         assert abs(job.measured_peak_bytes / job.predicted_peak_bytes - 1) <= 0.02
 
 
+@pytest.mark.long
 def test_a_comparison_that_does_not_fit_is_skipped_and_the_reason_is_logged(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -231,6 +233,7 @@ def test_a_comparison_that_does_not_fit_is_skipped_and_the_reason_is_logged(
         assert "only 1.0 KiB are left (what the test says)" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_loss_that_keeps_more_than_assumed_gets_another_plan_or_none(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -261,6 +264,7 @@ def test_bytes_are_for_the_whole_process(capsys: pytest.CaptureFixture[str]) -> 
     assert "training continues without a plan" in capsys.readouterr().err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("budget", "of"), [("50%", 2), ("fit", 1)])
 def test_a_percentage_and_fit_are_budgets_of_compiled_jobs(
     budget: str, of: int, monkeypatch: pytest.MonkeyPatch
@@ -428,6 +432,7 @@ class _WithLabels(nn.Module):
         return cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten()), logits
 
 
+@pytest.mark.long
 def test_a_compiled_language_model_that_is_given_labels_is_planned() -> None:
     def run(budget: str | None) -> tuple[list[float], CompiledJob | None]:
         torch._dynamo.reset()
@@ -549,6 +554,7 @@ def test_garbage_of_an_earlier_job_is_not_in_the_prediction(
     assert job.predicted_peak_bytes - job.measured_peak_bytes <= 256 * 64 * 4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("share", [0.8, 0.6])
 @pytest.mark.parametrize(("breaks", "tied"), [(1, False), (2, False), (2, True)])
 def test_a_share_covers_the_whole_job_even_if_graph_breaks_make_several_graphs(
@@ -668,6 +674,7 @@ def small_gpt() -> tuple[nn.Module, Tensor]:
 
 
 # Mostly g++, and a header of torch's that is compiled once per machine.
+@pytest.mark.long
 @pytest.mark.parametrize("made", [small_conv, small_gpt])
 def test_inductor_gives_a_gpt_and_a_conv_net_the_gradients_of_inductor(
     made: Callable[[], tuple[nn.Module, Tensor]],
@@ -729,6 +736,7 @@ class Returns(nn.Module):
         return logits, loss, x
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("way", "in_place"), [("tuple", False), ("data class", True), ("dictionary", True)]
 )

@@ -76,8 +76,8 @@ def test_other_lengths_in_every_step_are_captured_once_and_run_under_that_plan(
 
     curves(loop)
 
-    assert sessions[0].ladder.captures == 1
+    assert sessions[0].job.plans.ladder.captures == 1
     assert [bool(s["flags"] & 1) for s in agent.steps] == [False] * 3 + [True] * 13
     assert sum(s.get("mismatches", 0) for s in agent.steps) == 0
-    if sessions[0].meter.exact:
-        assert sessions[0].measured.over_budget_steps == 0
+    if sessions[0].job.meter.exact:
+        assert sessions[0].job.measured.over_budget_steps == 0

@@ -34,9 +34,7 @@ def test_the_result_of_the_first_rank_applies_to_a_late_one(
     store = distributed.HashStore()
     monkeypatch.setattr(ranks, "PATIENCE", timedelta(milliseconds=20))
     monkeypatch.setattr(ranks, "_groups", 0)
-    with pytest.raises(
-        Missing, match=r"not all of the 2 ranks came .* \(rank 1 did not\)"
-    ):
+    with pytest.raises(Missing, match=r"not all of the 2 ranks came .* \(rank 1 did not\)"):
         Ranks(process(0, store))
 
     monkeypatch.setattr(ranks, "_groups", 0)
@@ -65,9 +63,7 @@ def test_a_rank_that_stays_away_from_a_later_meeting_is_named(
     both = Ranks(process(0, store))
     monkeypatch.setattr(ranks, "PATIENCE", timedelta(milliseconds=20))
 
-    with pytest.raises(
-        Missing, match=r"came to the same step within 0.02 s .* \(rank 1 did not\)"
-    ):
+    with pytest.raises(Missing, match=r"came to the same step within 0.02 s .* \(rank 1 did not\)"):
         both.meet("word")
 
 
@@ -81,9 +77,7 @@ def test_a_rank_that_stays_away_while_a_plan_is_awaited_is_named(
     both = Ranks(process(0, store))
     monkeypatch.setattr(ranks, "PLAN_PATIENCE", timedelta(milliseconds=20))
 
-    with pytest.raises(
-        Missing, match=r"the plan of a step within 0.02 s .* \(rank 1 did not\)"
-    ):
+    with pytest.raises(Missing, match=r"the plan of a step within 0.02 s .* \(rank 1 did not\)"):
         both.meet("word", PLAN)
 
 

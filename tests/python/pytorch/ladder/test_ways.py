@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from reprise import api
 from reprise.torch.ladder.ladder import Ladder
 from reprise.torch.ladder.rung import Key, Rung
-from reprise.torch.policy.stage import Stage
+from reprise.torch.policy.state import Stage
 from reprise.torch.training.measure import Measured
 
 pytestmark = pytest.mark.usefixtures("removed")

@@ -14,10 +14,13 @@ import pytest
 
 from reprise.agent import PlanReply
 from reprise.torch.ladder import ladder as ladder_module
-from reprise.torch.ladder.coordination import RankCoordinator
 from reprise.torch.ladder.ladder import Ladder
 from reprise.torch.ladder.rung import Key, Rung
-from reprise.torch.policy.stage import Stage
+from reprise.torch.planning.coordination import RankCoordinator
+from reprise.torch.planning.graphs import Made
+from reprise.torch.policy.events import Event, PlanApplied, PlanningEnded
+from reprise.torch.policy.policy import decide
+from reprise.torch.policy.state import JobState, Stage
 
 STEPS = 70
 BUDGET = 100
@@ -90,6 +93,7 @@ class MadeUpPlanning:
     draw: random.Random
     wait_s: float = 4.0
     ladder: Ladder = field(default_factory=Ladder)
+    notes: Any = field(default_factory=lambda: SimpleNamespace(tighter=1.0))
     alone: bool = False
     polls: dict[int, int] = field(default_factory=dict)
     plans: int = 0
@@ -126,16 +130,17 @@ class MadeUpPlanning:
         return SimpleNamespace(plan=plan, tape=object(), remove=lambda: None)
 
     def apply(self, rung: Rung, planned: Any) -> None:
-        rung.planned, self.job.stage = planned, Stage.PLANNED
+        rung.planned = planned
+        self.job.happened(PlanApplied())
 
     def reject(self, plan: Any, why: str) -> None:
         pass
 
     def drop(self, why: str) -> None:
-        self.job.stage, self.job.why = Stage.PLAIN, why
+        self.job.happened(PlanningEnded(why))
 
-    def plan(self, key: Key, graph: Any, left_out: frozenset[str], leaks: bool) -> None:
-        self.ladder.add(key, graph, left_out, leaks)
+    def plan(self, key: Key, made: Made) -> None:
+        self.ladder.add(key, *made)
 
     def go_alone(self, asked: set[int]) -> None:
         self.alone = True
@@ -146,14 +151,24 @@ class MadeUpJob:
 
     def __init__(self, rank: int, seed: int, *, exceeds: bool) -> None:
         self.agent: Any = SimpleNamespace(run_id="run")
-        self.stage, self.why = Stage.CAPTURE, ""
+        self.state = JobState(Stage.CAPTURE)
         self.step: Any = SimpleNamespace(number=0, key=None)
-        self.startup: Any = SimpleNamespace(notes=SimpleNamespace(tighter=1.0))
         draw = random.Random(f"{seed} {rank}")
         self.measured: Any = SimpleNamespace(
             peak_under=lambda rung: BUDGET + (rank == 1 and rung % 2 and exceeds)
         )
         self.planning = MadeUpPlanning(self, draw)
+
+    @property
+    def stage(self) -> Stage:
+        return self.state.stage
+
+    @property
+    def why(self) -> str:
+        return self.state.why
+
+    def happened(self, event: Event) -> None:
+        self.state, _ = decide(self.state, event)
 
     def say(self, text: str) -> None:
         pass
@@ -170,7 +185,7 @@ def train(job: MadeUpJob, coordinator: RankCoordinator, inputs: list[tuple[str, 
             shortcuts = frozenset(n for n in range(4) if planning.draw.random() < 0.9)
             graph: Any = MadeUpGraph(structure, shortcuts)
             if planning.draw.random() < 0.9:  # else something of the program was in the way
-                coordinator.captured(graph, frozenset(), leaks=False)
+                coordinator.captured(Made(graph, frozenset(), leaks=False))
         elif job.stage is Stage.PLANNED:
             rung = planning.ladder.pick(job.step.key)
             if rung is not None:
@@ -208,8 +223,8 @@ def test_ranks_that_see_anything_meet_at_the_same_points_and_have_the_same_rungs
     coordinators: list[RankCoordinator] = []
     for rank, job in enumerate(jobs):
         ranks: Any = MadeUpRanks(rooms, rank, everybody)
-        session: Any = job
-        coordinators.append(RankCoordinator(session, ranks))
+        known: Any = job
+        coordinators.append(RankCoordinator(known, known.planning, ranks))
     failed: list[BaseException] = []
 
     def run(rank: int, inputs: list[tuple[str, int]]) -> None:

@@ -16,8 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from reprise.torch.capture.captured import CapturedOp, CapturedStep
 from reprise.torch.ladder.rung import Key
-from reprise.torch.policy.stage import Stage
-from reprise.torch.session.op_times import OpTimes
+from reprise.torch.planning.op_times import OpTimes
+from reprise.torch.policy.state import Stage
 from reprise.torch.session.session import Session
 from reprise.torch.tape.tape import native_engine
 
@@ -50,7 +50,7 @@ def net() -> ConvNet:
 
 
 def captured(session: Session) -> CapturedStep:
-    return session.ladder.rungs[0].graph.step
+    return session.job.plans.ladder.rungs[0].graph.step
 
 
 def test_every_op_of_the_forward_is_timed_and_training_stays_as_it_was() -> None:
@@ -60,9 +60,9 @@ def test_every_op_of_the_forward_is_timed_and_training_stays_as_it_was() -> None
 
     assert train(model, 8) == expected
 
-    assert session.stage is Stage.PLANNED
+    assert session.job.stage is Stage.PLANNED
     names = Counter(op.name for op in captured(session).ops if op.in_region)
-    known = session.op_times._known[session.step.key]
+    known = session.op_times._known[session.job.step.key]
     assert {name: len(known.get(name, [])) for name in names} == dict(names)
     assert all(took >= 0 for times in known.values() for took in times)
 
@@ -87,7 +87,7 @@ def test_ops_are_not_timed_if_it_is_useless_or_impossible(
 
 def times_of(session: Session, **known: list[int]) -> OpTimes:
     times = OpTimes(session)
-    times._known = {session.step.key: {f"aten.{n}.default": list(t) for n, t in known.items()}}
+    times._known = {session.job.step.key: {f"aten.{n}.default": list(t) for n, t in known.items()}}
     return times
 
 
@@ -109,7 +109,7 @@ def test_op_times_are_those_of_a_plain_step_scaled_to_the_speed_of_the_machine()
     step.stretched = 2.0
     expected = range(100, 100 + len(ops))
 
-    times_of(session, convolution=[*expected]).apply(step, session.step.key)
+    times_of(session, convolution=[*expected]).apply(step, session.job.step.key)
 
     assert [op.time_ns for op in ops] == [2 * ns for ns in expected]
     assert [op.again_ns for op in ops] == [50 * 2 * ns // 1000 for ns in expected]
@@ -118,7 +118,7 @@ def test_op_times_are_those_of_a_plain_step_scaled_to_the_speed_of_the_machine()
 def test_times_of_new_shapes_are_scaled_by_the_total_of_ops_with_their_name() -> None:
     session, step, ops = convolutions()
     times = times_of(session, convolution=[200, 400] + [300] * (len(ops) - 2))
-    times.apply(step, session.step.key)
+    times.apply(step, session.job.step.key)
     for number, op in enumerate(ops):
         op.time_ns = 1000 * (number + 1)
 
@@ -130,7 +130,7 @@ def test_times_of_new_shapes_are_scaled_by_the_total_of_ops_with_their_name() ->
 def test_an_op_called_more_often_than_in_the_timed_step_keeps_its_captured_time() -> None:
     session, step, ops = convolutions()
 
-    times_of(session, convolution=[1]).apply(step, session.step.key)
+    times_of(session, convolution=[1]).apply(step, session.job.step.key)
 
     assert {op.time_ns for op in ops} == {1000}
 
@@ -138,7 +138,7 @@ def test_an_op_called_more_often_than_in_the_timed_step_keeps_its_captured_time(
 def test_an_op_time_is_never_larger_than_in_the_capture() -> None:
     session, step, ops = convolutions()
 
-    times_of(session, convolution=[10**12] * len(ops)).apply(step, session.step.key)
+    times_of(session, convolution=[10**12] * len(ops)).apply(step, session.job.step.key)
 
     assert {op.time_ns for op in ops} == {1000}
 
@@ -148,13 +148,13 @@ def test_the_fastest_of_several_timed_steps_counts() -> None:
     session = arm(model, warmup=4)
     train(model, 3)
     times, name = session.op_times, "aten.convolution.default"
-    count = len(times._known[session.step.key][name])
+    count = len(times._known[session.job.step.key][name])
 
     for took in (7, 3, 5):
         times._now[name] = [took] * count
         assert times.spent_ns() >= 0
 
-    assert times._known[session.step.key][name] == [min(3, before) for before in [3] * count]
+    assert times._known[session.job.step.key][name] == [min(3, before) for before in [3] * count]
 
 
 class Failing(nn.Module):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from reprise.torch.meter import room
-from reprise.torch.session import request
+from reprise.torch.planning import request
 
 MIB = 1 << 20
 MESSAGE = {"static_bytes": 20 * MIB, "measured_peak_bytes": 120 * MIB}

@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
-from functools import partial
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -17,9 +16,10 @@ from torch import Tensor, nn
 
 import reprise
 from reprise import armed
-from reprise.torch.policy.stage import Stage
+from reprise.torch.job.options import Options
+from reprise.torch.policy.state import Stage
+from reprise.torch.session import start as starting
 from reprise.torch.session.session import Session
-from reprise.torch.session.start import _hand_over
 
 pytestmark = pytest.mark.usefixtures("removed")
 
@@ -28,14 +28,21 @@ WIDTH, ROWS = 64, 128
 Step = Callable[[nn.Module, nn.Module, list[torch.optim.Optimizer]], Tensor]
 
 
+@pytest.fixture(autouse=True)
+def starts_as_the_test_arms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets a session that takes the place of others report to the agent of the first of them."""
+
+    def start(model: nn.Module, options: Options) -> Session:
+        agent: Any = sessions[0].job.agent
+        return arm(model, agent, **asdict(options))
+
+    monkeypatch.setattr(starting, "_start", start)
+
+
 def ready(model: nn.Module, agent: LocalAgent, **options: Any) -> Session:
     """Arms a model as `reprise.auto` does: another loop may take the place of its own."""
-
-    def again(one: nn.Module, name: str = "") -> Session:
-        return arm(one, agent, **options)
-
-    session = again(model)
-    session.hand_over = partial(_hand_over, weakref.ref(session), again, lambda _: None)
+    session = arm(model, agent, **options)
+    starting._may_hand_over(session)
     return session
 
 
@@ -126,7 +133,7 @@ def test_models_of_one_loop_and_one_budget_share_one_graph_and_one_plan(
     assert report.planned_steps >= 5
     assert (report.mismatched_steps, report.over_budget_steps) == (0, 0)
     assert report.values_equal
-    if sessions[-1].meter.exact:
+    if sessions[-1].job.meter.exact:
         assert report.validated
 
 
@@ -175,7 +182,7 @@ def test_a_refused_model_is_not_captured_again_because_another_ones_plan_lowers_
     assert coarse.stage == Stage.PLAIN.value
     assert fine.planned_steps >= 10
     assert fine.mismatched_steps == 0
-    if sessions[-1].meter.exact:
+    if sessions[-1].job.meter.exact:
         assert fine.validated
         assert fine.over_budget_steps == 0
 

@@ -3,38 +3,58 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 
 from reprise.torch.policy.events import (
+    Broke,
+    BudgetRefused,
+    BudgetSent,
     CompiledStepEnded,
     Event,
     Explained,
     ForwardRanOut,
+    GraphSent,
+    Looked,
+    MovedToHost,
+    OpsMisjudged,
+    PageServed,
+    PassedOver,
     PlainStepEnded,
+    PlanApplied,
+    PlanIsLate,
     PlannedStepBegins,
     PlannedStepEnded,
+    PlanningEnded,
+    RanksLost,
+    RanksMet,
     RanOutElsewhere,
-    State,
+    Removed,
+    StartBegins,
+    StartSkipped,
+    StartStepEnded,
     StepBegins,
     StepEnded,
 )
 from reprise.torch.policy.policy import Action, decide
-from reprise.torch.policy.stage import Stage
+from reprise.torch.policy.state import JobState, Stage
 
-WARMUP, CAPTURE, WAITING = State(Stage.WARMUP), State(Stage.CAPTURE), State(Stage.WAITING)
-PLANNED, PLAIN = State(Stage.PLANNED), State(Stage.PLAIN)
-STARTING = State(Stage.WARMUP, starting=True)
+WARMUP, CAPTURE, WAITING = JobState(Stage.WARMUP), JobState(Stage.CAPTURE), JobState(Stage.WAITING)
+PLANNED, PLAIN = JobState(Stage.PLANNED), JobState(Stage.PLAIN)
+STARTING = JobState(Stage.WARMUP, starting=True)
 RANKS, PLAIN_RANKS = (
-    State(Stage.CAPTURE, several_ranks=True),
-    State(Stage.PLAIN, several_ranks=True),
+    JobState(Stage.CAPTURE, several_ranks=True),
+    JobState(Stage.PLAIN, several_ranks=True),
 )
-WATCHED = State(Stage.WARMUP, has_budget=False)
+WATCHED = JobState(Stage.WARMUP, has_budget=False)
 
-CASES: dict[str, tuple[State, Event, str]] = {
+CASES: dict[str, tuple[JobState, Event, str]] = {
     # ---- Is a step captured? ----
     "while the job warms up, nothing is captured": (WARMUP, StepBegins(), ""),
     "while a plan is awaited, nothing is captured": (WAITING, StepBegins(), ""),
@@ -49,8 +69,13 @@ CASES: dict[str, tuple[State, Event, str]] = {
     "nobody to plan it": (RANKS, StepBegins(is_inert=True), ""),
     # ---- Where the job goes after a step ----
     "not warm yet": (WARMUP, StepEnded(plain_steps=1, warmup=2), "LOOK_AT_REFUSAL"),
-    "warm": (WARMUP, StepEnded(plain_steps=2, warmup=2), "GO_TO_CAPTURE"),
-    "warm, without a budget": (WATCHED, StepEnded(plain_steps=1), "GO_ON_WATCHED"),
+    "warm": (WARMUP, StepEnded(plain_steps=2, warmup=2), "-> CAPTURE"),
+    "warm, without a budget": (WATCHED, StepEnded(plain_steps=1), "-> CAPTURE"),
+    "warm, without a budget, and no page is wanted": (
+        WATCHED,
+        StepEnded(plain_steps=1, may_capture=False),
+        "-> PLAIN",
+    ),
     "a step that keeps changing": (PLANNED, StepEnded(is_hopeless=True), "WITHDRAW"),
     "another model with this budget is trained in the same steps": (
         WARMUP,
@@ -114,18 +139,20 @@ CASES: dict[str, tuple[State, Event, str]] = {
     # ---- What a difference is about ----
     "one look may show equal bits by chance": (
         PLANNED,
-        Explained(rounds=1, values_differ=True, noisy_ops=True),
-        "LOOK_TWICE",
+        Looked(rounds=1, values_differ=True),
+        "LOOK_AGAIN",
     ),
+    "two looks are enough": (PLANNED, Looked(rounds=2, values_differ=True), ""),
+    "nothing to look at again": (PLANNED, Looked(rounds=1), ""),
     "nothing differs any more": (PLANNED, Explained(), ""),
     "ops that differ from themselves": (
         PLANNED,
-        Explained(rounds=2, values_differ=True, noisy_ops=True),
+        Explained(values_differ=True, noisy_ops=True),
         "EXCLUDE_NOISY",
     ),
     "values that only the plan can have changed": (
         PLANNED,
-        Explained(rounds=2, values_differ=True),
+        Explained(values_differ=True),
         "BLAME_VALUES",
     ),
     "buffers that an op writes each time it runs": (
@@ -135,7 +162,7 @@ CASES: dict[str, tuple[State, Event, str]] = {
     ),
     "buffers that nobody knows who writes": (
         PLANNED,
-        Explained(rounds=2, values_differ=True, noisy_ops=True, buffers_differ=True),
+        Explained(values_differ=True, noisy_ops=True, buffers_differ=True),
         "BLAME_BUFFERS",
     ),
     # ---- The peak of a planned step ----
@@ -182,7 +209,7 @@ CASES: dict[str, tuple[State, Event, str]] = {
     "a third one in a row": (
         PLAIN,
         PlainStepEnded(was_refused=True, is_new=True, new_in_a_row=3),
-        "REMEMBER_NEW BEGIN_AGAIN",
+        "-> WARMUP REMEMBER_NEW FORGET_REFUSAL FORGET_STEPS",
     ),
     "the next time it takes twice as many": (
         PLAIN,
@@ -193,7 +220,7 @@ CASES: dict[str, tuple[State, Event, str]] = {
     "as before, and several have peaked higher than what was refused": (
         PLAIN,
         PlainStepEnded(was_refused=True, higher=3),
-        "FORGET_NEW REMEMBER_PEAK CAPTURE_HIGHER",
+        "-> CAPTURE FORGET_NEW REMEMBER_PEAK CAPTURE_HIGHER",
     ),
     "five times are enough": (
         PLAIN,
@@ -229,6 +256,34 @@ CASES: dict[str, tuple[State, Event, str]] = {
     "in the loss, before the first plan": (STARTING, RanOutElsewhere(), "NOTE_FAILED_START"),
     "in the loss, under a plan": (PLANNED, RanOutElsewhere(was_planned=True), "SAY_TIGHTER"),
     "in the loss, without a plan": (PLAIN, RanOutElsewhere(), ""),
+    # ---- What becomes of its plans ----
+    "a graph went to the planner": (CAPTURE, GraphSent(), "-> WAITING"),
+    "a larger input's graph went there": (PLANNED, GraphSent(), ""),
+    "the first plan": (WAITING, PlanApplied(), "-> PLANNED SAY_UNPLANNED"),
+    "another plan": (PLANNED, PlanApplied(), ""),
+    "a plan that is late": (WAITING, PlanIsLate("slow"), "-> PLANNED"),
+    "nothing fits": (WAITING, BudgetRefused(), "NOTE_REFUSAL"),
+    "no plan will come": (WAITING, PlanningEnded("none fits"), "-> PLAIN SAY_UNPLANNED"),
+    "ops were not as they had been taken for": (PLANNED, OpsMisjudged(), "-> CAPTURE"),
+    "a budget from the page": (PLAIN, BudgetSent(), "-> WARMUP FORGET_STEPS"),
+    "the page has its step": (CAPTURE, PageServed(), "-> PLAIN"),
+    "the page had it before": (PLANNED, PageServed(), ""),
+    "a CUDA graph is captured of the model": (WARMUP, PassedOver("a graph"), ""),
+    "the other ranks are there": (WARMUP, RanksMet(), ""),
+    "they are lost, with plans": (WAITING, RanksLost(has_rungs=True), ""),
+    "they are lost before a plan": (WAITING, RanksLost(has_rungs=False), "-> CAPTURE"),
+    # ---- The start ----
+    "the first step": (WARMUP, StartBegins(), "FIND_RANKS"),
+    "the first step, without a budget": (WATCHED, StartBegins(), ""),
+    "nothing will be planned": (STARTING, StartSkipped(), ""),
+    "it does not fit": (STARTING, MovedToHost(), ""),
+    "a plain step of the start": (STARTING, StartStepEnded(), ""),
+    "a step on the host": (WARMUP, StartStepEnded(on_host=True), "-> CAPTURE END_START"),
+    "a step under a sketch": (PLANNED, StartStepEnded(on_host=True), "-> CAPTURE END_START"),
+    "a plan has come": (PLANNED, StartStepEnded(), "END_START"),
+    # ---- The end ----
+    "an internal error": (PLANNED, Broke("KeyError"), "-> PLAIN"),
+    "the program wants no plan": (PLANNED, Removed(), "-> PLAIN"),
     # ---- A compiled job ----
     "compiled: a peak": (PLANNED, CompiledStepEnded(3), "JUDGE_PEAK"),
     "compiled: a peak while it compiles": (PLANNED, CompiledStepEnded(1, is_quiet=False), ""),
@@ -262,12 +317,47 @@ CASES: dict[str, tuple[State, Event, str]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_what_a_job_does_about_an_event(case: str) -> None:
     state, event, expected = CASES[case]
-    assert [action.name for action in decide(state, event)] == expected.split()
+    after, actions = decide(state, event)
+    moved = [] if after.stage is state.stage else ["->", after.stage.name]
+    assert [*moved, *(action.name for action in actions)] == expected.split()
 
 
-def test_every_action_follows_from_a_case() -> None:
-    named = {name for _, _, expected in CASES.values() for name in expected.split()}
-    assert named == {action.name for action in Action}
+def test_every_action_event_and_stage_follows_from_a_case() -> None:
+    named = {name for _, _, expected in CASES.values() for name in expected.split()} - {"->"}
+    assert named == {action.name for action in Action} | {stage.name for stage in Stage}
+    assert {type(event) for _, event, _ in CASES.values()} == set(get_args(Event))
+
+
+def drawn(draw: random.Random) -> Event:
+    """Returns any event, with any facts."""
+    values: dict[str, Any] = {"bool": bool(draw.randrange(2)), "int": draw.randrange(6)}
+    kind: Any = draw.choice(get_args(Event))
+    made: Event = kind(**{f.name: values.get(f.type, draw.choice(("", "x"))) for f in fields(kind)})
+    return made
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_whatever_happens_a_job_is_somewhere_for_a_reason_and_can_always_end(seed: int) -> None:
+    draw = random.Random(seed)
+    state = JobState(has_budget=bool(seed % 2))
+    for _ in range(50):
+        event = drawn(draw)
+        before = state
+        state, actions = decide(before, event)
+
+        assert decide(before, event) == (state, actions)
+        assert len(set(actions)) == len(actions)
+        # A job trains plainly because somebody said why, or because nothing was asked for.
+        silent = isinstance(event, (Removed, PageServed, StepEnded))
+        if state.stage is Stage.PLAIN and before.stage is not Stage.PLAIN:
+            assert silent or state.why == event.why  # type: ignore[union-attr]
+        # No reason is left over from a stage that a plan or a new beginning has ended.
+        if isinstance(event, (PlanApplied, BudgetSent)):
+            assert state.why == ""
+        for end in (PlanningEnded("enough"), Broke("enough")):
+            ended, _ = decide(state, end)
+            assert (ended.stage, ended.why) == (Stage.PLAIN, "enough")
+        assert decide(state, Removed())[0].stage is Stage.PLAIN
 
 
 def test_the_policy_needs_no_torch() -> None:

@@ -120,6 +120,7 @@ def kill_in(
     return run
 
 
+@pytest.mark.long
 def test_a_step_killed_in_its_forward_shows_the_op_it_was_at_and_what_was_alive(
     kill_in: Any, show: Any
 ) -> None:
@@ -257,6 +258,7 @@ def run_out(
     return run
 
 
+@pytest.mark.long
 def test_what_filled_the_memory_is_shown_and_the_job_goes_on(run_out: Any, show: Any) -> None:
     done, moments = run_out("caught")
 
@@ -280,6 +282,7 @@ def test_what_filled_the_memory_is_shown_and_the_job_goes_on(run_out: Any, show:
     assert shown["sentence"] in show()
 
 
+@pytest.mark.long
 def test_out_of_memory_in_the_backward_that_nobody_catches_is_shown_too(run_out: Any) -> None:
     done, moments = run_out("uncaught")
 
@@ -291,6 +294,7 @@ def test_out_of_memory_in_the_backward_that_nobody_catches_is_shown_too(run_out:
     assert moments[0]["moment"]["storages"]
 
 
+@pytest.mark.long
 def test_reprise_run_says_at_once_what_a_killed_job_was_doing(
     home: Path, root: Path, agent_library: Path, daemon_binary: Path, tmp_path: Path
 ) -> None:

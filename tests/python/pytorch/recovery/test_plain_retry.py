@@ -16,7 +16,7 @@ from out_of_memory import Failing, Model, made, run, same
 from torch import Tensor, nn
 
 from reprise.torch.meter.room import Room
-from reprise.torch.policy.stage import Stage
+from reprise.torch.policy.state import Stage
 from reprise.torch.recovery import startup
 
 
@@ -43,8 +43,8 @@ def test_the_first_backward_runs_again_and_no_bit_changes(
 
     assert Failing.backwards == 0
     assert same(found, expected)
-    assert session.stage is Stage.PLANNED
-    assert session.measured.plain_steps == 0
+    assert session.job.stage is Stage.PLANNED
+    assert session.job.measured.plain_steps == 0
     assert agent.ooms == 1
     assert "the unplanned step does not fit (Tried to allocate 2.00 GiB)" in capsys.readouterr().err
 
@@ -110,8 +110,8 @@ def test_where_it_would_show_the_error_goes_on_and_the_next_step_is_taken_elsewh
 
     assert Failing.backwards == 0
     assert same(found, expected)
-    assert session.stage is Stage.PLANNED
-    assert session.measured.plain_steps == 0
+    assert session.job.stage is Stage.PLANNED
+    assert session.job.measured.plain_steps == 0
     said = capsys.readouterr().err
     assert "in host memory: memory ran out in the backward (Tried to allocate 2.00 GiB)" in said
 
@@ -123,7 +123,7 @@ def test_a_backward_near_the_memory_limit_is_abandoned_before_it_fails(
     expected = run(made())
     model = made()
     session = arm(model)
-    live, limit = session.meter.live, [0]
+    live, limit = session.job.meter.live, [0]
 
     class Meter:
         """More than there is, once the backward has begun."""
@@ -134,10 +134,10 @@ def test_a_backward_near_the_memory_limit_is_abandoned_before_it_fails(
         def live(self) -> int:
             engine = torch._C._current_graph_task_id() != -1
             limit[0] += engine
-            return live() + (engine and session.startup.host is None) * (1 << 31)
+            return live() + (engine and session.job.host is None) * (1 << 31)
 
-    meter = session.meter
-    session.meter = Meter()  # type: ignore[assignment]
+    meter = session.job.meter
+    session.job.meter = Meter()  # type: ignore[assignment]
 
     found = run(model)
 
@@ -183,7 +183,7 @@ def test_models_whose_first_steps_overlap_leave_the_engine_as_it_was(
         optimizers[number].step()
 
     assert torch.autograd._engine_run_backward is torch.autograd.graph._engine_run_backward
-    assert [session.measured.plain_steps for session in armed] == [1, 1]
+    assert [session.job.measured.plain_steps for session in armed] == [1, 1]
 
 
 class Halves(nn.Module):

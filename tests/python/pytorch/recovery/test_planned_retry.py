@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from reprise.torch.internals.watch import close_watches
 from reprise.torch.meter.room import Room
-from reprise.torch.policy.stage import Stage
+from reprise.torch.policy.state import Stage
 from reprise.torch.recovery import planned_retry
 
 
@@ -41,7 +41,7 @@ live: list[int] = []
 class Measured(Model):
     def forward(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         if sessions:
-            live.append(sessions[0].meter.live())
+            live.append(sessions[0].job.meter.live())
         return super().forward(x)
 
 
@@ -100,8 +100,8 @@ def test_a_later_backward_runs_again_and_no_bit_changes(
     found = run(model, batches=batches)
 
     assert same(found, expected)
-    assert session.stage is Stage.PLANNED
-    assert session.measured.failed_checks == 0
+    assert session.job.stage is Stage.PLANNED
+    assert session.job.measured.failed_checks == 0
     assert agent.ooms == 2
     said = capsys.readouterr().err
     assert said.count("the step runs again under a tighter plan") == 2
@@ -119,7 +119,7 @@ def test_the_failed_graph_is_freed_before_the_forward_runs_again(
     torch.manual_seed(0)
     model = Measured()
     session = arm(model, LocalAgent(0.3), verify_every=0)
-    if not session.meter.exact:
+    if not session.job.meter.exact:
         pytest.skip("needs the exact meter")
     failing.update({(7, 1): 1})
 
@@ -247,7 +247,7 @@ def test_the_state_of_a_small_step_is_kept_once_memory_has_run_out(
     session = arm(model, agent, verify_every=0)
     run(model, 5)
     assert session.planned_retry.forward is None
-    assert session.planned_retry.costs_ns == 0
+    assert session.job.remembering_ns == 0
     failing.update({(1, 1): 1, (3, 1): 1})
 
     found = run(model, 5)
@@ -256,7 +256,7 @@ def test_the_state_of_a_small_step_is_kept_once_memory_has_run_out(
     said = capsys.readouterr().err
     assert said.count("used little memory") == 1
     assert said.count("the step runs again under a tighter plan") == 1
-    assert session.planned_retry.costs_ns > 0
+    assert session.job.remembering_ns > 0
 
 
 def test_a_backward_that_returns_gradients_is_not_retried() -> None:

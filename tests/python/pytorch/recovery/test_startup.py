@@ -24,11 +24,11 @@ from reprise import abi
 from reprise.agent import PlanReply
 from reprise.torch.meter.room import Room, room_on
 from reprise.torch.meter.state import alive_bytes
-from reprise.torch.policy.stage import Stage
-from reprise.torch.recovery import notes as notes_of
+from reprise.torch.planning import least
+from reprise.torch.planning import notes as notes_of
+from reprise.torch.planning.notes import Notes
+from reprise.torch.policy.state import Stage
 from reprise.torch.recovery import sketch, startup
-from reprise.torch.recovery.notes import Notes
-from reprise.torch.session import least
 from reprise.units import format_bytes
 
 CPU = torch.device("cpu")
@@ -98,17 +98,17 @@ def test_no_step_is_plain_and_no_bit_changes(
     losses = train(model, 20)
 
     assert same(model, losses, expected)
-    assert session.stage is Stage.PLANNED
-    assert session.measured.plain_steps == 0
-    assert session.measured.planned_steps == planned
-    assert session.measured.mismatched_steps == 0
-    assert session.measured.checks > 0
-    assert session.measured.failed_checks == 0
+    assert session.job.stage is Stage.PLANNED
+    assert session.job.measured.plain_steps == 0
+    assert session.job.measured.planned_steps == planned
+    assert session.job.measured.mismatched_steps == 0
+    assert session.job.measured.checks > 0
+    assert session.job.measured.failed_checks == 0
     said = capsys.readouterr().err
     assert said.count("the first step") == 1
     # A plan for the whole step, also for the optimizer's state that the first step makes.
     graph = agent.graphs[-1]
-    assert graph["measured_peak_bytes"] == session.measured.base_peak_bytes > 0
+    assert graph["measured_peak_bytes"] == session.job.measured.base_peak_bytes > 0
     assert any(op["phase"] == "PHASE_OPTIMIZER" for op in graph["ops"])
 
 
@@ -116,7 +116,7 @@ def test_on_the_host_the_first_steps_peak_lower_than_plain_ones() -> None:
     model = made()
     plain = arm(model, budget=None)
     train(model, 3)
-    base = plain.measured.base_peak_bytes
+    base = plain.job.measured.base_peak_bytes
     plain.remove()
     agent, model = LocalAgent(), made()
     session = arm(model, agent, first="host")
@@ -127,8 +127,8 @@ def test_on_the_host_the_first_steps_peak_lower_than_plain_ones() -> None:
     least = agent.graphs[0]["static_bytes"]
     peaks = [s["peak_bytes"] for s in agent.steps]
     assert max(peaks) - least < 0.5 * (base - least)
-    assert session.startup.host is not None
-    assert session.startup.host.peak_bytes > 0.7 * (base - least)
+    assert session.job.host is not None
+    assert session.job.host.peak_bytes > 0.7 * (base - least)
 
 
 def test_a_plain_first_step_that_runs_out_of_memory_runs_again_in_another_way(
@@ -152,7 +152,7 @@ def test_a_plain_first_step_that_runs_out_of_memory_runs_again_in_another_way(
     # Generators and running statistics are those of one forward.
     assert same(model, losses, expected)
     assert agent.ooms == 1
-    assert session.stage is Stage.PLANNED
+    assert session.job.stage is Stage.PLANNED
     assert "in host memory: the unplanned step does not fit (too much)" in capsys.readouterr().err
 
 
@@ -172,7 +172,7 @@ def test_a_first_step_near_the_memory_limit_is_abandoned_before_it_fails(
     losses = train(model, 20)
 
     assert same(model, losses, expected)
-    assert session.measured.plain_steps == 0
+    assert session.job.measured.plain_steps == 0
     said = capsys.readouterr().err
     assert f"{way}: the unplanned step does not fit (it comes close to the test's memory)" in said
 
@@ -187,8 +187,8 @@ def test_a_first_step_that_fits_is_plain(
     losses = train(model, 20)
 
     assert same(model, losses, expected)
-    assert session.measured.plain_steps == 2
-    assert session.startup.host is None
+    assert session.job.measured.plain_steps == 2
+    assert session.job.host is None
     assert "first step" not in capsys.readouterr().err
 
 
@@ -215,7 +215,7 @@ def test_if_shapes_are_not_enough_saved_tensors_go_to_host_memory(
     session = arm(model, first="shapes", verify_every=0)
 
     assert train(model, 4) == expected
-    assert session.startup.host is not None
+    assert session.job.host is not None
     assert "no plan from shapes: shapes alone do not determine" in capsys.readouterr().err
 
 
@@ -240,7 +240,7 @@ def test_an_internal_error_in_the_plan_from_shapes_is_not_blamed_on_the_model(
     session = arm(model, first="shapes", verify_every=0)
 
     assert train(model, 1) == expected
-    assert session.startup.host is not None
+    assert session.job.host is not None
     assert f"no plan from shapes: {said}" in capsys.readouterr().err
 
 
@@ -261,7 +261,7 @@ def test_a_step_that_differs_from_its_predicted_shapes_continues_on_the_host() -
 
     losses = train(model, 1)
 
-    assert session.measured.mismatched_steps == 1
+    assert session.job.measured.mismatched_steps == 1
     remove_all()
     torch.manual_seed(0)
     model = Unlike()
@@ -280,8 +280,8 @@ def test_after_a_refused_budget_a_job_that_does_not_fit_keeps_saved_tensors_on_t
     losses = train(model, 20)
 
     assert same(model, losses, expected)
-    assert session.stage is Stage.PLAIN
-    assert session.measured.plain_steps == 0
+    assert session.job.stage is Stage.PLAIN
+    assert session.job.measured.plain_steps == 0
 
 
 class Strict(LocalAgent):
@@ -325,8 +325,8 @@ def test_if_neither_a_plan_nor_the_plain_step_fits_the_smallest_plan_is_used(
     assert same(model, losses, expected)
     assert agent.asked[1:] == ["least"]
     assert agent.held_back == [0, 6_000]  # 1 % of it, for what a check takes
-    assert session.stage is Stage.PLANNED
-    assert session.measured.failed_checks == 0
+    assert session.job.stage is Stage.PLANNED
+    assert session.job.measured.failed_checks == 0
     said = capsys.readouterr().err
     assert (
         "Nothing fits in 300kB. The job does not fit without a plan either: requesting the plan"
@@ -346,9 +346,9 @@ def test_if_the_smallest_plan_does_not_fit_the_log_says_what_would(
     losses = train(model, 20)
 
     assert same(model, losses, expected)
-    assert session.stage is Stage.PLAIN
+    assert session.job.stage is Stage.PLAIN
     assert agent.asked == [str(allowed)]
-    assert session.measured.plain_steps == 0  # none without the host's help
+    assert session.job.measured.plain_steps == 0  # none without the host's help
     static = agent.graphs[0]["static_bytes"]
     fits = int(256 * (allowed - static) / (smallest - static))
     assert 0 < fits < 256
@@ -368,7 +368,7 @@ def test_a_smallest_plan_that_turns_out_too_large_is_not_used(
     losses = train(model, 20)
 
     assert same(model, losses, expected)
-    assert session.stage is Stage.PLAIN
+    assert session.job.stage is Stage.PLAIN
     assert agent.asked == ["300kB", "least"]
     said = "The plan that needs least takes 1.0 TiB. Saved tensors stay in host memory"
     assert capsys.readouterr().err.count(said) == 1
@@ -407,7 +407,7 @@ def test_a_start_that_was_killed_for_its_memory_is_remembered(kills: Path) -> No
     session = arm(model)
     train(model, 3)
 
-    assert session.measured.plain_steps == 0
+    assert session.job.measured.plain_steps == 0
     assert not Notes(model, CPU).died  # this one went well
 
 

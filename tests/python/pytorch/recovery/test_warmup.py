@@ -15,9 +15,9 @@ from out_of_memory import Failing, made, run, same
 from torch import nn
 
 from reprise.torch.meter.room import Room
-from reprise.torch.policy.stage import Stage
+from reprise.torch.planning.notes import Notes
+from reprise.torch.policy.state import Stage
 from reprise.torch.recovery import startup
-from reprise.torch.recovery.notes import Notes
 from reprise.torch.session import session as sessions
 
 CPU = torch.device("cpu")
@@ -66,8 +66,8 @@ def test_a_later_forward_before_the_plan_runs_again_and_no_bit_changes(
     found = run(model, change=at_step(step + 1, model, lambda: handle.remove()))
 
     assert same(found, expected)
-    assert session.stage is Stage.PLANNED
-    assert session.measured.plain_steps == step - 1
+    assert session.job.stage is Stage.PLANNED
+    assert session.job.measured.plain_steps == step - 1
     said = capsys.readouterr().err
     assert f"step {step} and the next steps keep their saved tensors in host memory" in said
 
@@ -81,8 +81,8 @@ def test_a_second_backward_runs_again_and_no_bit_changes() -> None:
 
     assert Failing.backwards == 0
     assert same(found, expected)
-    assert session.stage is Stage.PLANNED
-    assert session.measured.plain_steps == 1
+    assert session.job.stage is Stage.PLANNED
+    assert session.job.measured.plain_steps == 1
 
 
 def test_a_step_that_cannot_run_again_raises_and_the_next_one_is_not_plain(
@@ -97,8 +97,8 @@ def test_a_step_that_cannot_run_again_raises_and_the_next_one_is_not_plain(
     found = run(model, change=at_step(2, model, runs_out))
 
     assert same(found, expected)  # `run` goes on after the error
-    assert session.stage is Stage.PLANNED
-    assert session.measured.plain_steps == 1
+    assert session.job.stage is Stage.PLANNED
+    assert session.job.measured.plain_steps == 1
     said = capsys.readouterr().err
     assert "step 3 and the next steps keep their saved tensors in host memory: memory ran" in said
     assert "out in the backward (Tried to allocate 2.00 GiB)" in said
@@ -121,7 +121,7 @@ def test_a_second_step_that_does_not_fit_is_not_tried_plainly(
     found = run(model, change=at_step(2, model, grows))
 
     assert same(found, expected)
-    assert session.measured.plain_steps == 1
+    assert session.job.measured.plain_steps == 1
     assert "and the test's memory has less left" in capsys.readouterr().err
 
 
@@ -134,8 +134,8 @@ def test_memory_that_malloc_keeps_does_not_send_saved_tensors_to_the_host(
 
     run(model, steps=4)
 
-    assert session.measured.plain_steps == 2
-    assert session.startup.host is None
+    assert session.job.measured.plain_steps == 2
+    assert session.job.host is None
 
 
 def test_a_job_that_ran_out_of_memory_is_remembered_until_it_has_a_plan() -> None:
@@ -187,9 +187,9 @@ def test_running_out_of_memory_in_the_loss_tightens_the_next_plan_and_is_logged(
     found = run(model)
 
     assert same(found, expected)
-    assert session.stage is Stage.PLANNED
-    assert session.measured.mismatched_steps == 0
-    assert session.measured.planned_steps == 3  # under the tighter one
+    assert session.job.stage is Stage.PLANNED
+    assert session.job.measured.mismatched_steps == 0
+    assert session.job.measured.planned_steps == 3  # under the tighter one
     plan = session.plan
     assert plan is not None
     assert asked[0] == "0.5x"

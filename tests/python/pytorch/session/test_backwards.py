@@ -14,7 +14,7 @@ from nets import WIDTH, RandomNet
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from reprise.torch.policy.stage import Stage
+from reprise.torch.policy.state import Stage
 
 pytestmark = pytest.mark.usefixtures("removed")
 
@@ -74,7 +74,7 @@ def test_checkpoints_of_the_program_are_kept(reentrant: bool) -> None:
 
     curves(loop)
 
-    assert sessions[0].stage is Stage.PLANNED
+    assert sessions[0].job.stage is Stage.PLANNED
     assert sum(s.get("mismatches", 0) for s in agent.steps) == 0
     assert all(c["differing"] == 0 for c in agent.checks)
 
@@ -109,7 +109,7 @@ def test_saved_tensor_hooks_inside_the_model_keep_their_tensors() -> None:
     curves(loop)
 
     assert counts[0] == counts[1] > 0
-    assert sessions[0].stage is Stage.PLANNED
+    assert sessions[0].job.stage is Stage.PLANNED
 
 
 def test_an_exception_in_the_backward_does_not_affect_later_steps() -> None:
@@ -149,5 +149,5 @@ def test_an_exception_in_the_backward_does_not_affect_later_steps() -> None:
 
     curves(loop)
 
-    assert sessions[0].stage is Stage.PLANNED
+    assert sessions[0].job.stage is Stage.PLANNED
     assert agent.steps[-1]["mismatches"] == 0

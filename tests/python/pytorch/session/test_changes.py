@@ -11,7 +11,7 @@ from loops import compared, curves, deep, sgd, train
 from nets import WIDTH
 from torch import Tensor, nn
 
-from reprise.torch.policy.stage import Stage
+from reprise.torch.policy.state import Stage
 
 pytestmark = pytest.mark.usefixtures("removed")
 
@@ -27,7 +27,7 @@ def test_a_model_that_changes_its_data_type_trains_bit_for_bit_the_same() -> Non
 
     curves(loop)
 
-    assert sessions[0].stage is Stage.PLANNED
+    assert sessions[0].job.stage is Stage.PLANNED
 
 
 def test_a_new_head_is_trained_and_captured() -> None:
@@ -53,7 +53,7 @@ def test_a_new_head_is_trained_and_captured() -> None:
 
     curves(loop)
 
-    assert sessions[0].stage is Stage.PLANNED
+    assert sessions[0].job.stage is Stage.PLANNED
     assert agent.steps[-1]["mismatches"] == 0
 
 
@@ -81,7 +81,7 @@ def test_hidden_states_that_the_program_keeps_are_correct() -> None:
 
     compared(Keeping, one, agent=agent)
 
-    assert sessions[0].stage is Stage.PLANNED
+    assert sessions[0].job.stage is Stage.PLANNED
     assert sum(s.get("mismatches", 0) for s in agent.steps) == 0
     assert all(c["checked"] > 3 and c["differing"] == 0 for c in agent.checks)
 
@@ -148,6 +148,6 @@ def test_a_storage_that_is_read_as_another_type_is_kept_and_no_bit_changes() -> 
 
     curves(loop)
 
-    assert sessions[0].measured.planned_steps > 0
+    assert sessions[0].job.measured.planned_steps > 0
     assert [step["mismatches"] for step in agent.steps] == [0] * len(agent.steps)
     assert agent.steps[-1]["recomputed"] > 0

@@ -20,7 +20,7 @@ import reprise
 from reprise.agent import PlanReply
 from reprise.plan import Plan
 from reprise.torch.ladder.rung import Key, key_of
-from reprise.torch.session.step import capturing
+from reprise.torch.session.steps import capturing
 
 pytestmark = pytest.mark.usefixtures("removed")
 
@@ -51,8 +51,8 @@ def test_a_step_of_another_data_type_waits_for_a_plan_of_its_own() -> None:
     plans = [s.get("plan_id", 0) for s in agent.steps]
     # Two plain, a captured one, three under its plan; the first in double is captured.
     assert plans == [0, 0, 0, 1, 1, 1, 0, 2, 2, 2, 2, 2]
-    if sessions[0].meter.exact:
-        assert sessions[0].measured.over_budget_steps == 0
+    if sessions[0].job.meter.exact:
+        assert sessions[0].job.measured.over_budget_steps == 0
 
 
 def test_another_parameter_type_or_autocast_is_another_kind_of_step() -> None:
@@ -109,9 +109,11 @@ def test_a_step_that_no_plan_covers_runs_under_the_largest_and_is_logged_if_it_e
     curves(loop)
 
     session = sessions[0]
-    if session.meter.exact:
-        assert session.measured.over_budget_steps == 0  # of the plan: they are none of its steps
-        assert session.measured.mismatched_steps == 4
+    if session.job.meter.exact:
+        assert (
+            session.job.measured.over_budget_steps == 0
+        )  # of the plan: they are none of its steps
+        assert session.job.measured.mismatched_steps == 4
         assert not reprise.report(models[-1]).validated
         assert capsys.readouterr().err.count("larger than any that has a plan") == 1
     assert [s.get("plan_id", 0) for s in agent.steps] == [0, 0, 0, 1, 1, 0, 0, 0, 0, 0]
@@ -135,7 +137,7 @@ def test_other_live_tensors_reduce_a_budget_in_bytes_but_not_a_share(
     curves(loop)
 
     session = sessions[0]
-    if not session.meter.exact:
+    if not session.job.meter.exact:
         pytest.skip("needs the exact meter")
     assert len(agent.graphs) == (1 if budget == "0.5x" else 2)
     if budget == "1GiB":
@@ -145,7 +147,7 @@ def test_other_live_tensors_reduce_a_budget_in_bytes_but_not_a_share(
         plans = [s["plan_id"] for s in agent.steps[5:]]
         assert plans == [1, 1, 2, 2]  # one step was above; the next one has room
         assert capsys.readouterr().err.count("requesting a plan that leaves room for it") == 1
-    assert session.measured.over_budget_steps == 0
+    assert session.job.measured.over_budget_steps == 0
 
 
 class Full(Unhurried):
@@ -179,7 +181,7 @@ def test_a_step_whose_loss_has_grown_gets_a_plan_with_room_or_is_captured_again_
 
     compared(lambda: RandomNet(3), one, 14, agent, verify_every=0)
 
-    if not sessions[0].meter.exact:
+    if not sessions[0].job.meter.exact:
         pytest.skip("needs the exact meter")
     said = capsys.readouterr().err
     assert said.count("requesting a plan that leaves room for it") == 1
@@ -187,7 +189,7 @@ def test_a_step_whose_loss_has_grown_gets_a_plan_with_room_or_is_captured_again_
     assert (agent.graphs[0] == agent.graphs[1], len(agent.graphs)) == (True, 2 if fits else 3)
     assert [s["plan_id"] for s in agent.steps[-3:]] == [len(agent.graphs)] * 3
     assert [s["flags"] for s in agent.steps].count(8) == (1 if fits else 2)
-    assert sessions[0].measured.over_budget_steps <= 2
+    assert sessions[0].job.measured.over_budget_steps <= 2
 
 
 class Routed(nn.Module):
@@ -232,7 +234,7 @@ def test_sizes_that_vary_while_the_input_does_not_are_held_back_after_the_first_
 
     compared(Routed, one, len(shares), agent, verify_every=0)
 
-    if not sessions[0].meter.exact:
+    if not sessions[0].job.meter.exact:
         pytest.skip("needs the exact meter")
     assert len(agent.graphs) == 2
     assert agent.graphs[0] == agent.graphs[1]
@@ -254,14 +256,14 @@ def test_a_check_of_one_model_does_not_count_in_the_peak_of_another() -> None:
         loss.backward()
         of_first.step()
 
-    if not sessions[0].meter.exact:
+    if not sessions[0].job.meter.exact:
         pytest.skip("needs the exact meter")
-    own = next(s for s in sessions if s.model is first)
-    assert sessions[1].measured.checks > 3
+    own = next(s for s in sessions if s.job.model is first)
+    assert sessions[1].job.measured.checks > 3
     rung = own.planning.rung
     assert rung is not None
     assert rung.plan is not None
-    assert own.measured.over_budget_steps == 0
+    assert own.job.measured.over_budget_steps == 0
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["at once", "after the first"])
@@ -291,7 +293,7 @@ def test_tensors_that_two_backwards_of_one_graph_need_are_recomputed_for_each(la
     assert agent.steps[-1]["recomputed"] >= (1 if late else 2) * len(given_up)
     assert all(c["differing"] == 0 for c in agent.checks)
     assert all(c["checked"] > 0 for c in agent.checks)
-    if sessions[0].meter.exact:
+    if sessions[0].job.meter.exact:
         assert agent.steps[-1]["peak_bytes"] <= agent.plan_peak + 8192
 
 
@@ -329,8 +331,8 @@ def test_tensors_that_a_double_backward_holds_are_never_recomputed() -> None:
 
     assert sum(s.get("mismatches", 0) for s in agent.steps) == 0
     assert all(c["differing"] == 0 for c in agent.checks)
-    if sessions[0].meter.exact:
-        assert sessions[0].measured.over_budget_steps == 0
+    if sessions[0].job.meter.exact:
+        assert sessions[0].job.measured.over_budget_steps == 0
 
 
 def test_an_input_too_large_to_be_captured_runs_under_the_largest_plan_there_is(
@@ -402,7 +404,7 @@ def test_tensors_of_a_side_stream_are_kept_and_the_rest_is_planned() -> None:
         s for op in graph["ops"] if op["module"].startswith("side") for s in op["reads"] if op["id"]
     }
     assert all(graph["storages"][s]["pinned"] for s in touched if op_of(graph, s) == "forward")
-    assert sessions[0].measured.planned_steps == 6
+    assert sessions[0].job.measured.planned_steps == 6
     assert agent.steps[-1]["recomputed"] > 0
     assert sum(s.get("mismatches", 0) for s in agent.steps) == 0
     assert all(c["differing"] == 0 and c["checked"] for c in agent.checks)

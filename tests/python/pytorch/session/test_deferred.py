@@ -13,7 +13,7 @@ from torch import nn
 
 import reprise
 from reprise import armed
-from reprise.torch.policy.stage import Stage
+from reprise.torch.policy.state import Stage
 from reprise.torch.session.deferred import defer
 
 
@@ -64,8 +64,8 @@ def test_a_model_on_the_meta_device_is_planned_from_its_first_step_with_memory_o
     found = train(given_memory(model))
 
     assert found == expected
-    assert sessions[0].stage is Stage.PLANNED
-    assert sessions[0].step.number == 10  # the first one, too
+    assert sessions[0].job.stage is Stage.PLANNED
+    assert sessions[0].job.step.number == 10  # the first one, too
     assert model not in armed.deferred
 
 

@@ -12,7 +12,7 @@ from loops import curves, deep
 from nets import WIDTH
 from torch import Tensor, nn
 
-from reprise.torch.policy.stage import Stage
+from reprise.torch.policy.state import Stage
 from reprise.torch.session.session import Session
 
 pytestmark = pytest.mark.usefixtures("removed")
@@ -79,8 +79,8 @@ def test_a_forward_that_is_dropped_costs_no_step_its_plan(
     curves(loop)
 
     (session,) = sessions
-    assert session.stage is Stage.PLANNED
-    assert session.measured.planned_steps >= 4
-    assert session.measured.mismatched_steps == 0
+    assert session.job.stage is Stage.PLANNED
+    assert session.job.measured.planned_steps >= 4
+    assert session.job.measured.mismatched_steps == 0
     if extra is not looked_at:  # whose graph is alive beside the step
-        assert session.measured.over_budget_steps == 0
+        assert session.job.measured.over_budget_steps == 0

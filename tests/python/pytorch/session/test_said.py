@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from reprise import api
 from reprise.agent import PlanReply
-from reprise.torch.policy.stage import Stage
+from reprise.torch.policy.state import Stage
 from reprise.torch.session import unplanned
 
 pytestmark = pytest.mark.usefixtures("removed")
@@ -86,7 +86,7 @@ def test_steps_before_the_plan_are_counted_against_the_budget(
 
     said = capsys.readouterr().err
     report = api.report(model)
-    assert session.stage is Stage.PLANNED
+    assert session.job.stage is Stage.PLANNED
     assert said.count("3 steps ran before the plan and peaked at ") == 1
     assert report.unplanned_over_budget_steps == 3
     assert report.unplanned_steps == 3
@@ -134,14 +134,14 @@ def test_after_a_refusal_a_plan_is_requested_again_only_when_the_step_has_change
     session = arm(model, agent)
     train(model, 12)
     assert len(agent.graphs) == 1
-    assert session.stage is Stage.PLAIN
+    assert session.job.stage is Stage.PLAIN
     agent.refuse = ""
 
     losses = train(model, 12, lambda _: torch.ones(600, WIDTH))
 
     said = capsys.readouterr().err
     assert len(losses) == 12
-    assert session.stage is Stage.PLANNED
+    assert session.job.stage is Stage.PLANNED
     assert said.count("this step differs from the one whose budget was refused") == 1
     assert len(agent.graphs) == 2
 
@@ -154,9 +154,9 @@ def test_a_share_that_is_refused_for_one_input_is_requested_for_larger_ones() ->
     train(model, 30, lambda n: torch.ones(sizes[n % 5], WIDTH))
 
     sizes_asked_for = [graph["measured_peak_bytes"] for graph in agent.graphs]
-    assert session.stage is Stage.PLANNED
+    assert session.job.stage is Stage.PLANNED
     assert sizes_asked_for == sorted(sizes_asked_for)
-    assert session.ladder.captures <= 3
+    assert session.job.plans.ladder.captures <= 3
     assert api.report(model).planned_steps >= 12
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import reprise
 from reprise import abi
 from reprise.agent import PlanReply
-from reprise.torch.policy.stage import Stage
+from reprise.torch.policy.state import Stage
 from reprise.torch.session import session as session_of
 
 
@@ -74,7 +74,7 @@ def test_a_checked_step_goes_on_if_an_output_gets_no_gradient() -> None:
         model(torch.randn(6, 8))[1].square().mean().backward()
         optimizer.step()
 
-    assert session.stage is Stage.PLANNED
+    assert session.job.stage is Stage.PLANNED
     assert [c["checked"] for c in agent.checks] == [8, 8]
     assert all(c["differing"] == 0 for c in agent.checks)
 
@@ -88,7 +88,7 @@ def test_losses_under_a_plan_equal_those_without() -> None:
     found = train(model, 10)
 
     assert found == expected
-    assert session.stage is Stage.PLANNED
+    assert session.job.stage is Stage.PLANNED
     flags = [s["flags"] for s in agent.steps]
     # Two plain, one captured, a checked one, a traced one, plain planned ones.
     assert flags == [0, 0, 8, 1, 9, 1, 1, 1, 1, 1]
@@ -104,7 +104,7 @@ def test_every_planned_step_peaks_as_predicted() -> None:
 
     train(model, 8, shape=(4, 3, 8, 8))
 
-    if not session.meter.exact:
+    if not session.job.meter.exact:
         pytest.skip("needs the exact meter")
     planned = [s["peak_bytes"] for s in agent.steps if s["flags"] & 1]
     assert len(planned) == 5
@@ -142,7 +142,7 @@ def test_removing_the_hooks_restores_the_model() -> None:
     assert type(model).forward is RandomNet.forward
     assert "forward" not in vars(model)
     assert all(not p._backward_hooks for p in model.parameters())
-    assert session.stage is Stage.PLAIN
+    assert session.job.stage is Stage.PLAIN
     sessions.clear()
     train(model, 1)
 
@@ -181,9 +181,9 @@ def test_a_refused_budget_is_logged_and_training_goes_on(
     found = train(model, 6)
 
     assert found == expected
-    assert session.stage is Stage.PLAIN
+    assert session.job.stage is Stage.PLAIN
     assert capsys.readouterr().err.count("Nothing fits in 3.0 GiB") == 1
-    assert session.measured.smallest_budget == 7
+    assert session.job.measured.smallest_budget == 7
     report = str(reprise.report(model))
     assert report.startswith(f"{agent.refuse} 6 steps ran without a plan, at up to ")
 
@@ -202,7 +202,7 @@ def test_a_late_plan_is_logged_in_one_line_and_applied_when_it_arrives(
     session = arm(model, agent, wait_s=0.0)
 
     found = train(model, 6)
-    without = session.measured.planned_steps
+    without = session.job.measured.planned_steps
     waiting = reprise.report(model)
     agent.comes = True
     found_later = train(model, 6)
@@ -212,8 +212,8 @@ def test_a_late_plan_is_logged_in_one_line_and_applied_when_it_arrives(
     assert reprise.report(model).stage == "training under a plan"
     assert reprise.report(model).why == ""
     assert found == expected[:6]
-    assert (without, session.stage) == (0, Stage.PLANNED)
-    assert session.measured.planned_steps >= 5
+    assert (without, session.job.stage) == (0, Stage.PLANNED)
+    assert session.job.measured.planned_steps >= 5
     assert len(found_later) == 6
     assert capsys.readouterr().err.count("no plan after") == 1
 
@@ -226,7 +226,7 @@ def test_a_plan_that_cannot_run_is_refused_with_the_reason() -> None:
 
     train(model, 6)
 
-    assert session.stage is Stage.PLAIN
+    assert session.job.stage is Stage.PLAIN
     (plan_id, state, why), ended = agent.states
     assert (plan_id, state) == (1, abi.PLAN_REFUSED)
     assert "never runs" in why or "required" in why
@@ -239,13 +239,13 @@ def test_a_step_that_changed_for_good_is_captured_again() -> None:
     agent = LocalAgent()
     session = arm(model, agent)
     train(model, 5)
-    assert session.stage is Stage.PLANNED
+    assert session.job.stage is Stage.PLANNED
 
     model.changed = True
     train(model, 6)
 
     assert len(agent.graphs) == 2
-    assert session.stage is Stage.PLANNED
+    assert session.job.stage is Stage.PLANNED
     kept = [s for s in agent.steps if s["flags"] & 2]
     assert [s["mismatches"] for s in kept] == [1, 1, 1]
 
@@ -279,7 +279,7 @@ def test_a_step_that_raises_does_not_stop_the_next_ones() -> None:
         model(torch.randn(2, WIDTH + 1))  # during a planned one
     train(model, 2)
 
-    assert session.stage is Stage.PLANNED
+    assert session.job.stage is Stage.PLANNED
     assert torch._C._len_torch_dispatch_stack() == 0
     assert agent.steps[-1]["flags"] & 1
     assert agent.steps[-1]["mismatches"] == 0
@@ -320,7 +320,7 @@ def test_without_a_budget_one_step_is_captured_for_the_page_and_none_is_planned(
     train(plain, 9)
     train(model, 9)
 
-    assert session.stage is Stage.PLAIN
+    assert session.job.stage is Stage.PLAIN
     assert [graph["measured_peak_bytes"] > 0 for graph in agent.graphs] == [True]
     assert agent.budgets == [""]
     assert [bool(step["flags"] & abi.STEP_WINDOW) for step in agent.steps].count(True) == 1
@@ -348,8 +348,8 @@ def test_a_budget_that_is_sent_to_a_job_without_one_plans_its_next_steps(
     agent.offer = ""
     train(model, 8)
 
-    assert session.stage is Stage.PLANNED
-    assert session.budget == "0.7x"
+    assert session.job.stage is Stage.PLANNED
+    assert session.job.budget == "0.7x"
     assert agent.budgets == ["", "0.7x"]
     assert any(step["flags"] & abi.STEP_PLANNED for step in agent.steps)
     assert capsys.readouterr().err.count("a budget of 0.7x was sent to the job") == 1
@@ -365,7 +365,7 @@ def test_a_plan_that_the_job_cannot_run_is_not_taken_for_a_budget_that_was_sent(
 
     train(model, 12)
 
-    assert session.stage is Stage.PLAIN
+    assert session.job.stage is Stage.PLAIN
     assert len(agent.graphs) == 1
 
 
@@ -378,12 +378,12 @@ def test_a_job_without_a_budget_that_cannot_be_captured_trains_on(
     if why == "left out":
         monkeypatch.setenv("REPRISE_CAPTURE", "0")
     else:
-        monkeypatch.setattr("reprise.torch.session.step.blocked", lambda: why)
+        monkeypatch.setattr("reprise.torch.session.steps.blocked", lambda: why)
     session = arm(model, agent, budget=None)
 
     train(model, 9)
 
-    assert session.stage is Stage.PLAIN
+    assert session.job.stage is Stage.PLAIN
     assert agent.graphs == []
     assert len(agent.steps) == 9
 
@@ -441,7 +441,7 @@ def test_a_forward_that_a_cuda_graph_captures_is_skipped_and_logged_once(
 
     assert losses == expected
     assert modes == [0, 0]  # nothing of ours lies over it
-    assert session.step.number == 6
-    assert session.stage is Stage.PLANNED
+    assert session.job.step.number == 6
+    assert session.job.stage is Stage.PLANNED
     said = capsys.readouterr().err
     assert said.count("not planned: a CUDA graph is captured of the model") == 1

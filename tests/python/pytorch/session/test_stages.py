@@ -19,8 +19,8 @@ from torch import nn
 import reprise
 from reprise import armed
 from reprise.errors import RepriseError
-from reprise.torch.policy.stage import Stage
-from reprise.torch.session.stages import Stages, stages_around
+from reprise.torch.job.stages import Stages, stages_around
+from reprise.torch.policy.state import Stage
 from reprise.torch.training.loop import open_loops
 
 
@@ -74,11 +74,11 @@ def test_stages_share_one_graph_and_one_plan_and_no_bit_changes() -> None:
     found = train(stages, 8)
 
     assert found == expected
-    assert session.stage is Stage.PLANNED
+    assert session.job.stage is Stage.PLANNED
     assert len(agent.graphs) == 1
     modules = {op["module"].partition(".")[0] for op in agent.graphs[0]["ops"]}
     assert {"0", "1"} <= modules
-    assert len(session.ladder.rungs[0].graph.step.regions) == 6
+    assert len(session.job.plans.ladder.rungs[0].graph.step.regions) == 6
     report = reprise.report(stages[1])
     assert (report.planned_steps, report.mismatched_steps) == (5, 0)
     assert report.values_equal
@@ -94,7 +94,7 @@ def test_removing_one_stage_removes_what_they_share() -> None:
     reprise.remove(stages[0])
 
     assert [set(vars(stage)) for stage in stages] == keys
-    assert session.stage is Stage.PLAIN
+    assert session.job.stage is Stage.PLAIN
     assert [armed.current(stage) for stage in stages] == [None, None]
     train(stages, 1)
 
@@ -180,6 +180,6 @@ def test_a_schedule_that_splits_backwards_is_refused_and_others_are_planned(
 
     assert found == expected
     refused = "ZeroBubble" in kind
-    assert session.stage is (Stage.PLAIN if refused else Stage.PLANNED)
-    assert ("in two halves (zero bubble)" in session.why) is refused
+    assert session.job.stage is (Stage.PLAIN if refused else Stage.PLANNED)
+    assert ("in two halves (zero bubble)" in session.job.why) is refused
     assert capsys.readouterr().err.count("zero bubble") == refused

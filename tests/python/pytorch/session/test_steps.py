@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from nets import WIDTH, ConvNet, RandomNet, TwoFaced
 from torch import Tensor, nn
 
 from reprise import abi
-from reprise.torch.policy.stage import Stage
+from reprise.torch.policy.state import Stage
 from reprise.torch.session.session import Session
 
 pytestmark = pytest.mark.usefixtures("removed")
@@ -42,7 +43,7 @@ def test_several_optimizers_of_one_model_are_one_step() -> None:
 
     curves(loop)
 
-    assert sessions[0].stage is Stage.PLANNED
+    assert sessions[0].job.stage is Stage.PLANNED
     # The first step ended at the first optimizer, before the second was known.
     assert len(agent.steps) == 10
     assert sum(s.get("mismatches", 0) for s in agent.steps) == 0
@@ -81,7 +82,7 @@ def test_a_second_fit_with_an_optimizer_of_its_own_keeps_to_the_plan_in_every_st
         gc.enable()
 
     assert len(agent.steps) == 16
-    if not sessions[0].meter.exact:
+    if not sessions[0].job.meter.exact:
         pytest.skip("needs the exact meter")
     planned = [step["peak_bytes"] for step in agent.steps if step["recomputed"]]
     assert len(planned) >= 12
@@ -112,9 +113,9 @@ def test_two_models_that_train_each_other_are_both_planned() -> None:
 
     curves(loop)
 
-    assert [s.stage for s in sessions] == [Stage.PLANNED, Stage.PLANNED]
-    assert all(s.measured.planned_steps > 2 for s in sessions)
-    assert all(s.measured.failed_checks == 0 for s in sessions)
+    assert [s.job.stage for s in sessions] == [Stage.PLANNED, Stage.PLANNED]
+    assert all(s.job.measured.planned_steps > 2 for s in sessions)
+    assert all(s.job.measured.failed_checks == 0 for s in sessions)
 
 
 def test_a_part_of_an_armed_model_that_is_armed_too_is_not_planned() -> None:
@@ -126,8 +127,8 @@ def test_a_part_of_an_armed_model_that_is_armed_too_is_not_planned() -> None:
 
     curves(loop)
 
-    assert sessions[0].stage is Stage.PLANNED
-    assert sessions[1].measured.plain_steps == 0
+    assert sessions[0].job.stage is Stage.PLANNED
+    assert sessions[1].job.measured.plain_steps == 0
 
 
 # ---- Steps that are not all alike -------------------------------------------------
@@ -187,7 +188,7 @@ def test_larger_inputs_get_rungs_of_their_own_and_one_is_asked_for_ahead() -> No
     curves(loop)
 
     # Captured: 4 and 8. Fitted: 8 * 1.5 = 12, which covers 11.
-    rungs = sessions[0].ladder.rungs
+    rungs = sessions[0].job.plans.ladder.rungs
     assert [(r.size // WIDTH, r.fitted) for r in rungs] == [(4, False), (8, False), (12, True)]
     assert sum(s.get("mismatches", 0) for s in agent.steps) == 0
     assert [s["plan_id"] for s in agent.steps[-3:]] == [1, 2, 3]
@@ -210,8 +211,8 @@ def test_a_fitted_rung_predicts_the_peak_of_a_size_never_captured() -> None:
     rung = session_of[0].planning.rung
     assert rung is not None
     assert rung.fitted
-    if session_of[0].meter.exact:
-        measured = session_of[0].measured.planned_peak_bytes
+    if session_of[0].job.meter.exact:
+        measured = session_of[0].job.measured.planned_peak_bytes
         assert rung.plan is not None
         assert abs(measured / rung.plan.peak_bytes - 1) < 0.02
 
@@ -232,7 +233,7 @@ def test_two_paths_through_a_model_have_a_plan_each() -> None:
 
     curves(loop)
 
-    structures = {r.graph.structure for r in sessions[0].ladder.rungs}
+    structures = {r.graph.structure for r in sessions[0].job.plans.ladder.rungs}
     assert len(structures) == 2
     assert sum(s.get("mismatches", 0) for s in agent.steps[-12:]) == 0
     assert {s["plan_id"] for s in agent.steps[-4:]} == {1, 2}
@@ -266,7 +267,7 @@ def test_three_alternating_paths_have_a_plan_each() -> None:
 
     curves(loop)
 
-    assert len({r.graph.structure for r in sessions[0].ladder.rungs}) == 3
+    assert len({r.graph.structure for r in sessions[0].job.plans.ladder.rungs}) == 3
     assert sum(s.get("mismatches", 0) for s in agent.steps[-9:]) == 0
     assert {s["plan_id"] for s in agent.steps[-6:]} == {1, 2, 3}
 
@@ -294,15 +295,15 @@ def test_a_program_that_never_repeats_a_step_is_not_planned_and_says_so(
 
     curves(loop)
 
-    assert sessions[0].stage is Stage.PLAIN
+    assert sessions[0].job.stage is Stage.PLAIN
     said = capsys.readouterr().err
     assert said.count("keeps changing") == 1
-    why = sessions[0].leaving.why
+    agent: Any = sessions[0].job.agent
+    why = [told for _, state, told in agent.states if state == abi.PLAN_LEFT][-1]
     assert why.startswith("in different ways, first as op ")
     assert " is aten.sin.default, captured was " in why or "the forward ended after" in why
     assert f" steps left the plan and kept everything from there on: {why}" in said
-    assert f" times and kept everything then: {why}." in sessions[0].record.verdict().sentence
-    assert [w for _, state, w in sessions[0].agent.states if state == abi.PLAN_LEFT][-1] == why
+    assert f" times and kept everything then: {why}." in sessions[0].job.record.verdict().sentence
 
 
 def test_training_in_eval_mode_is_training_and_evaluation_is_not() -> None:
@@ -316,7 +317,7 @@ def test_training_in_eval_mode_is_training_and_evaluation_is_not() -> None:
 
     curves(loop)
 
-    assert sessions[0].stage is Stage.PLANNED
+    assert sessions[0].job.stage is Stage.PLANNED
     assert len(agent.steps) == 8  # the first showed that an optimizer follows
 
 

@@ -12,7 +12,8 @@ from local_agent import LocalAgent
 from torch import nn
 
 from reprise.torch.capture.captured import CapturedStep
-from reprise.torch.session import planning, tracing
+from reprise.torch.job import tracing
+from reprise.torch.planning import planning
 
 
 @pytest.fixture(autouse=True)

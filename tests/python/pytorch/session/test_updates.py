@@ -13,7 +13,7 @@ from loops import curves, deep
 from nets import WIDTH
 from torch import Tensor, nn
 
-from reprise.torch.policy.stage import Stage
+from reprise.torch.policy.state import Stage
 from reprise.torch.session.session import Session
 
 pytestmark = pytest.mark.usefixtures("removed")
@@ -103,9 +103,9 @@ def test_a_loop_without_an_optimizer_of_the_models_parameters_is_planned(
     curves(loop)
 
     (session,) = sessions
-    assert session.stage is Stage.PLANNED
-    assert session.measured.planned_steps >= 4
-    assert session.measured.mismatched_steps == 0
+    assert session.job.stage is Stage.PLANNED
+    assert session.job.measured.planned_steps >= 4
+    assert session.job.measured.mismatched_steps == 0
 
 
 def test_the_optimizer_of_another_model_of_the_same_size_ends_no_step() -> None:
@@ -132,5 +132,5 @@ def test_the_optimizer_of_another_model_of_the_same_size_ends_no_step() -> None:
     curves(loop)
 
     (session,) = sessions
-    assert session.step.ended in (9, 10)  # the first step may have seemed to be two
-    assert session.measured.planned_steps >= 4
+    assert session.job.step.ended in (9, 10)  # the first step may have seemed to be two
+    assert session.job.measured.planned_steps >= 4

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from reprise.torch.compiled import fast
 from reprise.torch.internals import ambient
-from reprise.torch.policy.stage import Stage
+from reprise.torch.policy.state import Stage
 
 # Random programs. REPRISE_AMBIENT_PROGRAMS=1000 looks longer.
 PROGRAMS = int(os.environ.get("REPRISE_AMBIENT_PROGRAMS", "30"))
@@ -358,7 +358,7 @@ def test_random_programs_that_change_the_state_around_their_ops_train_as_they_do
         assert found == expected, f"program {seed}"
         assert ambient.Ambient([]).values == state, f"program {seed}"
         assert all(c["differing"] == 0 for c in agent.checks), f"program {seed}"
-        planned += session.stage is Stage.PLANNED
+        planned += session.job.stage is Stage.PLANNED
         remove_all()
     torch.set_anomaly_enabled(False)
     assert planned > PROGRAMS // 6

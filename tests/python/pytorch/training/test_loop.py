@@ -12,6 +12,7 @@ from torch.optim import SGD, Optimizer
 
 from reprise.agent import Agent
 from reprise.torch.internals import optimizers
+from reprise.torch.training.job import Job
 from reprise.torch.training.loop import TrainingLoop, forward_runs, open_loops
 
 
@@ -19,7 +20,7 @@ class Counting(TrainingLoop):
     """Counts the steps of its optimizers, and what it is told besides."""
 
     def __init__(self, model: nn.Module) -> None:
-        super().__init__(model, Agent(None, "no agent", ""), None)
+        super().__init__(Job(model, Agent(None, "no agent", ""), None))
         self.steps = self.cleared_up = self.ends = 0
         self.fails = False
         self._observe()
@@ -89,7 +90,7 @@ def test_after_an_internal_error_a_loop_clears_up_once_and_observes_no_more(
     stepped(model)
 
     assert loop.broken
-    assert "an internal error" in loop.fault
+    assert "an internal error" in loop.job.fault
     assert (loop.cleared_up, loop.steps) == (1, 0)
 
 
@@ -106,6 +107,6 @@ def test_a_loop_ends_with_its_model() -> None:
 def test_a_forward_of_reprise_itself_is_known_to_all_loops(loop: Counting) -> None:
     assert not forward_runs()
 
-    loop.busy = True
+    loop.job.busy = True
 
     assert forward_runs()

@@ -78,6 +78,7 @@ def test_a_budget_of_half_the_memory_holds_and_changes_no_bit(train: Any, which:
     assert report["budget_bytes"] < report["base_peak_bytes"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("which", ["resnet", "gpt"])
 @pytest.mark.parametrize("budget", ["0.3x", "0.05x"])
 def test_a_smaller_budget_holds_or_is_refused_by_name(train: Any, which: str, budget: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 pytestmark = pytest.mark.e2e
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("library", ["accelerate", "lightning"])
 def test_an_example_trains_under_a_plan_with_the_same_losses(
     library, home, root, agent_library, daemon_binary

@@ -106,6 +106,7 @@ def under(
     return lambda how, planned: trained([*run, *job] if planned else job, how, ours)
 
 
+@pytest.mark.long
 def test_a_sharded_model_trains_under_less_memory_with_the_same_bits_and_collectives(
     under: Callable[[str, bool], tuple[list[str], str]],
 ) -> None:

@@ -34,6 +34,7 @@ SOME = [
 CASES = [(name, budget) for name in HABITS for budget in BUDGETS] if ALL else SOME
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "budget"), CASES)
 def test_the_budget_holds_and_no_bit_changes(
     name: str, budget: str, monkeypatch: pytest.MonkeyPatch
@@ -61,10 +62,10 @@ def test_the_budget_holds_and_no_bit_changes(
             assert report.failed_checks == 0, report.why
             assert "Reprise failed" not in report.why
             # Of whatever rung. A step that has left its plan keeps everything, and is counted.
-            above = [step for step in steps.get(id(session.measured), ()) if step[0] > step[1]]
+            above = [step for step in steps.get(id(session.job.measured), ()) if step[0] > step[1]]
             assert len(above) <= report.mismatched_steps, above
             if not report.planned_steps:
-                assert report.why or session.step.number <= session.warmup + 2
+                assert report.why or session.job.step.number <= session.job.options.warmup + 2
     finally:
         for model in models:
             reprise.remove(model)

@@ -203,6 +203,7 @@ print(model and reprise.report(model).stage)
 """
 
 
+@pytest.mark.long
 @pytest.mark.e2e
 def test_kernel_times_are_the_op_times_of_a_job(
     python: Any, home: Path, reprised: Callable[[], Any], agent_library: Path, daemon_binary: Path

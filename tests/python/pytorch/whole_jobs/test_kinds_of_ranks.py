@@ -17,6 +17,7 @@ pytestmark = pytest.mark.e2e
 JOBS = ("zero1", "fsdp1", "1f1b", "tensor-parallel")
 
 
+@pytest.mark.long
 def test_each_kind_of_ranks_is_validated_with_equal_bits_and_collectives(
     home: Path, root: Path, agent_library: Path, daemon_binary: Path, tmp_path: Path
 ) -> None:

@@ -170,8 +170,8 @@ def test_a_random_life_of_graphs_and_models_has_the_bits_and_the_errors_of_plain
                     arm(m, LocalAgent(seed=seed), verify_every=(1, 3, 100)[seed % 3])
                 ),
             )
-            planned += sum(session.measured.planned_steps for session in sessions)
-            assert not any(session.fault for session in sessions), seed
+            planned += sum(session.job.measured.planned_steps for session in sessions)
+            assert not any(session.job.fault for session in sessions), seed
         finally:
             remove_all()
         assert found == plain, (seed, draw.steps)

@@ -21,6 +21,7 @@ JOB = Path(__file__).parents[1] / "random_ranks_job.py"
 PROGRAMS = int(os.environ.get("REPRISE_RANK_PROGRAMS", "6"))
 
 
+@pytest.mark.long
 def test_random_models_on_two_ranks_train_as_they_do_plainly(root: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -92,6 +92,7 @@ def test_both_ranks_run_the_same_plan_and_no_bit_changes(two_ranks: Any) -> None
 WITHOUT = {"REPRISE_FAST": "0"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("differently", [(WITHOUT, {}), ({}, WITHOUT)], ids=["first", "second"])
 def test_one_rank_may_lack_the_native_engine(two_ranks: Any, differently: Any) -> None:
     # Batch norms have shortcuts in the other one, whose statistics it keeps.
@@ -107,6 +108,7 @@ def test_one_rank_may_lack_the_native_engine(two_ranks: Any, differently: Any) -
     assert planned[0]["plan"] == planned[1]["plan"] != ""
 
 
+@pytest.mark.long
 def test_ranks_may_keep_different_tensors_from_step_to_step(two_ranks: Any) -> None:
     plain = two_ranks("none")
 
@@ -121,6 +123,7 @@ def test_ranks_may_keep_different_tensors_from_step_to_step(two_ranks: Any) -> N
     assert planned[0]["storages"] != planned[1]["storages"]
 
 
+@pytest.mark.long
 def test_the_budget_holds_on_the_rank_that_keeps_most(two_ranks: Any) -> None:
     ballast = 4 * (64 << 10)
 
@@ -136,6 +139,7 @@ def test_the_budget_holds_on_the_rank_that_keeps_most(two_ranks: Any) -> None:
 RUNS = ({"REPRISE_RUN_ID": "1" * 32}, {"REPRISE_RUN_ID": "2" * 32})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("differently", [({}, {}), RUNS], ids=["one-run", "a-run-for-each"])
 def test_if_one_rank_exceeds_the_budget_both_get_a_plan_with_a_reserve(
     two_ranks: Any, differently: Any
@@ -156,6 +160,7 @@ def test_if_one_rank_exceeds_the_budget_both_get_a_plan_with_a_reserve(
     assert [rank["errors"].count("It fits in") for rank in planned] == [2, 2]
 
 
+@pytest.mark.long
 def test_ranks_with_different_programs_have_a_plan_each(two_ranks: Any) -> None:
     plain = two_ranks("none", "odd")
 
@@ -169,6 +174,7 @@ def test_ranks_with_different_programs_have_a_plan_each(two_ranks: Any) -> None:
     assert planned[0]["plan"] != planned[1]["plan"]
 
 
+@pytest.mark.long
 def test_each_size_has_one_plan_for_both_ranks_and_a_larger_one_has_its_plan_ready(
     two_ranks: Any,
 ) -> None:
@@ -193,6 +199,7 @@ def test_each_size_has_one_plan_for_both_ranks_and_a_larger_one_has_its_plan_rea
         assert after["within_forwards"] == 0
 
 
+@pytest.mark.long
 def test_a_larger_input_that_one_rank_alone_sees_has_a_plan_of_both(two_ranks: Any) -> None:
     plain = two_ranks("none", "larger")
 
@@ -210,6 +217,7 @@ def test_a_larger_input_that_one_rank_alone_sees_has_a_plan_of_both(two_ranks: A
     assert found[1]["used"][1] > 16
 
 
+@pytest.mark.long
 def test_a_program_that_one_rank_alone_runs_is_not_planned_and_says_so(two_ranks: Any) -> None:
     plain = two_ranks("none", "branches")
 
@@ -224,6 +232,7 @@ def test_a_program_that_one_rank_alone_runs_is_not_planned_and_says_so(two_ranks
         assert said in after["errors"]
 
 
+@pytest.mark.long
 def test_a_program_that_one_rank_runs_earlier_than_the_other_is_captured_together(
     two_ranks: Any,
 ) -> None:
@@ -238,6 +247,7 @@ def test_a_program_that_one_rank_runs_earlier_than_the_other_is_captured_togethe
         assert after["within_forwards"] == 0
 
 
+@pytest.mark.long
 def test_a_rank_that_stops_stops_both_at_their_next_meeting(two_ranks: Any) -> None:
     plain = two_ranks("none", "drop")
 
@@ -250,6 +260,7 @@ def test_a_rank_that_stops_stops_both_at_their_next_meeting(two_ranks: Any) -> N
     assert [rank["planned"] for rank in found] == [12, 3]
 
 
+@pytest.mark.long
 def test_a_rank_that_finds_no_other_is_planned_by_itself(two_ranks: Any) -> None:
     plain = two_ranks("none", "alone")
 
@@ -263,6 +274,7 @@ def test_a_rank_that_finds_no_other_is_planned_by_itself(two_ranks: Any) -> None
     assert "(rank 1 did not); this rank is planned by itself" in found[0]["errors"]
 
 
+@pytest.mark.long
 def test_a_rank_that_stays_away_while_a_plan_is_awaited_is_named_and_the_other_goes_on(
     two_ranks: Any,
 ) -> None:
@@ -280,6 +292,7 @@ def test_a_rank_that_stays_away_while_a_plan_is_awaited_is_named_and_the_other_g
     assert found[0]["errors"].count(said) == 1, found[0]["errors"]
 
 
+@pytest.mark.long
 def test_a_rank_whose_capture_takes_long_is_waited_for(two_ranks: Any) -> None:
     found = two_ranks("0.6x", "slow")
 
@@ -287,6 +300,7 @@ def test_a_rank_whose_capture_takes_long_is_waited_for(two_ranks: Any) -> None:
     assert found[0]["plan"] == found[1]["plan"] != ""
 
 
+@pytest.mark.long
 def test_ranks_of_one_program_share_a_plan_among_others_of_another(two_ranks: Any) -> None:
     four: tuple[dict[str, str], ...] = ({}, {}, {}, {})
     plain = two_ranks("none", "odd", differently=four)
@@ -303,6 +317,7 @@ def test_ranks_of_one_program_share_a_plan_among_others_of_another(two_ranks: An
     assert plans[0] == plans[2] != plans[1] == plans[3]
 
 
+@pytest.mark.long
 def test_a_rank_that_has_ended_is_not_waited_for(two_ranks: Any) -> None:
     plain = two_ranks("none", "leaves")
 
@@ -315,6 +330,7 @@ def test_a_rank_that_has_ended_is_not_waited_for(two_ranks: Any) -> None:
     assert found[0]["errors"].count("came to the same step within 2.5 s") == 1
 
 
+@pytest.mark.long
 def test_a_rank_that_runs_out_of_memory_makes_the_next_start_ask_for_less(two_ranks: Any) -> None:
     starts = [two_ranks("0.9x")]
 

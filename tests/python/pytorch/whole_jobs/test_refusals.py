@@ -157,6 +157,7 @@ def _run(style: Style, budget: str | None, by_hand: bool) -> tuple[list[str], in
         meter.stop()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "style",
     [

@@ -183,6 +183,7 @@ def test_a_plain_loop_trains_under_a_plan_and_prints_the_same_losses(job: Any) -
     assert "values made again bit for bit equal" in errors
 
 
+@pytest.mark.long
 def test_a_whole_job_in_the_careful_mode_is_planned_checked_every_ten_steps_and_says_so(
     job: Any,
 ) -> None:
@@ -200,6 +201,7 @@ def test_a_whole_job_in_the_careful_mode_is_planned_checked_every_ten_steps_and_
     assert int(checks) >= 2
 
 
+@pytest.mark.long
 def test_a_job_that_runs_out_of_memory_without_a_plan_trains_within_its_budget(
     job: Any,
 ) -> None:
@@ -219,6 +221,7 @@ def test_a_job_that_runs_out_of_memory_without_a_plan_trains_within_its_budget(
     assert "memory: the unplanned step does not fit (it comes close to RLIMIT_DATA)" in errors
 
 
+@pytest.mark.long
 def test_a_job_that_runs_out_of_memory_in_its_first_backward_runs_it_again(
     job: Any,
 ) -> None:
@@ -235,6 +238,7 @@ def test_a_job_that_runs_out_of_memory_in_its_first_backward_runs_it_again(
     assert "no plan yet" not in errors
 
 
+@pytest.mark.long
 def test_if_a_step_cannot_run_again_the_next_step_or_start_uses_host_memory(job: Any) -> None:
     malloc = {"MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
 
@@ -271,6 +275,7 @@ ENDS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ENDS)
 def test_a_job_ends_under_reprise_as_it_ends_without(how: str, job: Any) -> None:
     before, after, code = ENDS[how]
@@ -294,6 +299,7 @@ for cell in TEXT.split("for step"), :
 """
 
 
+@pytest.mark.long
 def test_the_cells_of_a_notebook_are_planned_like_a_program(job: Any) -> None:
     plain, _ = job(LOOP, "plain")
 
@@ -303,6 +309,7 @@ def test_the_cells_of_a_notebook_are_planned_like_a_program(job: Any) -> None:
     assert "It fits in" in errors
 
 
+@pytest.mark.long
 def test_a_program_that_updates_its_parameters_by_hand_is_planned(job: Any) -> None:
     text = LOOP.replace(
         "    optimizer.step()",
@@ -333,6 +340,7 @@ for step in range(4):
 """
 
 
+@pytest.mark.long
 def test_the_reference_of_a_compiled_step_is_not_planned_itself(job: Any) -> None:
     plain, _ = job(COMPILED)
 
@@ -367,6 +375,7 @@ def test_a_program_that_never_trains_logs_that(job: Any) -> None:
     assert errors.count("no optimizer of torch.optim has stepped") == 1
 
 
+@pytest.mark.long
 def test_a_program_that_never_calls_its_model_logs_that_no_forward_was_seen(
     job: Any,
 ) -> None:
@@ -390,6 +399,7 @@ print("limit", limit, file=__import__("sys").stderr)
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("budget", ["90%", "fit"])
 def test_a_percentage_of_what_the_process_may_have_is_a_budget(job: Any, budget: str) -> None:
     text = LOOP.replace("import sys, torch", "import sys, torch\nimport torch._dynamo" + LIMITED)
@@ -420,6 +430,7 @@ def test_another_sitecustomize_still_runs(job: Any, tmp_path: Path) -> None:
     assert errors.count("mine") == 1
 
 
+@pytest.mark.long
 def test_a_program_that_arms_its_model_itself_keeps_its_own_settings(job: Any) -> None:
     text = LOOP.replace(
         "optimizer =",
@@ -433,6 +444,7 @@ def test_a_program_that_arms_its_model_itself_keeps_its_own_settings(job: Any) -
     assert errors.count("reprise: It fits in") == 1
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     importlib.util.find_spec("transformers") is None,
     reason="needs transformers and accelerate",

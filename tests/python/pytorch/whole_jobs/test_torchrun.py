@@ -103,6 +103,7 @@ def job(
     return run
 
 
+@pytest.mark.long
 def test_the_ranks_of_a_torchrun_are_one_run_with_one_verdict(job: Any) -> None:
     plain = job("plain")
     assert [len(losses) for losses in plain.losses] == [12, 12]
@@ -118,6 +119,7 @@ def test_the_ranks_of_a_torchrun_are_one_run_with_one_verdict(job: Any) -> None:
         assert found.errors.count("reprise: rank 1: It fits in ") == 1
 
 
+@pytest.mark.long
 def test_a_rank_that_is_killed_is_named_and_the_exit_code_is_that_of_torchrun(job: Any) -> None:
     found = job("outside", "killed", code=1)
 

@@ -71,6 +71,7 @@ def plain(python: Callable[..., Any]) -> list[str]:
     return done.stdout.split()  # type: ignore[no-any-return]
 
 
+@pytest.mark.long
 def test_a_killed_server_does_not_affect_the_job(job: Any, plain: list[str]) -> None:
     for killed_at, least in ((2, 0), (9, 6)):  # before there is a plan, and under one
         losses, said, planned, _ = job(killed_at)
@@ -86,6 +87,7 @@ def test_a_killed_server_does_not_affect_the_job(job: Any, plain: list[str]) -> 
             assert said.count(f"reprise: {line}") == 1, said
 
 
+@pytest.mark.long
 def test_a_server_that_is_stopped_is_waited_for_once_a_request(job: Any, plain: list[str]) -> None:
     losses, said, planned, waits = job(2, "SIGSTOP", REPRISE_PLAN_TIMEOUT="2")
 
@@ -95,6 +97,7 @@ def test_a_server_that_is_stopped_is_waited_for_once_a_request(job: Any, plain: 
     assert len(said) == len(set(said)), said
 
 
+@pytest.mark.long
 def test_a_disk_that_is_full_stops_no_job(
     job: Any, plain: list[str], daemon_binary: Path, tmp_path: Path
 ) -> None:
@@ -109,6 +112,7 @@ def test_a_disk_that_is_full_stops_no_job(
     assert sum("without a plan" in line for line in said) == 1, said
 
 
+@pytest.mark.long
 def test_a_daemon_that_speaks_another_version_is_left_alone(
     job: Any, plain: list[str], collector: Callable[..., Any]
 ) -> None:

@@ -20,7 +20,11 @@ STEPS = 20 if ALL else 12
 # What a convolution in bfloat16 takes beside its results depends on the processor.
 FITS = {"vgg": None, "lstm": "0.6x", "unet": "0.6x", "autocast-conv": "0.8x"}
 CASES = [(name, budget) for name in ZOO for budget in zoo_run.BUDGETS if ALL] or [
-    (name, FITS.get(name, "0.4x") or "0.8x") for name in ZOO
+    # A few of them every time, all of them every night.
+    pytest.param(
+        name, FITS.get(name, "0.4x") or "0.8x", marks=pytest.mark.long if number % 6 else ()
+    )
+    for number, name in enumerate(ZOO)
 ]
 
 

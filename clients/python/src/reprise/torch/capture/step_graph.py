@@ -105,8 +105,8 @@ class CapturedGraph:
         }
 
     def _static_parts(self) -> list[dict[str, int]]:
-        """Returns static memory by category: what the model and its optimizers have, and inputs,
-        which ops read. Of the rest nobody knows what it is."""
+        """Returns static memory by category: what the model and its optimizers hold, and inputs,
+        which ops read. The rest of static memory has no known category and is left out."""
         read = {s for op in self.step.ops for s in op.arguments}
         parts: Counter[int] = Counter()
         for storage in self.step.storages:
@@ -120,8 +120,8 @@ class CapturedGraph:
 
     @property
     def idle_bytes(self) -> int:
-        """Static memory that the model's forward does not read. The batch, which is larger where
-        the input is, and the parameters are not of it."""
+        """Static memory that the model's forward does not read: neither the parameters nor the
+        batch, which grows with the input."""
         read = {s for op in self.step.ops if op.in_region for s in op.arguments if s.id < 0}
         return self.static_bytes - sum(storage.bytes for storage in read)
 
@@ -262,7 +262,7 @@ def _release(storage: CapturedStorage, last_read: int, last: int) -> int:
         return last
     release = max(storage.release, storage.birth)
     if storage.death > max(release, last_read):
-        # Somebody we did not see holds it: autograd's graph, or C++.
+        # Something that the capture does not see holds it: autograd's graph, or C++.
         release = storage.death
     return release
 

@@ -24,7 +24,7 @@ from reprise.errors import RepriseError
 from reprise.torch.internals.forward import ArmedForward
 from reprise.torch.internals.guard import quiet
 
-__all__ = ["ArmedStages", "Stages", "arm", "stages_around"]
+__all__ = ["ArmedStages", "Stages", "arm", "stages_around", "stages_of"]
 
 _SCHEDULES = "torch.distributed.pipelining.schedules"
 
@@ -87,6 +87,11 @@ def arm(
     if isinstance(model, Stages):
         return ArmedStages(model, around, gone)
     return ArmedForward(model, around)
+
+
+def stages_of(model: nn.Module) -> list[nn.Module]:
+    """Returns the models that a session trains as one."""
+    return list(model.children()) if isinstance(model, Stages) else [model]
 
 
 def stages_around() -> list[nn.Module]:

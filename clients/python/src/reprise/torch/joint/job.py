@@ -24,6 +24,7 @@ when a step peaks above the budget: over_budget.py.
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -48,20 +49,30 @@ from reprise.torch.joint.reference import ReferenceRoom
 from reprise.torch.joint.reporting import Reporting
 from reprise.torch.joint.site import site_of
 from reprise.torch.joint.step_memory import StepMemory
-from reprise.torch.meter.state import model_device
 from reprise.torch.policy.events import (
+    Broke,
     CompiledStepEnded,
+    PlanApplied,
     PlannedStepBegins,
     PlannedStepEnded,
-    State,
+    PlanningEnded,
 )
-from reprise.torch.policy.policy import UNSEEN, Action, decide
-from reprise.torch.policy.stage import Stage
+from reprise.torch.policy.policy import UNSEEN, Action
+from reprise.torch.policy.state import Stage
+from reprise.torch.training.job import Job
 from reprise.torch.training.loop import TrainingLoop
 from reprise.units import check_budget
 from reprise.verdict import measured_part
 
 __all__ = ["CompiledJob"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """A step that is over."""
+
+    peak: int  # bytes
+    optimizer: Optimizer  # the last one of the step
 
 
 class CompiledJob(TrainingLoop):
@@ -81,16 +92,16 @@ class CompiledJob(TrainingLoop):
         if site is None:
             raise RepriseError("the model is not compiled by torch.compile")
         within = check_budget(budget)
-        super().__init__(model, agent or Agent(None, "", ""), within)
+        job = Job(model, agent or Agent(None, "", ""), within)
+        super().__init__(job)
         self._site = site
-        self.told = Reporting(self.agent, self.measured, self.record)
-        device = model_device(model)
-        self.memory = StepMemory(device)
+        self.told = Reporting(job.agent, job.measured, job.record)
+        self.memory = StepMemory(job.device)
         meter = self.memory.meter
         self.joint = JointPass(within, only_when_told=True, collects=meter is not None)
         self.over = OverBudget(self.joint)
         self.every = verify_every
-        self._room = ReferenceRoom(device, meter, keeps_budget=verify != GRADIENTS)
+        self._room = ReferenceRoom(job.device, meter, keeps_budget=verify != GRADIENTS)
         self.code = Code(site, self.joint)
         self._cycle = Cycle()
         self._check: Check | None = None
@@ -100,7 +111,19 @@ class CompiledJob(TrainingLoop):
         self._judged = False
         self._unchecked = True  # the plan there is
         self.checks = 0
-        self._why = ""  # there is no plan any more
+        job.carry_out(
+            {
+                Action.CHECK_GRADIENTS: lambda _: self._begin_check(),
+                Action.CHECK_IF_AFFORDABLE: self._check_if_affordable,
+                Action.STOP_UNSEEN: lambda _: self._stop(
+                    f"training without a plan: {self._unseen()}"
+                ),
+                Action.PLAN_WHOLE: self._plan_whole,
+                Action.JUDGE_PEAK: self._judge_peak,
+                Action.COUNT: self._count,
+                Action.PEAK_ABOVE: lambda peak: self._follow(self.over.above(peak)),
+            }
+        )
         self._observe()
         self.joint.install()
         site.arm(self._around)  # from here on it is called
@@ -139,18 +162,20 @@ class CompiledJob(TrainingLoop):
 
     def _broke(self, error: Exception) -> bool:
         self.code.is_ours = False
-        return super()._broke(error)
+        said = super()._broke(error)
+        self.job.happened(Broke(self.job.fault))
+        return said
 
     def _clear_up(self) -> None:
         self._cleared_up = True
-        self._under_way = self.busy = False
+        self._under_way = self.job.busy = False
         guard.quietly(self._stop_planning)
         guard.quietly(self._end_plans, self.why)
 
     @property
     def why(self) -> str:
         """Why training continues without a plan; empty if it does not."""
-        return self.fault or self._why
+        return self.job.why
 
     @property
     def measured_peak_bytes(self) -> int:
@@ -173,18 +198,20 @@ class CompiledJob(TrainingLoop):
         executor = self.joint.executor
         return [] if executor.is_removed else executor.handles
 
-    @property
-    def state(self) -> State:
-        """Where the job is, as the policy sees it."""
-        if self.handles and not self.why:
-            return State(Stage.PLANNED)
-        ended = self.why or self.joint.why or self.joint.executor.is_removed
-        return State(Stage.PLAIN if ended else Stage.WARMUP)
+    def _settle(self) -> None:
+        """Moves the job on where graphs were compiled since: with a plan, or without one."""
+        planned = bool(self.handles) and not self.why
+        ended = bool(self.why or self.joint.why) or self.joint.executor.is_removed
+        if planned and self.job.stage is not Stage.PLANNED:
+            self.job.happened(PlanApplied())
+        elif ended and not planned and self.job.stage is not Stage.PLAIN:
+            self.job.happened(PlanningEnded(self.why))
 
     @property
     def standing(self) -> tuple[str, str]:
         """How the model is trained at present, in words, and why."""
-        stage = self.state.stage
+        self._settle()
+        stage = self.job.stage
         why = self.why or next(iter(self.joint.why), "")
         return stage.value, "" if stage is Stage.PLANNED else because(why)
 
@@ -204,14 +231,14 @@ class CompiledJob(TrainingLoop):
             return call(*args, **kwargs)
         plainly = bool(self.why) or self.joint.executor.is_removed
         call.instead(self.code.plain if plainly else self.code.planned)
-        if plainly or self.busy or self._site.root is None or not torch.is_grad_enabled():
+        if plainly or self.job.busy or self._site.root is None or not torch.is_grad_enabled():
             return call(*args, **kwargs)
         return self._forward(call, args, kwargs)
 
     def _forward(self, call: calls.Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         root = self._site.root
         if not self._under_way and root is not None:
-            self._begin(root)
+            self._begin()
         if self._check is not None:
             self._check.enter(args, kwargs)
         self.code.begin()
@@ -224,7 +251,7 @@ class CompiledJob(TrainingLoop):
             self.memory.watch_loss(outputs)
         return out
 
-    def _begin(self, model: nn.Module) -> None:
+    def _begin(self) -> None:
         self._under_way = True
         self._steps += 1
         self.told.begin(self._steps)
@@ -237,12 +264,19 @@ class CompiledJob(TrainingLoop):
             is_traced=True,  # there are no ops to record
             shows_values=False,
         )
-        for action in () if self._measures else decide(self.state, event):
-            first = action is Action.CHECK_GRADIENTS
-            if first or self._room.affords(self.plan, self.joint.budget_bytes):
-                self._unchecked = False
-                self._check = Check(model, frozenset())
+        if not self._measures:
+            self.job.happened(event)
         self.memory.begin()
+
+    def _begin_check(self) -> None:
+        model = self._site.root
+        assert model is not None
+        self._unchecked = False
+        self._check = Check(model, frozenset())
+
+    def _check_if_affordable(self, _: None) -> None:
+        if self._room.affords(self.plan, self.joint.budget_bytes):
+            self._begin_check()
 
     def _before_optimizer(self, optimizer: Optimizer) -> None:
         check, self._check = self._check, None
@@ -260,7 +294,7 @@ class CompiledJob(TrainingLoop):
             check.stop()
             self._unchecked_for(missing)
             return
-        self.busy = True
+        self.job.busy = True
         began = time.perf_counter_ns()
         try:
             result = check.compare(self.code.plain)
@@ -269,7 +303,7 @@ class CompiledJob(TrainingLoop):
         else:
             self._judge(check, result)
         finally:
-            self.busy = False
+            self.job.busy = False
             peak = self.memory.beside()  # what the comparison takes is beside the step
             self._room.took(peak)
             self.told.compared(peak, time.perf_counter_ns() - began)
@@ -277,7 +311,7 @@ class CompiledJob(TrainingLoop):
     def _unchecked_for(self, why: str) -> None:
         plan = self.plan
         if plan is not None:
-            self.record.unchecked(plan, why)
+            self.job.record.unchecked(plan, why)
         say(f"gradients of a compiled step are not compared: {why}")
 
     def _after_optimizer(self, optimizer: Optimizer) -> None:
@@ -305,20 +339,15 @@ class CompiledJob(TrainingLoop):
             is_measured=self._measures,
             has_plan=bool(self.code.calls) if self._measures else bool(self.joint.plans),
         )
-        for action in decide(self.state, event):
-            if action is Action.STOP_UNSEEN:
-                self._stop(f"training without a plan: {self._unseen()}")
-            elif action is Action.PLAN_WHOLE:
-                self._plan_whole(optimizer)
-            elif action is Action.JUDGE_PEAK:
-                self._judge_peak(peak)
+        self._settle()
+        self.job.happened(event, _Ended(peak, optimizer))
 
-    def _plan_whole(self, optimizer: Optimizer) -> None:
+    def _plan_whole(self, step: _Ended) -> None:
         """Plans all graphs as one, because a step was measured."""
         self._measures = False
         if not self.handles:
             self.code.keep()
-        name, code = optimizers.described(optimizer), self.code
+        name, code = optimizers.described(step.optimizer), self.code
         self._follow(self.over.plan_whole(code.calls, code.parts, self.memory, name))
 
     def _note_elsewhere(self) -> None:
@@ -346,31 +375,30 @@ class CompiledJob(TrainingLoop):
             self._unchecked_for(result.why_unchecked())
             return
         if self.handles:
-            self.checked(self._steps, self.handles[0], result)
+            self.job.checked(self._steps, self.handles[0], result)
         self.checks += 1
         if not result.differing:
             return
         check.put_right()
         for handle in self.handles:
-            self.condemn(self._steps, handle, result)
+            self.job.condemn(self._steps, handle, result)
         self._stop(
             f"a compiled step: {result.what_differs()} from those of the model compiled without a "
             f"plan ({result.differing[0]} first); the plan is removed and training continues "
             "without one"
         )
 
-    def _judge_peak(self, peak: int) -> None:
+    def _judge_peak(self, step: _Ended) -> None:
         """Compares the peak of a planned step with the budget, and does what follows from it."""
         first = not self.over.measured_peak_bytes
-        event = PlannedStepEnded(is_over=peak > self.joint.budget_bytes)
-        for action in decide(self.state, event):
-            if action is Action.COUNT:
-                self.over.measured_peak_bytes = peak
-            elif action is Action.PEAK_ABOVE:
-                self._follow(self.over.above(peak))
-        said = measured_part(self.record.verdict().sentence)
+        event = PlannedStepEnded(is_over=step.peak > self.joint.budget_bytes)
+        self.job.happened(event, step.peak)
+        said = measured_part(self.job.record.verdict().sentence)
         if first and self.over.measured_peak_bytes and said:
             say(said)
+
+    def _count(self, peak: int) -> None:
+        self.over.measured_peak_bytes = peak
 
     def _follow(self, step: Next) -> None:
         """Compiles again or stops, as the peak of a step calls for."""
@@ -378,19 +406,20 @@ class CompiledJob(TrainingLoop):
             self._stop(step.stop)
         if step.plan is not None:
             self.told.applied(step.plan)
-            say(self.record.prediction(step.plan))
+            say(self.job.record.prediction(step.plan))
             self._unchecked = True
             self.code.again(step.kinds)
 
     def _stop(self, why: str) -> None:
         """Trains without a plan from here on, and says why."""
         self._end_plans(why)
-        self._why, self.code.is_planned = why, False
+        self.code.is_planned = False
+        self.job.happened(PlanningEnded(why))
         say(why)
 
     def _end_plans(self, why: str) -> None:
         """Removes all plans, and reports why the job trains without one."""
         if self.handles:
-            self.withdraw(why)
+            self.job.withdraw(self.handles, why)
         else:
-            self.record.without(why)
+            self.job.record.without(why)

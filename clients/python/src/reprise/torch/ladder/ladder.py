@@ -12,10 +12,10 @@ several ranks, in all): a batch that is cut short runs under the plan of a full 
 none covers is captured, up to MAX_RUNGS times; when two sizes of one program are known, the rung of
 a size half as large again is fitted and asked for ahead of time.
 
-What a plan peaks at says nothing of an input it does not cover: where its rung is still being
-planned, the step waits for it (planning.py). Where no plan will come, it runs under that of the
-largest input of its kind, which saves memory though nobody has promised how much; a step of another
-kind runs without one.
+The peak of a plan says nothing about an input that it does not cover: if the rung of that input is
+still being planned, the step waits for it (planning.py). If no plan will come, the step runs under
+the plan of the largest input of its kind, which saves memory, with no bound on how much remains. A
+step of another kind runs without a plan.
 
 Steps of one size that are different programs are *variants*. Which one comes cannot be known before
 it runs: the guess is the one that followed the last one last time. A wrong guess costs memory in

@@ -32,8 +32,9 @@ from typing import Any
 import torch
 
 from reprise.errors import RepriseError
+from reprise.torch.internals.distributed import rank_here, several_ranks
 
-__all__ = ["PLAN", "Missing", "Ranks", "coming", "in_pipeline", "leave", "rank_here", "run_of_job"]
+__all__ = ["PLAN", "Missing", "Ranks", "coming", "in_pipeline", "leave", "run_of_job"]
 
 TIMEOUT = datetime.timedelta(seconds=120)
 # For the others to come to a meeting: a rank that waits may hold up whoever needs what it makes.
@@ -90,12 +91,7 @@ class Ranks:
     def here(cls) -> Ranks | None:
         """Returns the ranks of this job, all of which call this at the same point of the program.
         None if there is no other."""
-        distributed: Any = torch.distributed
-        if not (distributed.is_available() and distributed.is_initialized()):
-            return None
-        if distributed.get_world_size() == 1:
-            return None
-        return cls(distributed)
+        return cls(torch.distributed) if several_ranks() else None
 
     def among(self, members: Sequence[int]) -> Ranks:
         """Returns a part of these ranks, all of which call this."""
@@ -201,14 +197,11 @@ def coming() -> None:
 
 
 def _say_coming(word: str) -> None:
-    distributed: Any = torch.distributed
-    if not (distributed.is_available() and distributed.is_initialized()):
-        return
-    store = _store_of(distributed) if distributed.get_world_size() > 1 else None
+    store = _store_of(torch.distributed) if several_ranks() else None
     if store is None:
         return
     try:
-        store.set(_way(store, distributed.get_rank()), word)
+        store.set(_way(store, rank_here()), word)
     except (NotImplementedError, RuntimeError):
         return  # who waits for this rank gives up after PATIENCE
 
@@ -216,8 +209,7 @@ def _say_coming(word: str) -> None:
 def leave() -> None:
     """Closes this rank's end of all groups of ours: a meeting of the others, under way or to come,
     fails at once instead of after the timeout."""
-    if _open:
-        _say_coming("")
+    _say_coming("")
     while _open:
         ranks = _open.pop()
         group, ranks._group = ranks._group, None  # it ends with its last user
@@ -236,13 +228,10 @@ def run_of_job(own: str) -> str:
     ranks met at. Nobody waits for another rank, unless the store cannot compare: then all wait for
     rank 0, PLAN_PATIENCE at most. `own` if this process trains alone. Raises RepriseError, with
     the fact, if the store cannot be read."""
-    distributed: Any = torch.distributed
-    if not (distributed.is_available() and distributed.is_initialized()):
-        return own
-    store = _store_of(distributed) if distributed.get_world_size() > 1 else None
+    store = _store_of(torch.distributed) if several_ranks() else None
     if store is None:
         return own
-    rank = distributed.get_rank()
+    rank = rank_here()
     try:
         key = f"{_attempt(store, rank)}/run"
         try:
@@ -258,14 +247,6 @@ def run_of_job(own: str) -> str:
     if not _RUN_ID.fullmatch(text):
         raise RepriseError(f"the store of the ranks has {text[:71]!r} for it")
     return text
-
-
-def rank_here() -> int:
-    """Returns the rank of this process; 0 if there is no other."""
-    distributed: Any = torch.distributed
-    if not (distributed.is_available() and distributed.is_initialized()):
-        return 0
-    return int(distributed.get_rank())
 
 
 def _store_of(distributed: Any) -> Any:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ladder of ranks that run the same ops: the same rungs on each, each with one plan.
 
-    coordinator = RankCoordinator(session, ranks)
+    coordinator = RankCoordinator(job, planning, ranks)
     coordinator.meet()                   # after every step; meets the other ranks where it must
     coordinator.wants()                  # is the step that begins captured on this rank?
-    coordinator.captured(...)            # what this rank has seen of it
+    coordinator.captured(made)           # what this rank has seen of it
 
 Ranks meet when an optimizer has ended a step, at points that all of them compute from what they
 have in common: until the first plan, after a capture of all, every MEET_EVERY steps, and while a
@@ -38,20 +38,22 @@ from dataclasses import dataclass, field
 
 from reprise.agent import PlanReply
 from reprise.errors import RepriseError
-from reprise.torch.capture.step_graph import CapturedGraph
-from reprise.torch.ladder.job import Job
+from reprise.torch.job.job import EagerJob
 from reprise.torch.ladder.ladder import MAX_RUNGS
 from reprise.torch.ladder.ranks import PLAN, Ranks
 from reprise.torch.ladder.rung import Key, Rung
-from reprise.torch.policy.stage import Stage
+from reprise.torch.planning.graphs import Made
+from reprise.torch.planning.planning import Planning
+from reprise.torch.policy.events import GraphSent
+from reprise.torch.policy.state import Stage
 from reprise.torch.tape.executor import TapePlan
 
 __all__ = ["RankCoordinator"]
 
 MEET_EVERY = 16
-# The others are told so often that the rank that asked still waits: less than their patience.
+# A rank that waits for a plan meets the others this often, in seconds, before their patience ends.
 WAIT_S = 2.0
-# Captures in which the ranks did not see the same, before they stop trying.
+# The ranks stop trying after this many captures in which they did not see the same.
 LOST_AT_MOST = 4
 
 
@@ -75,9 +77,7 @@ class _Known:
 
     key: Key
     size: int  # elements of its input here
-    graph: CapturedGraph
-    left_out: frozenset[str]
-    leaks: bool
+    made: Made
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +92,9 @@ class _Share:
 class RankCoordinator:
     """This rank among the others. What is not local is the same on all of them."""
 
-    def __init__(self, session: Job, ranks: Ranks) -> None:
-        self._session = session
-        self._planning = session.planning
+    def __init__(self, job: EagerJob, planning: Planning, ranks: Ranks) -> None:
+        self._job = job
+        self._planning = planning
         self._ranks = ranks
         self._together = False  # all ranks capture the step that begins
         self._awaited_until = 0
@@ -107,34 +107,35 @@ class RankCoordinator:
 
     # ---- Local ----------------------------------------------------------------------
 
-    def captured(self, graph: CapturedGraph, left_out: frozenset[str], leaks: bool) -> None:
+    def captured(self, made: Made) -> None:
         """Keeps what this rank has seen of a step until the next meeting. What may take long is
         done now: nobody waits for it at a meeting."""
-        self._planning.measure_costs(graph)
-        key = self._session.step.key
-        self._fresh = _Known(key, key.size, graph, left_out, leaks)
+        self._planning.measure_costs(made.graph)
+        key = self._job.step.key
+        self._fresh = _Known(key, key.size, made)
 
     def wants(self) -> bool:
         """Returns whether this rank captures the step that begins: one that all capture, or the
         first one since the last meeting with an input that no rung of its ladder covers."""
-        session, ladder = self._session, self._planning.ladder
+        job, ladder = self._job, self._planning.ladder
         if self._together:
             return True
         may = bool(ladder.rungs) and ladder.room and self._fresh is None and not self._ended
-        may = may and self._lost < LOST_AT_MOST and session.stage is Stage.PLANNED
-        return may and ladder.wants(session.step.key)
+        may = may and self._lost < LOST_AT_MOST and job.stage is Stage.PLANNED
+        return may and ladder.wants(job.step.key)
 
     def _known(self, structure: str) -> _Known | None:
         """Returns a step of these ops that this rank has captured: the newest one, or the largest
         that has a rung. None if there is none."""
-        if self._fresh is not None and self._fresh.graph.structure == structure:
+        if self._fresh is not None and self._fresh.made.graph.structure == structure:
             return self._fresh
         rungs = self._planning.ladder.rungs
         same = [r for r in rungs if not r.fitted and r.graph.structure == structure]
         if not same:
             return None
         rung = max(same, key=lambda r: r.own_size)
-        return _Known(rung.key, rung.own_size, rung.graph, rung.left_out, rung.leaks)
+        made = Made(rung.graph, rung.left_out, rung.leaks)
+        return _Known(rung.key, rung.own_size, made)
 
     def _replies(self, wait_s: float = 0) -> dict[int, PlanReply]:
         """For the rungs this rank asked for; waits for those that are under way."""
@@ -149,7 +150,7 @@ class RankCoordinator:
 
     def _over_budget(self) -> dict[int, int]:
         """By rung: how far its plan's steps were above the budget on this rank."""
-        measured, found = self._session.measured, {}
+        measured, found = self._job.measured, {}
         for rung in self._planning.ladder.rungs:
             if rung.tape is not None and rung.plan is not None:
                 found[rung.number] = measured.peak_under(rung.number) - rung.plan.budget_bytes
@@ -170,21 +171,21 @@ class RankCoordinator:
         part."""
         if self._ended:
             return False
-        self._next = self._session.step.number + 1
+        self._next = self._job.step.number + 1
         awaits = bool(self._awaited) and self._next <= self._awaited_until
         begins = not self._planning.ladder.rungs or self._together
         return begins or awaits or self._next % MEET_EVERY == 0
 
     def _meet(self) -> None:
-        session, ladder, fresh = self._session, self._planning.ladder, self._fresh
+        job, ladder, fresh = self._job, self._planning.ladder, self._fresh
         words: list[_Word] = self._ranks.meet(
             _Word(
-                out=session.why if session.stage is Stage.PLAIN else "",
-                ready=session.stage is Stage.CAPTURE,
-                tighter=session.startup.notes.tighter,
+                out=job.why if job.stage is Stage.PLAIN else "",
+                ready=job.stage is Stage.CAPTURE,
+                tighter=self._planning.notes.tighter,
                 over=self._over_budget(),
-                run=session.agent.run_id,
-                structure=fresh.graph.structure if fresh else "",
+                run=job.agent.run_id,
+                structure=fresh.made.graph.structure if fresh else "",
                 key=fresh.key if fresh else None,
                 replies=self._replies(),
             )
@@ -215,18 +216,18 @@ class RankCoordinator:
         planned yet, and what it has asked for."""
         self._ended, self._together, fresh = True, False, self._fresh
         if why:
-            self._session.say(why)
+            self._job.say(why)
         asked = {number for number, rank in self._asks.items() if rank == self._ranks.place}
         self._planning.go_alone(asked)
         if fresh is not None and not self._planning.ladder.rungs:
-            self._planning.plan(fresh.key, fresh.graph, fresh.left_out, fresh.leaks)
+            self._planning.plan(fresh.key, fresh.made)
 
     def _settle(self, words: list[_Word]) -> None:
         """Ranks that have captured the same step share a plan; else it is forgotten."""
         fresh, ladder = self._fresh, self._planning.ladder
         structures = [word.structure for word in words]
         if fresh is not None and "" not in structures:
-            same = [n for n, other in enumerate(structures) if other == fresh.graph.structure]
+            same = [n for n, other in enumerate(structures) if other == fresh.made.graph.structure]
             if len(same) == len(words):
                 self._grow(words)
                 return
@@ -236,7 +237,7 @@ class RankCoordinator:
         self._lost += 1
         why = "the ranks did not capture the same step"
         if ladder.rungs:
-            self._session.say(f"a different kind of step is not planned: {why}")
+            self._job.say(f"a different kind of step is not planned: {why}")
         elif self._lost >= LOST_AT_MOST:
             self._go_alone(f"{why}: each of them is planned by itself")
 
@@ -261,7 +262,7 @@ class RankCoordinator:
         known = self._known(word.structure)
         said = None
         if known is not None:
-            graph = known.graph
+            graph = known.made.graph
             said = _Share(graph.idle_bytes, graph.shortcuts, known is not self._fresh)
         shares: list[_Share | None] = self._ranks.meet(said, PLAN)
         every = [share for share in shares if share is not None]
@@ -271,21 +272,20 @@ class RankCoordinator:
             self._lost += 1
             self._together = self._lost < LOST_AT_MOST
             return
-        known.graph.only_shortcuts(shortcuts)
-        rung = ladder.share(word.key, known.size, known.graph, known.left_out, known.leaks)
-        rung.beside_bytes = max(share.idle_bytes for share in every) - known.graph.idle_bytes
+        known.made.graph.only_shortcuts(shortcuts)
+        rung = ladder.share(word.key, known.size, *known.made)
+        rung.beside_bytes = max(share.idle_bytes for share in every) - known.made.graph.idle_bytes
         self._submit(rung, owner, min(word.tighter for word in words))
 
     def _submit(self, rung: Rung, owner: int, tighter: float) -> None:
         """Asks for the plan of a rung that all ranks have, and waits for it: no other is for it."""
-        session, planning = self._session, self._planning
+        planning = self._planning
         self._asked(rung, owner)
         if self._asks_for(rung):
-            session.startup.notes.tighter = tighter
+            planning.notes.tighter = tighter
             planning.submit(rung)
         self._fit_ahead(rung, owner)
-        if session.stage is Stage.CAPTURE:
-            session.stage = Stage.WAITING
+        self._job.happened(GraphSent())
         self._await()
 
     def _fit_ahead(self, rung: Rung, owner: int) -> None:

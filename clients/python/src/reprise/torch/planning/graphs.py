@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Step graphs of captured steps, with what was measured of plain steps.
 
-    graph, left_out, leaks = Graphs(session).made(step, key, is_stale=False, several=False)
+    graph, left_out, leaks = Graphs(job, op_times).made(step, key, is_stale=False, several=False)
 
 The planner compares a plan with a step that nobody watches. So the graph has the peak and the time
 of plain steps with the same input; where there was none, those of the captured step, at the speed
@@ -18,9 +18,10 @@ from reprise.torch.capture.captured import CapturedStorage
 from reprise.torch.capture.step_graph import CapturedGraph, build, settle
 from reprise.torch.internals.ops import OpKind
 from reprise.torch.internals.subclass import is_wrapper
+from reprise.torch.job.job import EagerJob
+from reprise.torch.job.stages import Stages
 from reprise.torch.ladder.rung import Key
-from reprise.torch.session.parts import Parts
-from reprise.torch.session.stages import Stages
+from reprise.torch.planning.op_times import OpTimes
 
 __all__ = ["Graphs", "Made"]
 
@@ -36,17 +37,18 @@ class Made(NamedTuple):
 class Graphs:
     """Makes the step graphs of one session."""
 
-    def __init__(self, session: Parts) -> None:
-        self._session = session
+    def __init__(self, job: EagerJob, op_times: OpTimes) -> None:
+        self._job = job
+        self._op_times = op_times
         self._op_scale = 1.0  # time of a plain step / ops of a captured one
 
     def made(self, step: CapturedStep, key: Key, *, is_stale: bool, several: bool) -> Made:
         """Returns the graph of a step with this input. `is_stale`: the step has changed since it
         was captured before; `several`: steps with this input run several programs."""
-        session, measured = self._session, self._session.measured
+        measured = self._job.measured
         # The op times are to be of the same machine as the plain steps they are compared with.
         step.stretch(measured.stretched(key) or step.stretched)
-        session.op_times.apply(step, key)
+        self._op_times.apply(step, key)
         settle(step)
         if is_stale:
             measured.raise_base(key, step.peak_bytes)
@@ -62,8 +64,8 @@ class Graphs:
 
     def _graph(self, step: CapturedStep, key: Key) -> CapturedGraph:
         """Returns the graph, with the peak and the time of a plain step."""
-        session, measured = self._session, self._session.measured
-        on_host = session.startup.host is not None
+        job, measured = self._job, self._job.measured
+        on_host = job.host is not None
         ops_ns = sum(op.time_ns for op in step.ops)
         peak, plain_ns = measured.base(key)
         if plain_ns and ops_ns:
@@ -74,7 +76,9 @@ class Graphs:
             # No plain step with this input was measured: from the ops of the captured one.
             peak, plain_ns = step.peak_bytes, int(ops_ns * self._op_scale)
             measured.set_base(key, peak, plain_ns)
-        graph = build(step, name=session.name, measured_peak_bytes=peak, measured_step_ns=plain_ns)
+        graph = build(
+            step, name=job.options.name, measured_peak_bytes=peak, measured_step_ns=plain_ns
+        )
         if on_host and not peak:
             # As if everything had stayed on the device.
             peak = graph.base_peak_bytes()
@@ -91,6 +95,6 @@ class Graphs:
         return (
             talks
             or any(s.in_region and not s.pinned for s in read)
-            or any(map(is_wrapper, self._session.model.parameters()))
-            or isinstance(self._session.model, Stages)
+            or any(map(is_wrapper, self._job.model.parameters()))
+            or isinstance(self._job.model, Stages)
         )

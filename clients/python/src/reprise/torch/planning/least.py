@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plan that needs least, for a job that fits neither within its budget nor without a plan.
 
-    if asks_for_least(session, rung, smallest, alone=True): ...request it, with the budget LEAST...
-    if least_is_too_large(session, rung, plan): ...do not run it...
+    if asks_for_least(job, rung, smallest, alone=True): ...request it, with the budget LEAST...
+    if least_is_too_large(job, rung, plan): ...do not run it...
 
 It is requested once, and the server finds it. Otherwise saved tensors stay in host memory, and the
 reason of the refusal says what would fit.
@@ -11,10 +11,10 @@ reason of the refusal says what would fit.
 from __future__ import annotations
 
 from reprise.plan import Plan
+from reprise.torch.job.job import EagerJob
 from reprise.torch.ladder.rung import Rung
 from reprise.torch.meter.room import room_on
-from reprise.torch.session.job import Job
-from reprise.torch.session.message import on_the_host
+from reprise.torch.planning.message import on_the_host
 from reprise.units import format_bytes
 
 __all__ = ["LEAST", "asks_for_least", "least_is_too_large"]
@@ -25,33 +25,33 @@ LEAST = "least"
 SPARE = 0.01
 
 
-def asks_for_least(session: Job, rung: Rung, smallest: int, *, alone: bool) -> bool:
+def asks_for_least(job: EagerJob, rung: Rung, smallest: int, *, alone: bool) -> bool:
     """Returns whether the plan that needs least is to be requested for a rung that was refused: not
     again, not where several ranks decide (`alone`: they do not), and not without room for it.
     `smallest`: the smallest budget that is not ruled out, in bytes."""
     if rung.sketch:
         return False
-    if not alone or rung.asked_least or not _has_room(session, smallest):
-        rung.refused = f"{rung.refused} {on_the_host(rung, session.budget or '', smallest)}"
+    if not alone or rung.asked_least or not _has_room(job, smallest):
+        rung.refused = f"{rung.refused} {on_the_host(rung, job.budget or '', smallest)}"
         return False
     rung.asked_least, rung.spare_bytes = True, int(smallest * SPARE)
-    session.say(
+    job.say(
         f"{rung.refused} The job does not fit without a plan either: requesting the plan that "
         "needs least"
     )
     return True
 
 
-def least_is_too_large(session: Job, rung: Rung, plan: Plan) -> bool:
+def least_is_too_large(job: EagerJob, rung: Rung, plan: Plan) -> bool:
     """Returns whether there is no room for the plan that needs least; then says why in the rung."""
-    if _has_room(session, plan.peak_bytes):
+    if _has_room(job, plan.peak_bytes):
         return False
-    would = on_the_host(rung, session.budget or "", plan.budget_bytes)
+    would = on_the_host(rung, job.budget or "", plan.budget_bytes)
     rung.refused = f"The plan that needs least takes {format_bytes(plan.peak_bytes)}. {would}"
     return True
 
 
-def _has_room(session: Job, needed: int) -> bool:
+def _has_room(job: EagerJob, needed: int) -> bool:
     """Returns whether the job may have this many bytes in all, as far as is known."""
-    room = room_on(session.device)
-    return room is None or needed <= session.meter.live() + room.bytes
+    room = room_on(job.device)
+    return room is None or needed <= job.meter.live() + room.bytes

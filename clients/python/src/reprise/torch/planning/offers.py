@@ -12,8 +12,9 @@ one in its place (planning.py) and needs nothing of this.
 from __future__ import annotations
 
 from reprise.errors import RepriseError
-from reprise.torch.policy.stage import Stage
-from reprise.torch.session.job import Job
+from reprise.torch.job.job import EagerJob
+from reprise.torch.policy.events import BudgetSent
+from reprise.torch.policy.state import Stage
 
 __all__ = ["Offers"]
 
@@ -21,8 +22,8 @@ __all__ = ["Offers"]
 class Offers:
     """Waits for a budget in one session."""
 
-    def __init__(self, session: Job) -> None:
-        self._session = session
+    def __init__(self, job: EagerJob) -> None:
+        self._job = job
         self._request_id: int | None = None
         self._have = 0
 
@@ -33,11 +34,11 @@ class Offers:
 
     def look(self) -> None:
         """Begins to plan if a budget has come. Costs one call of the agent, which never waits."""
-        session = self._session
-        if self._request_id is None or session.stage is not Stage.PLAIN:
+        job = self._job
+        if self._request_id is None or job.stage is not Stage.PLAIN:
             return
         try:
-            reply = session.agent.poll_plan(self._request_id, self._have)
+            reply = job.agent.poll_plan(self._request_id, self._have)
         except RepriseError:
             self._request_id = None  # a plan that cannot be read; there is no second one
             return
@@ -45,8 +46,6 @@ class Offers:
             return
         self._request_id = None
         budget = reply.plan.budget or str(reply.plan.budget_bytes)
-        session.say(f"a budget of {budget} was sent to the job: its next step is captured")
-        session.budget = budget
-        session.planning.begin_again()
-        session.measured.begin_again()
-        session.stage, session.why = Stage.WARMUP, ""
+        job.say(f"a budget of {budget} was sent to the job: its next step is captured")
+        job.budget = budget
+        job.happened(BudgetSent())

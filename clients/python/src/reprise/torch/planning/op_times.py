@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the ops of a forward take in plain steps: timed in C++, before one is captured.
 
-    times = OpTimes(session)
+    times = OpTimes(job)
     with times.around(): ...            # a forward; timed where it tells something
     times.spent_ns()                    # the step has ended: what looking at clocks took of it
     times.apply(step, key)              # the ops of a captured step take what they took then
 
-A capture looks at every op from Python, which throws what the next op reads out of the caches: it
-finds convolutions a third slower than they are in a step, and small ops several times. An op that
-is made again takes what it takes in a plain step, so its time is taken there (op_clock.h): in all
-of the warm-up but its first step, which pays for what is set up once. Of several times the least:
-nothing makes an op quicker than it is.
+A capture looks at every op from Python, which evicts from the caches what the next op reads: it
+finds convolutions a third slower than they are in a step, and small ops several times slower. A
+replay takes as long as the op takes in a plain step, so ops are timed there (op_clock.h): in all
+steps of the warm-up but the first, which pays for what is set up once. The least of several times
+counts: nothing makes an op quicker than it is.
 
 Ops are told apart by name and order: the third convolution is the third convolution. Where the two
 forwards differ in how often they call an op, and for shapes that were not timed, all ops of one
@@ -32,10 +32,10 @@ from typing import Any
 import torch
 
 from reprise.torch.capture.captured import CapturedOp, CapturedStep
+from reprise.torch.job.job import EagerJob
 from reprise.torch.ladder.rung import Key
 from reprise.torch.meter.state import blocked
-from reprise.torch.policy.stage import Stage
-from reprise.torch.session.job import Job
+from reprise.torch.policy.state import Stage
 from reprise.torch.tape.tape import native_engine
 
 __all__ = ["OpTimes"]
@@ -46,8 +46,8 @@ Times = dict[str, list[int]]  # by name, in the order of the calls
 class OpTimes:
     """The op times of the plain steps of one session."""
 
-    def __init__(self, session: Job) -> None:
-        self._session = session
+    def __init__(self, job: EagerJob) -> None:
+        self._job = job
         self._now: Times = defaultdict(list)  # of the step under way
         self._known: dict[Key, Times] = {}
         self._scales: dict[str, float] = {}  # by name: in a step, by in a capture
@@ -67,13 +67,13 @@ class OpTimes:
                 self._now[f"{space}.{short}.{overload or 'default'}"].append(took)
 
     def _wanted(self) -> bool:
-        session = self._session
+        job = self._job
         return (
-            session.budget is not None
-            and session.agent.status != "inert"
-            and session.stage is Stage.WARMUP
-            and session.measured.plain_steps > 0
-            and session.device.type == "cpu"
+            job.budget is not None
+            and job.agent.status != "inert"
+            and job.stage is Stage.WARMUP
+            and job.measured.plain_steps > 0
+            and job.device.type == "cpu"
             and not blocked()
         )
 
@@ -82,7 +82,7 @@ class OpTimes:
         now, self._now = self._now, defaultdict(list)
         if not now:
             return 0
-        known = self._known.setdefault(self._session.step.key, {})
+        known = self._known.setdefault(self._job.step.key, {})
         for name, times in now.items():
             before = known.get(name, times)
             same = len(before) == len(times)
@@ -128,8 +128,8 @@ def _by_cpu() -> bool:
 
 @cache
 def _look_ns(by_cpu: bool) -> int:
-    """Returns how much longer an op takes when it is timed: the quickest of some rounds of the
-    smallest op there is, minus the same without."""
+    """Returns how much longer an op takes when it is timed: the quickest of several timed rounds
+    of the smallest op there is, minus the quickest of those that are not timed."""
     library: Any = native_engine()
     tiny = torch.ones(1)
     clock = time.thread_time_ns if by_cpu else time.perf_counter_ns

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a captured step to the plan that the next steps run under.
 
-    planning.captured(step)       # sends the step graph; one rank does so for all
+    planning.captured(step)       # sends the step graph; where ranks decide, they do (meetings.py)
     planning.ask()                # between steps: waits for the first plan, takes newer ones
-    planning.rung, planning.ladder
+    job.plans                     # what has come of it
 
 No call to the server is made inside a step. What is refused is said once, and training goes on.
 """
@@ -18,51 +18,90 @@ from reprise.plan import Plan
 from reprise.torch.capture.capture import CapturedStep
 from reprise.torch.capture.step_graph import CapturedGraph, own_frees
 from reprise.torch.executor.protocol import installed
-from reprise.torch.ladder.coordination import RankCoordinator
+from reprise.torch.job.job import EagerJob
+from reprise.torch.job.plans import Plans
 from reprise.torch.ladder.even import evened
 from reprise.torch.ladder.ladder import Ladder
 from reprise.torch.ladder.rung import Key, Rung
-from reprise.torch.policy.stage import Stage
-from reprise.torch.recovery import oom
-from reprise.torch.session.graphs import Graphs
-from reprise.torch.session.least import LEAST, asks_for_least, least_is_too_large
-from reprise.torch.session.message import ON_THE_HOST, unsupported
-from reprise.torch.session.parts import Parts
-from reprise.torch.session.request import own_budget, replied, sent, within_device
-from reprise.torch.session.share import Share
-from reprise.torch.session.together import Together
-from reprise.torch.tape.executor import TapePlan
+from reprise.torch.planning.graphs import Graphs, Made
+from reprise.torch.planning.least import LEAST, asks_for_least, least_is_too_large
+from reprise.torch.planning.message import ON_THE_HOST, unsupported
+from reprise.torch.planning.notes import Notes
+from reprise.torch.planning.offers import Offers
+from reprise.torch.planning.request import own_budget, replied, sent, within_device
+from reprise.torch.planning.share import Share
+from reprise.torch.planning.together import Together
+from reprise.torch.policy.events import (
+    BudgetRefused,
+    GraphSent,
+    OpsMisjudged,
+    PlanApplied,
+    PlanIsLate,
+    PlanningEnded,
+    RanksLost,
+)
+from reprise.torch.policy.state import Stage
+from reprise.torch.tape.executor import TapeExecutor, TapePlan
 
-__all__ = ["Planning"]
+__all__ = ["TIGHTER", "Planning"]
+
+# Share of what the last plan takes within which the next one is asked for after memory ran out.
+TIGHTER = 0.9
 
 
 class Planning:
-    """The graphs and plans of one session."""
+    """Asks for the plans of one job, and installs them."""
 
-    def __init__(self, session: Parts, wait_s: float) -> None:
-        self._session = session
+    def __init__(
+        self,
+        job: EagerJob,
+        executor: TapeExecutor,
+        *,
+        graphs: Graphs,
+        notes: Notes,
+        offers: Offers,
+        together: Together,
+        wait_s: float,
+    ) -> None:
+        """`wait_s`: how long the first plan is waited for."""
+        self._job = job
+        self._executor = executor
+        self._graphs = graphs
+        self.notes = notes
+        self._offers = offers
+        self._together = together
         self.wait_s = wait_s
-        self.ladder = Ladder()
-        self.rung: Rung | None = None  # of the last planned step
-        self.coordinator: RankCoordinator | None = None  # known when the first step has begun
-        self.refused: Plan | None = None  # the server's "no plan fits"
         self._announced: dict[int, tuple[str, int]] = {}  # by rung
-        self._graphs = Graphs(session)
         self._share = Share()
-        self.together = Together(session)
 
-    def begin_again(self) -> None:
-        """Forgets all rungs, because the steps are others than those whose budget was refused."""
-        self.ladder = Ladder(_next_number=self.ladder.next_number)
+    @property
+    def ladder(self) -> Ladder:
+        """The plans by input size."""
+        return self._job.plans.ladder
+
+    @property
+    def rung(self) -> Rung | None:
+        """The rung of the last planned step."""
+        return self._job.plans.rung
+
+    @property
+    def _alone(self) -> bool:
+        return not self._job.state.several_ranks
+
+    def forget_steps(self, _: object = None) -> None:
+        """Forgets all rungs and figures, because the steps are others than those whose budget was
+        refused."""
+        self._job.plans = Plans(Ladder(_next_number=self.ladder.next_number))
+        self._job.measured.begin_again()
         self._share = Share()
-        self.rung = self.refused = None
 
     # ---- Graphs -------------------------------------------------------------------
 
-    def captured(self, step: CapturedStep) -> None:
-        """Makes a rung of a step that was watched, and asks for its plan."""
-        self.together.captured()
-        key = self._session.step.key
+    def captured(self, step: CapturedStep) -> Made | None:
+        """Makes a rung of a step that was captured, and asks for its plan. Where several ranks
+        decide together, returns what they need of it instead."""
+        self._together.captured()
+        key = self._job.step.key
         stale = self.ladder.is_stale(key)
         known = {rung.graph.structure for rung in self.ladder.rungs}
         several = any(rung.key == key for rung in self.ladder.rungs)
@@ -70,37 +109,27 @@ class Planning:
         graph = evened(made.graph)
         uneven = graph is not made.graph
         made = made._replace(graph=graph)
-        if self.coordinator is not None:
-            self.coordinator.captured(*made)
-            return
+        if not self._alone:
+            return made
         first = not known and all(storage.chosen is None for storage in graph.storages)
-        if first and self._session.measured.differs(key):
+        if first and self._job.measured.differs(key):
             self.ladder.expect_others()
         # Under a plan of another program it would leave it at once.
         awaited = stale or (bool(known) and graph.structure not in known)
-        self.plan(key, *made, awaited=awaited, uneven=uneven)
+        self.plan(key, made, awaited=awaited, uneven=uneven)
+        return None
 
-    def plan(
-        self,
-        key: Key,
-        graph: CapturedGraph,
-        left_out: frozenset[str],
-        leaks: bool,
-        *,
-        awaited: bool = False,
-        uneven: bool = False,
-    ) -> None:
+    def plan(self, key: Key, made: Made, *, awaited: bool = False, uneven: bool = False) -> None:
         """Makes a captured step a rung, and asks for its plan. `awaited`: its next step waits for
         that plan; `uneven`: its micro-batches have several sizes."""
-        session = self._session
-        rung = self.ladder.add(key, graph, left_out, leaks, uneven)
+        job = self._job
+        rung = self.ladder.add(key, *made, uneven)
         if rung is None:
-            if session.stage is Stage.CAPTURE:
+            if job.stage is Stage.CAPTURE:
                 self.stop(next(r.refused for r in self.ladder.rungs if r.key == key))
             return
         rung.awaited = awaited
-        if session.stage is Stage.CAPTURE:
-            session.stage = Stage.WAITING
+        job.happened(GraphSent())
         self.submit(rung)
         ahead = self.ladder.ahead(rung)
         if ahead is not None:
@@ -109,13 +138,13 @@ class Planning:
 
     def measure_costs(self, graph: CapturedGraph) -> None:
         """Measures what the tape costs here for ops as large as those of a step, once."""
-        self._session.executor.capabilities(graph)
+        self._executor.capabilities(graph)
 
     def submit(self, rung: Rung, message: dict[str, Any] | None = None) -> None:
         """Asks for a plan of a captured step; with a message, of one that nobody has seen."""
-        session, message = self._session, message or rung.graph.message()
-        budget, largest = own_budget(session), session.measured.largest_peak_bytes
-        if self.coordinator is None:  # ranks have one share for each size, that of all of them
+        job, message = self._job, message or rung.graph.message()
+        budget, largest = own_budget(job, self.notes), job.measured.largest_peak_bytes
+        if self._alone:  # ranks have one share for each size, that of all of them
             budget = self._share.within(budget, rung.number, message, largest)
         self.send(rung, message, budget)
 
@@ -123,9 +152,9 @@ class Planning:
         """Asks for a plan, within a share of the budget, of a step of which only the shapes are
         known and that is about to run, and waits for it. Returns why there is none; empty if there
         is one."""
-        session = self._session
-        rung = self.ladder.sketched(session.step.key, graph)
-        self.send(rung, graph.message(), own_budget(session, share))
+        job = self._job
+        rung = self.ladder.sketched(job.step.key, graph)
+        self.send(rung, graph.message(), own_budget(job, self.notes, share))
         if rung.open:
             self._ask(rung, waits=True)
         if rung.tape is None:
@@ -138,9 +167,9 @@ class Planning:
         """Asks for a plan of a graph within a budget; returns whether the request was accepted.
         With `more_bytes`: for one in the place of the rung's plan, which needs so much more than
         it says."""
-        if self.coordinator is None:
-            budget = within_device(self._session, message, budget)
-        why = sent(self._session, rung, message, budget, more_bytes)
+        if self._alone:
+            budget = within_device(self._job, message, budget)
+        why = sent(self._job, self._executor, rung, message, budget, more_bytes)
         if not why:
             rung.answered, rung.refused = 0, ""
         elif rung.tape is None:
@@ -159,57 +188,44 @@ class Planning:
         """Asks for a plan in less memory, because memory ran out under that of the last step. Its
         next step waits for it."""
         rung = self.rung
-        if self.coordinator is not None:
+        if not self._alone:
             # No rank decides alone; the next start requests less memory.
-            self._session.startup.notes.ran_out()
+            self.notes.ran_out()
         elif rung is not None and rung.plan is not None:
             plan = rung.plan
-            tighter = int(min(plan.budget_bytes, plan.peak_bytes) * oom.TIGHTER)
+            tighter = int(min(plan.budget_bytes, plan.peak_bytes) * TIGHTER)
             rung.awaited = self.needs_more(rung, plan.budget_bytes - tighter)
 
     def go_alone(self, asked: set[int]) -> None:
         """Decides without other ranks from now on. `asked`: the rungs that this rank asks for;
         others without a plan are captured again where they are needed."""
-        session = self._session
-        self.coordinator = None
-        self.ladder.rungs = [
-            rung for rung in self.ladder.rungs if rung.tape is not None or rung.number in asked
+        ladder = self.ladder
+        ladder.rungs = [
+            rung for rung in ladder.rungs if rung.tape is not None or rung.number in asked
         ]
-        if not self.ladder.rungs and session.stage is Stage.WAITING:
-            session.stage = Stage.CAPTURE
+        self._job.happened(RanksLost(has_rungs=bool(ladder.rungs)))
 
     # ---- Plans --------------------------------------------------------------------
-
-    @property
-    def meets(self) -> bool:
-        """Whether the other ranks are met at the end of this step."""
-        return self.coordinator is not None and self.coordinator.is_due()
-
-    def meet(self) -> None:
-        """Meets the other ranks at the end of a step, if it is time to."""
-        if self.coordinator is not None:
-            self.coordinator.meet()
 
     def ask(self) -> None:
         """Takes plans, between steps. Waits for the first one, and for one that the step which
         begins cannot do without if it is to keep its budget; takes any other when it is there."""
-        self.together.begins()
-        session = self._session
-        if self.coordinator is not None:
+        self._together.begins()
+        job = self._job
+        if not self._alone:
             return  # it has met the others when the last step ended
-        if session.stage is Stage.WAITING and self.together.holds():
+        if job.stage is Stage.WAITING and self._together.holds():
             return
-        needed = self.ladder.lacks(session.step.key)
+        needed = self.ladder.lacks(job.step.key)
         for rung in [r for r in self.ladder.rungs if r.open]:
-            first = session.stage is Stage.WAITING and rung.plan is None
+            first = job.stage is Stage.WAITING and rung.plan is None
             waits = first or rung.awaited or (rung in needed and not rung.late)
             reply = self._await(rung) if waits else self._ask(rung, waits=False)
             if reply.kind == "pending" and waits:
                 why = reply.why or f"no plan after {self.wait_s:.0f} s"
                 goes_on = "without a plan" if rung.plan is None else "under the previous one"
-                session.why = f"{why}; training continues {goes_on} until one arrives"
-                session.say(session.why)
-                session.stage = Stage.PLANNED
+                job.happened(PlanIsLate(f"{why}; training continues {goes_on} until one arrives"))
+                job.say(job.why)
                 rung.late = True
             rung.awaited = False
         self._nothing_left()
@@ -229,11 +245,11 @@ class Planning:
     def reply(self, rung: Rung, wait_s: float = 0) -> PlanReply:
         """Returns what the server has for a rung that this process asked for, after `wait_s`
         seconds at most."""
-        return replied(self._session, rung, wait_s)
+        return replied(self._job, rung, wait_s)
 
     def take(self, rung: Rung, reply: PlanReply) -> bool:
         """Installs a plan, or notes why none will come. Returns whether the rung runs it."""
-        session = self._session
+        job = self._job
         if reply.kind == "plan" and reply.plan is not None:
             rung.answered = reply.plan.plan_number
             self._another_budget(rung, reply.plan)
@@ -242,34 +258,33 @@ class Planning:
         if reply.kind == "refused" and rung.plan is None:
             if reply.smallest_budget and self._raises(rung):
                 return False
-            session.measured.smallest_budget = reply.smallest_budget
+            job.measured.smallest_budget = reply.smallest_budget
             if reply.smallest_budget is not None:
-                session.retry.refused(rung.graph.measured_peak_bytes)
+                job.happened(BudgetRefused(), rung.graph.measured_peak_bytes)
             if reply.smallest_budget:
-                session.record.answered(reply.why)
+                job.record.answered(reply.why)
             rung.refused = reply.why or "the server refused to plan this step"
             if reply.smallest_budget:
                 rung.refused += unsupported(rung.graph.step)
-            if session.startup.host is not None and reply.smallest_budget:
-                alone = self.coordinator is None
-                if asks_for_least(session, rung, reply.smallest_budget, alone=alone):
+            if job.host is not None and reply.smallest_budget:
+                if asks_for_least(job, rung, reply.smallest_budget, alone=self._alone):
                     self.send(rung, rung.graph.message(), LEAST)
                 return False
-            if session.stage is not Stage.WAITING and not rung.sketch and self.coordinator is None:
-                session.say(rung.refused)
+            if job.stage is not Stage.WAITING and not rung.sketch and self._alone:
+                job.say(rung.refused)
         elif reply.kind == "refused":
             rung.final = True
             if rung.awaited:
-                session.say(f"{reply.why} The previous plan stays")
+                job.say(f"{reply.why} The previous plan stays")
         elif reply.kind == "inert" and rung.plan is None:
-            rung.refused = f"training without a plan: {reply.why or session.agent.why}"
+            rung.refused = f"training without a plan: {reply.why or job.agent.why}"
         return rung.tape is not None
 
     def _raises(self, rung: Rung) -> bool:
         """Asks again for a plan of a step that was refused within a share of smaller ones."""
-        why = "" if rung.fitted or self.coordinator is not None else self._share.raised(rung.number)
+        why = "" if rung.fitted or not self._alone else self._share.raised(rung.number)
         if why:
-            self._session.say(why)
+            self._job.say(why)
             self.submit(rung)
         return bool(why)
 
@@ -279,13 +294,13 @@ class Planning:
         old = rung.plan
         if old is None or plan.replan > 0 or not plan.feasible or plan.budget == old.budget:
             return
-        self._session.budget = plan.budget or str(plan.budget_bytes)
-        self._session.say(f"a budget of {self._session.budget} was sent to the job")
+        self._job.budget = plan.budget or str(plan.budget_bytes)
+        self._job.say(f"a budget of {self._job.budget} was sent to the job")
 
     def _nothing_left(self) -> None:
         """Stops planning if no rung has a plan, and none will come."""
         rungs = self.ladder.rungs
-        if self._session.stage in (Stage.WAITING, Stage.PLANNED) and rungs:
+        if self._job.stage in (Stage.WAITING, Stage.PLANNED) and rungs:
             if any(r.tape is not None or r.open for r in rungs):
                 return
             self.stop(rungs[-1].refused)
@@ -294,13 +309,13 @@ class Planning:
         if not plan.feasible:
             if self._raises(rung):
                 return
-            self.refused, rung.refused = plan, plan.sentence or "no plan fits the budget"
-            self._session.retry.refused(rung.graph.measured_peak_bytes)
-            self._session.record.answered(rung.refused)
+            self._job.plans.refused, rung.refused = plan, plan.sentence or "no plan fits the budget"
+            self._job.happened(BudgetRefused(), rung.graph.measured_peak_bytes)
+            self._job.record.answered(rung.refused)
             return
         found = self.prepared(rung, plan)
         first_least = rung.asked_least and rung.plan is None
-        if first_least and least_is_too_large(self._session, rung, plan):
+        if first_least and least_is_too_large(self._job, rung, plan):
             self.reject(plan, rung.refused)
             return
         if isinstance(found, str):
@@ -313,43 +328,41 @@ class Planning:
     def prepared(self, rung: Rung, plan: Plan) -> TapePlan | str:
         """Returns a plan as this rank runs it, with its peak here; or why it cannot run."""
         here = replace(plan, peak_bytes=plan.peak_bytes - rung.beside_bytes)
-        if self.coordinator is not None:
+        if not self._alone:
             here = replace(here, schedule=tuple(own_frees(rung.graph, plan.schedule)))
-        return installed(self._session.executor, rung.graph, here)
+        return installed(self._executor, rung.graph, here)
 
     def apply(self, rung: Rung, planned: TapePlan) -> None:
         """Makes the next steps run under the plan."""
-        rung.planned, plan = planned, planned.plan
-        if self._session.stage is not Stage.PLANNED:
-            self._session.unplanned.say(planned=True)
-        self._session.stage = Stage.PLANNED
-        self._session.measured.new_plan(rung.number)
-        self._session.why = ""
+        job, plan = self._job, planned.plan
+        rung.planned = planned
+        job.happened(PlanApplied(), True)
+        job.measured.new_plan(rung.number)
         self.announce(rung)
-        if not self._session.checks.every:
-            self._session.record.unchecked(plan, "verify_every is 0")
+        if not job.options.verify_every:
+            job.record.unchecked(plan, "verify_every is 0")
         if plan.sentence:
-            self._session.say(self._session.record.prediction(plan))
+            job.say(job.record.prediction(plan))
 
     def announce(self, rung: Rung) -> None:
         """Says what steps under its plan are expected to take, where that is news."""
-        planned, later_ns = rung.planned, self._session.planned_retry.costs_ns
+        planned, later_ns = rung.planned, self._job.remembering_ns
         if planned is None or planned.tape is None:
             return
         if self._announced.get(rung.number) == (planned.plan.plan_id, later_ns):
             return
         self._announced[rung.number] = planned.plan.plan_id, later_ns
-        own_ns = self._session.executor.own_ns(planned, later_ns)
-        self._session.record.applied(planned.plan, own_ns, rung.graph.measured_step_ns)
+        own_ns = self._executor.own_ns(planned, later_ns)
+        self._job.record.applied(planned.plan, own_ns, rung.graph.measured_step_ns)
 
     def reject(self, plan: Plan, why: str) -> None:
         """Tells the server that the plan is not used, and why."""
-        self._session.record.refused(plan, why)
+        self._job.record.refused(plan, why)
 
     def stopped(self, why: str = "") -> None:
         """Removes all plans, because no step runs under one any more. Without a reason: the program
         wants none."""
-        self._session.withdraw(why)
+        self._job.withdraw(self._job.plans.handles, why)
         for rung in self.ladder.rungs:
             rung.remove()
 
@@ -357,29 +370,28 @@ class Planning:
         """Removes all plans and stops planning: they are not trusted, or the program does not keep
         to them."""
         self.stopped(why)
-        self.rung = None
+        self._job.plans.rung = None
         self.stop(why)
 
     def recapture(self, why: str) -> None:
         """Captures and plans the step again, because what was known of its ops was not so."""
-        if self.coordinator is not None:
+        if not self._alone:
             self.drop(why)
             return
         self.stopped(why)
-        self._session.say(why)
-        self.ladder, self.rung = Ladder(), None
-        self._session.stage = Stage.CAPTURE
+        self._job.say(why)
+        self._job.plans.ladder, self._job.plans.rung = Ladder(), None
+        self._job.happened(OpsMisjudged())
 
     def stop(self, why: str) -> None:
         """Ends planning, and says why. Only another budget begins it again."""
         refused = [rung for rung in self.ladder.rungs if rung.request_id is not None]
         if refused and all(rung.tape is None for rung in self.ladder.rungs):
-            self._session.offers.asked(refused[-1].request_id, refused[-1].answered)
+            self._offers.asked(refused[-1].request_id, refused[-1].answered)
         for rung in self.ladder.rungs:
             rung.remove()
-        if self._session.startup.host is not None and ON_THE_HOST not in why:
+        if self._job.host is not None and ON_THE_HOST not in why:
             why = f"{why}. {ON_THE_HOST}"
-        self._session.stage, self._session.why = Stage.PLAIN, why
-        self._session.record.without(why)
-        self._session.say(why)
-        self._session.unplanned.say(planned=False)
+        self._job.record.without(why)
+        self._job.say(why)
+        self._job.happened(PlanningEnded(why), False)

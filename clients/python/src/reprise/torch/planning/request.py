@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests for plans: a step graph and a budget, sent to the server.
 
-budget = own_budget(session)                        # of the program
-budget = within_device(session, message, budget)    # no more than this process can have
-why = sent(session, rung, message, budget)          # "": the request is under way
-reply = replied(session, rung, wait_s)
+budget = own_budget(job, notes)                        # of the program
+budget = within_device(job, message, budget)    # no more than this process can have
+why = sent(job, executor, rung, message, budget)          # "": the request is under way
+reply = replied(job, rung, wait_s)
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from typing import Any
 
 from reprise.agent import PlanReply
 from reprise.errors import RepriseError
+from reprise.torch.job.job import EagerJob
 from reprise.torch.ladder.rung import Rung
 from reprise.torch.meter.room import advice, capacity, in_bytes, share_of
-from reprise.torch.session.job import Job
+from reprise.torch.planning.notes import Notes
+from reprise.torch.tape.executor import TapeExecutor
 from reprise.units import format_bytes, format_percent, parse_bytes, scaled_budget
 
 __all__ = ["own_budget", "replied", "sent", "within_device"]
@@ -26,35 +28,40 @@ __all__ = ["own_budget", "replied", "sent", "within_device"]
 PIECES = (20 << 20) + (2 << 20)
 
 
-def own_budget(session: Job, share: float = 1.0) -> str:
+def own_budget(job: EagerJob, notes: Notes, share: float = 1.0) -> str:
     """Returns a share of the program's budget: less after a start that ran out of memory."""
-    assert session.budget is not None
-    tighter = session.startup.notes.tighter
+    assert job.budget is not None
+    tighter = notes.tighter
     if tighter < 1:
-        session.say(
+        job.say(
             f"an earlier start ran out of memory: requesting a plan within "
             f"{format_percent(tighter)} of the budget"
         )
-    return scaled_budget(session.budget, share * tighter)
+    return scaled_budget(job.budget, share * tighter)
 
 
 def sent(
-    session: Job, rung: Rung, message: dict[str, Any], budget: str, more_bytes: int = 0
+    job: EagerJob,
+    executor: TapeExecutor,
+    rung: Rung,
+    message: dict[str, Any],
+    budget: str,
+    more_bytes: int = 0,
 ) -> str:
     """Asks for a plan of a rung within a budget, and notes the request in the rung; returns "", or
     why the request was not accepted. With `more_bytes`: for a plan in the place of the rung's,
     which needs so much more than it says."""
-    agent = session.agent
+    agent = job.agent
     try:
         request_id = agent.submit_graph(
             json.dumps(message, separators=(",", ":")).encode(),
             budget,
-            session.executor.capabilities(rung.graph),
+            executor.capabilities(rung.graph),
             message["static_bytes"],
             reserve_bytes=rung.beside_bytes + rung.spare_bytes,
             replaces=rung.plan.plan_number if rung.plan is not None and more_bytes else 0,
             more_bytes=more_bytes,
-            **share_of(budget, session.device, session.meter.live()),
+            **share_of(budget, job.device, job.meter.live()),
         )
     except RepriseError as error:
         return str(error)
@@ -64,10 +71,10 @@ def sent(
     return ""
 
 
-def replied(session: Job, rung: Rung, wait_s: float = 0) -> PlanReply:
+def replied(job: EagerJob, rung: Rung, wait_s: float = 0) -> PlanReply:
     """Returns what the server has for a rung that this process asked for, after `wait_s` seconds
     at most."""
-    agent = session.agent
+    agent = job.agent
     if rung.request_id is None:
         return PlanReply("refused", why=rung.refused or agent.why)
     try:
@@ -78,31 +85,31 @@ def replied(session: Job, rung: Rung, wait_s: float = 0) -> PlanReply:
         return PlanReply("refused", why=f"training without a plan: {error}")
 
 
-def within_device(session: Job, message: dict[str, Any], budget: str) -> str:
+def within_device(job: EagerJob, message: dict[str, Any], budget: str) -> str:
     """Returns the budget; a smaller one on a GPU that has less for this process than that and what
     its allocator takes beyond the bytes that are asked of it: rounding and fragments, as measured
     so far, and one more piece of each size."""
-    if session.device.type != "cuda":
+    if job.device.type != "cuda":
         return budget
-    asked = _bytes_of(budget, message, session)
-    there, beyond = capacity(session.device), session.measured.beyond_bytes + PIECES
+    asked = _bytes_of(budget, message, job)
+    there, beyond = capacity(job.device), job.measured.beyond_bytes + PIECES
     if asked is None or asked + beyond <= there or beyond >= there:
         return budget
-    session.say(
+    job.say(
         f"requesting a plan within {format_bytes(there - beyond)} instead of "
         f"{format_bytes(asked)}: this process can have {format_bytes(there)} of "
-        f"{session.device}, and the allocator may take {format_bytes(beyond)} more than is "
-        f"requested{advice(session.device)}"
+        f"{job.device}, and the allocator may take {format_bytes(beyond)} more than is "
+        f"requested{advice(job.device)}"
     )
     return str(there - beyond)
 
 
-def _bytes_of(budget: str, message: dict[str, Any], session: Job) -> int | None:
+def _bytes_of(budget: str, message: dict[str, Any], job: EagerJob) -> int | None:
     """Returns a budget in bytes; None if it is not of a form that is known here."""
     try:
         if budget.endswith("x"):
             static = int(message["static_bytes"])
             return static + int(float(budget[:-1]) * (message["measured_peak_bytes"] - static))
-        return parse_bytes(in_bytes(budget, session.device, session.meter.live()))
+        return parse_bytes(in_bytes(budget, job.device, job.meter.live()))
     except (RepriseError, ValueError):
         return None

@@ -4,14 +4,14 @@
     together.begins()        # a step of this model begins
     together.captured()      # one has ended that was captured
     together.ended()         # any other has; returns whether models are to be planned with it
-    together.join()          # one session for all of them, from the next step on
+    together.alike()         # the jobs of those models; session.py makes one session of all
     together.planned         # some other, in the same steps, runs under a plan
     together.holds()         # this model's first plan waits until the others are captured
 
 A coarse and a fine net in one loop each hold memory when the other peaks. Planned one by one, each
 would take the other's for memory that stays, and a capture of one makes the other leave its plan.
 So sessions with one budget whose steps overlap become one session of all their models: one graph,
-one share of one peak, one plan (stages.py). Models with different budgets stay apart. They are
+one share of one peak, one plan (job/stages.py). Models with different budgets stay apart. They are
 captured before any of them is planned, and later only where that throws no other off its plan.
 """
 
@@ -19,15 +19,10 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from typing import Any
 
-from torch import nn
-
-from reprise import armed
-from reprise.torch.policy.stage import Stage
-from reprise.torch.recovery.oom import several_ranks
-from reprise.torch.session.job import Job
-from reprise.torch.session.stages import Stages
+from reprise.torch.internals.distributed import several_ranks
+from reprise.torch.job.job import EagerJob
+from reprise.torch.policy.state import Stage
 from reprise.torch.training.loop import open_loops
 
 __all__ = ["Together"]
@@ -45,8 +40,8 @@ _all: weakref.WeakSet[Together] = weakref.WeakSet()
 class Together:
     """Knows the models whose steps overlap with those of one session."""
 
-    def __init__(self, session: Job) -> None:
-        self._session = session
+    def __init__(self, job: EagerJob) -> None:
+        self._job = job
         self._began = self._ended = 0
         self._alive = 0  # bytes, when the last step ended
         self._held = 0
@@ -65,56 +60,41 @@ class Together:
         """Notes that a step has ended; returns whether this model is to be planned with others."""
         self._ended = next(_ticks)
         for other in self._others():
-            session = other._session
-            overlaps = session.step.ended and (session.step.under_way or other._ended > self._began)
+            step = other._job.step
+            overlaps = step.ended and (step.under_way or other._ended > self._began)
             self._in_a_row[other] = self._in_a_row.get(other, 0) + 1 if overlaps else 0
         # Where least is alive, no graph of another model waits for its backward: all begin anew.
-        self._alive = self._session.meter.live()
+        self._alive = self._job.meter.live()
         alike = self._alike()
         return bool(alike) and all(self._alive <= other._alive for other in alike)
 
-    def join(self) -> None:
-        """Plans all models of these sessions as one, in the place of each."""
-        session, others = self._session, [other._session for other in self._alike()]
-        models = [model for one in (session, *others) for model in _models(one.model)]
-        assert session.hand_over is not None
-        session.say(
-            f"{len(models)} models are trained in the same steps within {session.budget}: they "
-            "are planned as one, and share this budget"
-        )
-        optimizers = [optimizer for one in (session, *others) for optimizer in one.step.optimizers]
-        for other in others:
-            other.remove()
-        session.planning.stopped()
-        session.hand_over(Stages(models))
-        joint: Any = armed.current(models[0])
-        for optimizer in optimizers:
-            if joint._owns(optimizer):
-                joint.step.learn(optimizer)  # a step of all ends when each of them has stepped
+    def alike(self) -> list[EagerJob]:
+        """Returns the other jobs that this one can be planned with."""
+        return [other._job for other in self._alike()]
 
     @property
     def planned(self) -> bool:
         """Whether another model that is trained in the same steps runs under a plan."""
-        return any(other._session.handles for other in self._overlapping())
+        return any(other._job.plans.handles for other in self._overlapping())
 
     def holds(self) -> bool:
         """Returns whether the first plan of this model waits, because another model in the same
         steps is still to be captured as it is."""
         early = (Stage.WARMUP, Stage.CAPTURE)
-        waits = any(other._session.stage in early for other in self._overlapping())
+        waits = any(other._job.stage in early for other in self._overlapping())
         self._held += waits
         return waits and self._held <= HELD
 
     def _others(self) -> list[Together]:
-        """Returns those of the other sessions that have a budget and have not ended."""
-        alive = set(map(id, open_loops))
+        """Returns those of the other jobs that have a budget and have not ended."""
+        going_on = {id(loop.job) for loop in tuple(open_loops)}
         return [
             other
             for other in _all
             if other is not self
-            and id(other._session) in alive
-            and other._session.budget is not None
-            and not other._session.broken
+            and id(other._job) in going_on
+            and other._job.budget is not None
+            and not other._job.broken
         ]
 
     def _overlapping(self) -> list[Together]:
@@ -126,24 +106,16 @@ class Together:
         ]
 
     def _alike(self) -> list[Together]:
-        """Returns those of them that this one can be planned with."""
-        session = self._session
+        job = self._job
         return [
             other
             for other in (self._overlapping() if self._may_join() else [])
             if other._may_join()
-            and other._session.budget == session.budget
-            and other._session.device == session.device
+            and other._job.budget == job.budget
+            and other._job.device == job.device
         ]
 
     def _may_join(self) -> bool:
-        session = self._session
-        return (
-            session.hand_over is not None
-            and session.stage is not Stage.PLAIN
-            and not several_ranks()
-        )
-
-
-def _models(model: nn.Module) -> list[nn.Module]:
-    return list(model.children()) if isinstance(model, Stages) else [model]
+        job = self._job
+        can = job.hand_over is not None and job.stage is not Stage.PLAIN
+        return can and not several_ranks()

@@ -1,39 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
 """What happens to a job that is trained under plans, as the policy sees it: plain data.
 
-`State` is where the job is. An event carries the facts that the decision about it needs, and
-nothing that would have to be asked for.
+An event carries the facts that the decision about it needs, and nothing that would have to be asked
+for.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from reprise.torch.policy.stage import Stage
-
 __all__ = [
+    "Broke",
+    "BudgetRefused",
+    "BudgetSent",
     "CompiledStepEnded",
     "Event",
     "Explained",
     "ForwardRanOut",
+    "GraphSent",
+    "Looked",
+    "MovedToHost",
+    "OpsMisjudged",
+    "PageServed",
+    "PassedOver",
     "PlainStepEnded",
+    "PlanApplied",
+    "PlanIsLate",
     "PlannedStepBegins",
     "PlannedStepEnded",
+    "PlanningEnded",
     "RanOutElsewhere",
-    "State",
+    "RanksLost",
+    "RanksMet",
+    "Removed",
+    "StartBegins",
+    "StartSkipped",
+    "StartStepEnded",
     "StepBegins",
     "StepEnded",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """Where the job is."""
-
-    stage: Stage = Stage.WARMUP
-    has_budget: bool = True
-    several_ranks: bool = False  # which decide together
-    starting: bool = False  # a plain step before the first plan is under way
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,7 @@ class StepEnded:
     planned_steps: int = 0  # measured so far
     was_planned: bool = False
     was_measured: bool = True
+    may_capture: bool = True  # for the page of a job without a budget
     is_hopeless: bool = False  # the step keeps changing
     is_joined: bool = False  # other models with this budget are trained in the same steps
 
@@ -75,11 +81,18 @@ class PlannedStepBegins:
 
 
 @dataclass(frozen=True, slots=True)
-class Explained:
+class Looked:
     """A step has made every recomputed value twice, to find out why values differ."""
 
     rounds: int = 1  # such steps so far
     values_differ: bool = False  # from the original ones, still
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """Steps that made every recomputed value twice have shown what there is to see."""
+
+    values_differ: bool = False  # from the original ones
     noisy_ops: bool = False  # ops were found that differ from themselves
     buffers_differ: bool = False  # they were written once more by what runs again
     writing_ops: bool = False  # ops were found that write them
@@ -140,14 +153,138 @@ class CompiledStepEnded:
     has_plan: bool = True  # or, in a step that was measured, a graph that can have one
 
 
+# ---- Where plans come from, and go ---------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class GraphSent:
+    """A captured step went to the planner, and its plan is awaited."""
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetRefused:
+    """The planner says that nothing fits the budget."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanApplied:
+    """A plan was installed: the next steps run under it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanIsLate:
+    """The plan that is awaited has not come in time."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class OpsMisjudged:
+    """What was known of the captured ops was not so, and their plans were removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanningEnded:
+    """No plan will come, or none is trusted any more."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetSent:
+    """A budget was sent to a job that trains without a plan."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageServed:
+    """A job without a budget has a captured step for its page, or cannot have one."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassedOver:
+    """A forward that trains ran in a way that cannot be planned."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class RanksMet:
+    """The other ranks were met: from now on all decide together."""
+
+
+@dataclass(frozen=True, slots=True)
+class RanksLost:
+    """This rank decides alone from now on."""
+
+    has_rungs: bool  # with a plan, or asked for by this rank
+
+
+# ---- The steps before the first plan -------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StartBegins:
+    """The first step is about to run."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartSkipped:
+    """The first steps run plainly, because the job is not planned."""
+
+
+@dataclass(frozen=True, slots=True)
+class MovedToHost:
+    """The job does not fit without a plan: its saved tensors go to host memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartStepEnded:
+    """A step has ended that began before the first plan."""
+
+    on_host: bool = False  # its saved tensors were in host memory, or it ran under a sketch
+
+
+# ---- The end -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Broke:
+    """There was an internal error."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """The program wants no plan any more, or another module is planned in this one's place."""
+
+
 Event = (
     StepBegins
     | StepEnded
     | PlannedStepBegins
+    | Looked
     | Explained
     | PlannedStepEnded
     | PlainStepEnded
     | ForwardRanOut
     | RanOutElsewhere
     | CompiledStepEnded
+    | GraphSent
+    | BudgetRefused
+    | PlanApplied
+    | PlanIsLate
+    | OpsMisjudged
+    | PlanningEnded
+    | BudgetSent
+    | PageServed
+    | PassedOver
+    | RanksMet
+    | RanksLost
+    | StartBegins
+    | StartSkipped
+    | MovedToHost
+    | StartStepEnded
+    | Broke
+    | Removed
 )

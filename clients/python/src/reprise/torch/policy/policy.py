@@ -1,33 +1,51 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a job does about an event: a pure function of its state and the event.
 
-    for action in decide(State(stage), StepEnded(plain_steps=3)): ...
+    state, actions = decide(JobState(), StepEnded(plain_steps=3))
 
-Nothing here imports torch or holds anything. The session of a model, its parts, and compiled jobs
-carry out what is decided; how they do it is theirs. Tests are a table of cases
-(tests/python/pytorch/policy).
+Nothing here imports torch or holds anything, and nothing else makes a state of an old one. The job
+(training/job.py) keeps the state and carries the actions out, each by the one function that its
+owner has named for it. Tests are a table of cases (tests/python/pytorch/policy).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import Enum
 
 from reprise.torch.policy.events import (
+    Broke,
+    BudgetRefused,
+    BudgetSent,
     CompiledStepEnded,
     Event,
     Explained,
     ForwardRanOut,
+    GraphSent,
+    Looked,
+    MovedToHost,
+    OpsMisjudged,
+    PageServed,
+    PassedOver,
     PlainStepEnded,
+    PlanApplied,
+    PlanIsLate,
     PlannedStepBegins,
     PlannedStepEnded,
+    PlanningEnded,
+    RanksLost,
+    RanksMet,
     RanOutElsewhere,
-    State,
+    Removed,
+    StartBegins,
+    StartSkipped,
+    StartStepEnded,
     StepBegins,
     StepEnded,
 )
-from reprise.torch.policy.stage import Stage
+from reprise.torch.policy.state import JobState, Stage
 
-__all__ = ["UNSEEN", "Action", "decide"]
+__all__ = ["UNSEEN", "Action", "Actions", "decide"]
 
 # Planned steps after the first check, after which prediction and measurement are said in a line.
 SAID_AFTER = 3
@@ -51,14 +69,18 @@ class Action(Enum):
     CAPTURE_IF_CHANGED = "capture it if it may differ from the one that was refused"
     CAPTURE_IF_NEW = "capture it if no plan is for its input"
     # Where a job goes.
-    GO_TO_CAPTURE = "capture one of the next steps"
-    GO_ON_WATCHED = "go on as a job without a budget"
     PLAN_TOGETHER = "plan it as one with the models that are trained in the same steps"
     WITHDRAW = "drop all plans and train without one"
     LOOK_AT_REFUSAL = "see whether the step has changed since its budget was refused"
     SAY_STATUS = "say what was predicted and measured"
+    SAY_UNPLANNED = "say which steps without a plan peaked above the budget"
+    NOTE_REFUSAL = "ask again once the steps have changed"
+    FIND_RANKS = "meet the other ranks at the end of the first step"
+    FORGET_STEPS = "forget captures and figures: the steps that come are others"
+    END_START = "note that the job fits"
     # Checking a step.
     LOOK_TWICE = "make every recomputed value twice, to find out why values differ"
+    LOOK_AGAIN = "do so in another step, before something is concluded from it"
     CHECK_VALUES = "compare recomputed values with the original ones"
     CHECK_GRADIENTS = "compare gradients with those of the same step without a plan"
     CHECK_IF_AFFORDABLE = "compare gradients if that is within the budget"
@@ -79,7 +101,7 @@ class Action(Enum):
     REMEMBER_NEW = "count the peak among those of steps that have changed"
     FORGET_NEW = "forget the peaks of steps that have changed"
     CAPTURE_HIGHER = "capture a step that peaks higher than the one refused"
-    BEGIN_AGAIN = "capture the changed step, and ask for a plan"
+    FORGET_REFUSAL = "say that the step has changed, and forget what was refused"
     # Memory has run out.
     RUN_AGAIN_TIGHTER = "run the step again under a tighter plan"
     RUN_AGAIN = "run the forward again from the same state"
@@ -94,30 +116,94 @@ class Action(Enum):
     JUDGE_PEAK = "compare its peak with the budget"
 
 
-def decide(state: State, event: Event) -> tuple[Action, ...]:
-    """Returns what the job is to do about an event, in order."""
+Actions = tuple[Action, ...]
+Decision = tuple[JobState, Actions]
+
+
+def decide(state: JobState, event: Event) -> Decision:
+    """Returns where the job is after an event, and what it is to do about it, in order."""
     match event:
         case StepBegins():
-            return _step_begins(state, event)
+            return state, _step_begins(state, event)
         case StepEnded():
             return _step_ended(state, event)
         case PlannedStepBegins():
-            return _planned_step_begins(event)
+            return state, _planned_step_begins(event)
+        case Looked():
+            again = event.values_differ and event.rounds < ROUNDS
+            return state, (Action.LOOK_AGAIN,) if again else ()
         case Explained():
-            return _explained(event)
+            return state, _explained(event)
         case PlannedStepEnded():
-            return _planned_step_ended(event)
+            return state, _planned_step_ended(event)
         case PlainStepEnded():
             return _plain_step_ended(state, event)
         case ForwardRanOut():
-            return _forward_ran_out(state, event)
+            return state, _forward_ran_out(state, event)
         case RanOutElsewhere():
-            return _ran_out_elsewhere(state, event)
+            return state, _ran_out_elsewhere(state, event)
         case CompiledStepEnded():
-            return _compiled_step_ended(event)
+            return state, _compiled_step_ended(event)
+        case StartBegins() | StartSkipped() | MovedToHost() | StartStepEnded():
+            return _start(state, event)
+        case _:
+            return _moved(state, event)
 
 
-def _step_begins(state: State, event: StepBegins) -> tuple[Action, ...]:
+def _moved(state: JobState, event: Event) -> Decision:
+    """Decides where the job goes when something has become of its plans."""
+    stage = state.stage
+    match event:
+        case GraphSent() if stage is Stage.CAPTURE:
+            return replace(state, stage=Stage.WAITING), ()
+        case PlanApplied():
+            says = () if stage is Stage.PLANNED else (Action.SAY_UNPLANNED,)
+            return replace(state, stage=Stage.PLANNED, why=""), says
+        case PlanIsLate(why):
+            return replace(state, stage=Stage.PLANNED, why=why), ()
+        case OpsMisjudged():
+            return replace(state, stage=Stage.CAPTURE), ()
+        case PlanningEnded(why):
+            return replace(state, stage=Stage.PLAIN, why=why), (Action.SAY_UNPLANNED,)
+        case Broke(why):
+            return replace(state, stage=Stage.PLAIN, why=why), ()
+        case BudgetRefused():
+            return state, (Action.NOTE_REFUSAL,)
+        case Removed():
+            return replace(state, stage=Stage.PLAIN), ()
+        case BudgetSent():
+            begun = replace(state, stage=Stage.WARMUP, why="", has_budget=True)
+            return begun, (Action.FORGET_STEPS,)
+        case PageServed() if stage is Stage.CAPTURE:
+            return replace(state, stage=Stage.PLAIN), ()
+        case PassedOver(why) if stage in (Stage.WARMUP, Stage.CAPTURE):
+            return replace(state, why=why), ()
+        case RanksMet():
+            return replace(state, several_ranks=True), ()
+        case RanksLost(has_rungs):
+            again = stage is Stage.WAITING and not has_rungs
+            stage = Stage.CAPTURE if again else stage
+            return replace(state, stage=stage, several_ranks=False), ()
+    return state, ()
+
+
+def _start(state: JobState, event: Event) -> Decision:
+    """Decides how long the start lasts: until a step is captured, or the job gives it up."""
+    match event:
+        case StartBegins():
+            begun = replace(state, starting=state.has_budget)
+            return begun, (Action.FIND_RANKS,) if state.has_budget else ()
+        case StartStepEnded(on_host):
+            if on_host and state.stage in (Stage.WARMUP, Stage.PLANNED):
+                # PLANNED: under a plan made from shapes alone.
+                state = replace(state, stage=Stage.CAPTURE)
+            elif not on_host and state.stage in (Stage.WARMUP, Stage.CAPTURE):
+                return state, ()
+            return replace(state, starting=False), (Action.END_START,)
+    return replace(state, starting=False), ()
+
+
+def _step_begins(state: JobState, event: StepBegins) -> Actions:
     """Decides who says whether the step is captured."""
     if event.again or event.first_of_its_size or event.other_captures or event.is_inert:
         return ()
@@ -130,20 +216,22 @@ def _step_begins(state: State, event: StepBegins) -> tuple[Action, ...]:
     return (Action.CAPTURE_IF_NEW,) if state.stage is Stage.PLANNED else ()
 
 
-def _step_ended(state: State, event: StepEnded) -> tuple[Action, ...]:
+def _step_ended(state: JobState, event: StepEnded) -> Decision:
     """Decides where the job goes after a step."""
     if event.is_joined:
-        return (Action.PLAN_TOGETHER,)
+        return state, (Action.PLAN_TOGETHER,)
     if state.stage is Stage.WARMUP and event.plain_steps >= event.warmup:
-        return (Action.GO_TO_CAPTURE if state.has_budget else Action.GO_ON_WATCHED,)
+        captures = state.has_budget or event.may_capture
+        return replace(state, stage=Stage.CAPTURE if captures else Stage.PLAIN), ()
     if state.stage is Stage.PLANNED and event.is_hopeless:
-        return (Action.WITHDRAW,)
+        return state, (Action.WITHDRAW,)
     if event.was_planned:
-        return (Action.SAY_STATUS,) if event.planned_steps == SAID_AFTER + 1 else ()
-    return (Action.LOOK_AT_REFUSAL,) if event.was_measured else ()
+        told = event.planned_steps == SAID_AFTER + 1
+        return state, (Action.SAY_STATUS,) if told else ()
+    return state, (Action.LOOK_AT_REFUSAL,) if event.was_measured else ()
 
 
-def _planned_step_begins(event: PlannedStepBegins) -> tuple[Action, ...]:
+def _planned_step_begins(event: PlannedStepBegins) -> Actions:
     """Decides how closely a planned step is looked at: the first one under a plan, and every n-th;
     after a difference, every step until it is explained. The second one is recorded in detail: in
     the record of the first, its check would be seen. Where only gradients can be compared, those of
@@ -160,11 +248,9 @@ def _planned_step_begins(event: PlannedStepBegins) -> tuple[Action, ...]:
     return () if event.is_traced else (Action.TRACE,)
 
 
-def _explained(event: Explained) -> tuple[Action, ...]:
+def _explained(event: Explained) -> Actions:
     """Decides whether a difference is about the plan. A program whose own step differs from itself
     says nothing about it."""
-    if event.values_differ and event.rounds < ROUNDS:
-        return (Action.LOOK_TWICE,)
     if event.buffers_differ:
         return (Action.EXCLUDE_WRITING if event.writing_ops else Action.BLAME_BUFFERS,)
     if event.values_differ:
@@ -172,7 +258,7 @@ def _explained(event: Explained) -> tuple[Action, ...]:
     return ()
 
 
-def _planned_step_ended(event: PlannedStepEnded) -> tuple[Action, ...]:
+def _planned_step_ended(event: PlannedStepEnded) -> Actions:
     """Decides what the peak of a planned step says about its plan: nothing, where no plan was
     tried because another model was in the way."""
     if event.kept_all and not event.left_plan:
@@ -189,23 +275,27 @@ def _planned_step_ended(event: PlannedStepEnded) -> tuple[Action, ...]:
     return (Action.COUNT, Action.SAY_ABOVE if event.is_in_vain else Action.CAPTURE_AGAIN)
 
 
-def _plain_step_ended(state: State, event: PlainStepEnded) -> tuple[Action, ...]:
+def _plain_step_ended(state: JobState, event: PlainStepEnded) -> Decision:
     """Decides whether a refused budget is asked for again: a few steps in a row have another peak,
     or, of a budget that is a share, a few peak higher than the step that was refused. A peak that
     another model's plan has lowered is no change."""
     if not event.was_refused or state.stage is not Stage.PLAIN:
-        return (Action.REMEMBER_PEAK,)
+        return state, (Action.REMEMBER_PEAK,)
     if state.several_ranks or event.tries >= TRIES:
-        return ()
+        return state, ()
     enough = CHANGED_STEPS << event.tries
     if event.is_new and not event.is_relieved:
-        again = (Action.BEGIN_AGAIN,) if event.new_in_a_row >= enough else ()
-        return (Action.REMEMBER_NEW, *again)
-    higher = (Action.CAPTURE_HIGHER,) if event.higher >= enough else ()
-    return (Action.FORGET_NEW, Action.REMEMBER_PEAK, *higher)
+        if event.new_in_a_row < enough:
+            return state, (Action.REMEMBER_NEW,)
+        begun = replace(state, stage=Stage.WARMUP, why="")
+        return begun, (Action.REMEMBER_NEW, Action.FORGET_REFUSAL, Action.FORGET_STEPS)
+    actions = (Action.FORGET_NEW, Action.REMEMBER_PEAK)
+    if event.higher < enough:
+        return state, actions
+    return replace(state, stage=Stage.CAPTURE, why=""), (*actions, Action.CAPTURE_HIGHER)
 
 
-def _forward_ran_out(state: State, event: ForwardRanOut) -> tuple[Action, ...]:
+def _forward_ran_out(state: JobState, event: ForwardRanOut) -> Actions:
     """Decides whether a forward runs again, and what is asked for. Before the first plan there is
     none that could be too large."""
     if event.can_rerun:
@@ -218,14 +308,14 @@ def _forward_ran_out(state: State, event: ForwardRanOut) -> tuple[Action, ...]:
     return (less, Action.RUN_AGAIN) if event.is_restorable else (less,)
 
 
-def _ran_out_elsewhere(state: State, event: RanOutElsewhere) -> tuple[Action, ...]:
+def _ran_out_elsewhere(state: JobState, event: RanOutElsewhere) -> Actions:
     """Decides about a step that was given up after it ran out of memory beside the model."""
     if state.starting:
         return (Action.NOTE_FAILED_START,)
     return (Action.SAY_TIGHTER,) if event.was_planned else ()
 
 
-def _compiled_step_ended(event: CompiledStepEnded) -> tuple[Action, ...]:
+def _compiled_step_ended(event: CompiledStepEnded) -> Actions:
     """Decides what a step of a compiled job says about its plan. A step that compiles or compares
     takes memory that no other step takes."""
     if event.has_stopped:

@@ -3,7 +3,7 @@
 
     in the first step               it is taken in another way (startup.py, plain_retry.py)
     in a planned forward            the graph is dropped, the cache emptied, a plan asked for within
-                                    `TIGHTER` of what the last one takes, and the forward tried once
+                                    0.9 of what the last one takes, and the forward tried once
                                     more under it from the same state (planned_retry.py)
     in a planned backward           the same, from the forward on; gradients that have been added to
                                     stay as they are (planned_retry.py)
@@ -28,13 +28,11 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
 
+from reprise.torch.internals.distributed import several_ranks
 from reprise.torch.internals.guard import is_oom
 from reprise.torch.rerun.snapshot import Buffers, Generators
 
-__all__ = ["TIGHTER", "Before", "Told", "is_oom", "make_room", "room", "several_ranks", "watch"]
-
-# Share of what the last plan takes within which the next one is asked for after memory ran out.
-TIGHTER = 0.9
+__all__ = ["Before", "Told", "is_oom", "make_room", "room", "watch"]
 
 # Is called with the error or, before there is one, with the bytes that were asked for.
 Told = Callable[[BaseException | None, int], None]
@@ -129,13 +127,3 @@ def make_room() -> None:
     gc.collect()
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.empty_cache()
-
-
-def several_ranks() -> bool:
-    """Returns whether other ranks wait for the collectives of this process."""
-    distributed: Any = torch.distributed
-    return bool(
-        distributed.is_available()
-        and distributed.is_initialized()
-        and distributed.get_world_size() > 1
-    )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A backward before the first plan runs out of memory: once more, with its saved tensors elsewhere.
 
-    again = PlainRetry(session); again.open()     # a plain step begins
+    again = PlainRetry(job, ...); again.open()   # a plain step begins
     again.forward(call, args, kwargs, ...)   # its forward; again.keep(x): autograd saves x of it
     again.close()                            # the step is over
 
@@ -32,14 +32,16 @@ from torch import Tensor
 
 from reprise.torch.compiled import fast
 from reprise.torch.internals import guard
+from reprise.torch.internals.distributed import several_ranks
 from reprise.torch.internals.engine import around, no_longer
 from reprise.torch.internals.ops import tensors_in
 from reprise.torch.internals.outside import OutsideCopy
 from reprise.torch.internals.stale import GONE, refuse_stale
 from reprise.torch.internals.subclass import saved_alias, version_of
+from reprise.torch.job.job import EagerJob
 from reprise.torch.recovery.failed_graph import release_graph
-from reprise.torch.recovery.job import Job
-from reprise.torch.recovery.oom import is_oom, several_ranks
+from reprise.torch.recovery.oom import is_oom
+from reprise.torch.recovery.progress import Progress
 from reprise.torch.rerun.repeatable import Parameters, Remembered, hooked, observed
 from reprise.torch.rerun.restart import Entry, Outputs, is_ordinary
 from reprise.torch.rerun.snapshot import Buffers, Generators, Snapshot
@@ -69,8 +71,19 @@ class KeptTensor:
 class PlainRetry:
     """Runs one plain step again from its forward if its backward runs out of memory."""
 
-    def __init__(self, session: Job) -> None:
-        self._session = session
+    def __init__(
+        self,
+        job: EagerJob,
+        progress: Progress,
+        forward_again: Callable[..., Any],
+        failed: Callable[[str, str], None],
+    ) -> None:
+        """`forward_again`: runs a forward from its arguments, the state before it and the reason;
+        `failed`: notes where the step ran out of memory, and why, if it cannot run again."""
+        self._job = job
+        self._progress = progress
+        self._forward_again = forward_again
+        self._failed = failed
         self._kept: list[weakref.ref[KeptTensor]] = []
         self._outputs: Outputs | None = None
         self._entry: Entry | None = None
@@ -96,12 +109,12 @@ class PlainRetry:
         """Runs it, and remembers what a second one needs. `kept`: all that autograd saves of it is
         handed to `keep`; what is not is let go by the native engine of the tape, or not at all."""
         began = self._clock()
-        model = self._session.model
+        model = self._job.model
         self._forwards += 1
         before = Remembered(model)
         self._called = (call, args, kwargs)
         self._before = Snapshot(Buffers(model))
-        self._session.step.times.leave_out(self._clock() - began)
+        self._job.step.times.leave_out(self._clock() - began)
         out = call(*args, **kwargs)
         began = self._clock()
         self._parameters = Parameters(model)
@@ -115,13 +128,13 @@ class PlainRetry:
             and not any(observed(p) for p in model.parameters())
         )
         self._outputs = Outputs(out) if self._possible else None
-        self._session.step.times.leave_out(self._clock() - began)
+        self._job.step.times.leave_out(self._clock() - began)
         return out
 
     def _clock(self) -> int:
         """Returns a time in nanoseconds, for what is left out of the step's own; always 0 on a
         GPU, where it hides behind the device."""
-        return time.thread_time_ns() if self._session.device.type == "cpu" else 0
+        return time.thread_time_ns() if self._job.device.type == "cpu" else 0
 
     # ---- The backward -----------------------------------------------------------------
 
@@ -157,10 +170,10 @@ class PlainRetry:
             if not is_oom(error):
                 self._possible = False
                 raise
-            guard.quietly(self._session.progress.ran_out, error)
+            guard.quietly(self._progress.ran_out, error)
             text = (str(error).splitlines() or [type(error).__name__])[0]
             if not self._can():
-                self._session.startup.failed("the backward", text)
+                self._failed("the backward", text)
                 raise
         finally:
             self._running = False
@@ -184,13 +197,13 @@ class PlainRetry:
             self._possible
             and self._entry is not None
             and self._entry.complete
-            and not self._parameters.differs(Parameters(self._session.model))
+            and not self._parameters.differs(Parameters(self._job.model))
             and not several_ranks()
         )
 
     def _take_again(self, heads: Any, why: str) -> None:
         """Runs the forward again in a way that needs less memory, and its backward."""
-        session, entry, called = self._session, self._entry, self._called
+        entry, called = self._entry, self._called
         assert entry is not None
         assert called is not None
         release_graph(heads)
@@ -199,10 +212,10 @@ class PlainRetry:
             if kept is not None:
                 kept.alias = None
         with torch.no_grad():
-            for parameter in session.model.parameters():
+            for parameter in self._job.model.parameters():
                 parameter.grad = None
         after = Generators()
         self.close()
-        out = session.attempts.forward_again(*called, self._before, why)
+        out = self._forward_again(*called, self._before, why)
         after.restore()
         entry.restart(out)

@@ -3,7 +3,7 @@
 
     forward = PlannedForward(state, call, args, kwargs)    # just before it runs
     forward.ended(out)
-    forward.obstacle(session)       # why it cannot run again now
+    forward.obstacle(job)       # why it cannot run again now
     rehearsed(model, forward, small)
 
 Linear in parameters and buffers, of which the large ones are not copied.
@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from reprise.torch.internals.distributed import several_ranks
 from reprise.torch.internals.host import host_bytes
-from reprise.torch.recovery.job import Job
-from reprise.torch.recovery.oom import several_ranks
+from reprise.torch.job.job import EagerJob
 from reprise.torch.rerun.output_gradients import Arrived
 from reprise.torch.rerun.repeatable import hooked, observed
 from reprise.torch.rerun.restart import Outputs
@@ -54,20 +54,20 @@ class PlannedForward:
         """Notes the outputs of the forward."""
         self.outputs = Outputs(out)
 
-    def obstacle(self, session: Job) -> str:
+    def obstacle(self, job: EagerJob) -> str:
         """Returns why the forward cannot run again now, or "" if it can."""
-        rung = session.planning.rung
+        rung = job.plans.rung
         arguments = self.inputs.again()
-        session.step.stop_check()  # which listens to gradients, too
-        if several_ranks() or session.planning.coordinator is not None:
+        job.step.stop_check()  # which listens to gradients, too
+        if several_ranks() or job.state.several_ranks:
             return "other ranks would not do the same"
         if arguments is None:
             return "its inputs were freed or modified since"
-        if any(not p.is_leaf or observed(p) for p in session.model.parameters()):
+        if any(not p.is_leaf or observed(p) for p in job.model.parameters()):
             return "a parameter has gradient hooks"
-        if rung is None or not rung.repeats or hooked(session.model):
+        if rung is None or not rung.repeats or hooked(job.model):
             return "a second forward would have side effects"
-        if self.state.differs(session.model):
+        if self.state.differs(job.model):
             return "parameters or large buffers were modified after its forward"
         return ""
 

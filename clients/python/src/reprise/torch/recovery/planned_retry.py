@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs a planned step again, under a tighter plan, when memory runs out in it.
 
-    retry = PlannedRetry(session)
+    retry = PlannedRetry(job, progress)
     retry.before(call, args, kwargs); out = ...; retry.after(out)     # a planned forward
     retry.close()
 
@@ -28,6 +28,7 @@ part of the announced time. If remembering fails, no step runs again.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -36,11 +37,12 @@ from reprise.torch.internals import guard
 from reprise.torch.internals.engine import around, no_longer
 from reprise.torch.internals.outside import OutsideCopy
 from reprise.torch.internals.subclass import is_wrapper
+from reprise.torch.job.job import EagerJob
 from reprise.torch.meter.room import room_on
 from reprise.torch.recovery.failed_graph import leaves, release_graph
-from reprise.torch.recovery.job import Job
 from reprise.torch.recovery.oom import is_oom
 from reprise.torch.recovery.planned_forward import PlannedForward, rehearsed
+from reprise.torch.recovery.progress import Progress
 from reprise.torch.rerun.output_gradients import OutputGradients
 from reprise.torch.rerun.repeatable import Remembered
 from reprise.torch.rerun.restart import Entry, is_ordinary
@@ -81,7 +83,7 @@ class _Attempt:
         return self._entry is not None and self._entry.concerned
 
     def _prepare(self, heads: Any, rest: tuple[Any, ...]) -> str:
-        forward, session = self._forward, self.retry.session
+        forward, job = self._forward, self.retry.job
         if not is_ordinary(rest):
             return "its graph is retained, or it is not an ordinary backward"
         if forward is None or forward.outputs is None:
@@ -93,7 +95,7 @@ class _Attempt:
             return "something outside the model also has parameters"
         if self.retry.taking:
             return "it has already been run again"
-        if forward.bytes > SMALL and not session.attempts.short_of_memory:
+        if forward.bytes > SMALL and not job.short_of_memory:
             return "the gradients of the model's outputs are kept only once memory has run out"
         entry.watch()
         self._untouched = forward.state.gradients()
@@ -112,19 +114,19 @@ class _Attempt:
 
     def obstacle(self) -> str:
         """Returns why the backward cannot run again, or "" if it can."""
-        forward, session = self._forward, self.retry.session
+        forward, job = self._forward, self.retry.job
         if self.why or forward is None or self._entry is None:
             return self.why
         if not self._entry.complete:
             return "memory ran out before it reached the model"
-        own = {id(p) for p in session.model.parameters()}
+        own = {id(p) for p in job.model.parameters()}
         if any(id(leaf) not in own for leaf in leaves(self._heads)):
             return "something other than the model's parameters has gradients"
-        return forward.obstacle(session)
+        return forward.obstacle(job)
 
     def again(self, why: str) -> None:
         """Runs the forward and the backward again."""
-        session, forward, entry = self.retry.session, self._forward, self._entry
+        forward, entry = self._forward, self._entry
         assert forward is not None
         assert entry is not None
         arguments = forward.inputs.again()
@@ -134,9 +136,8 @@ class _Attempt:
         after = Generators()
         self.retry.taking = True
         try:
-            out = session.attempts.retake(
-                forward, arguments, f"out of memory in a backward ({why})"
-            )
+            why = f"out of memory in a backward ({why})"
+            out = self.retry.retake(forward, arguments, why)
             after.restore()
             entry.restart(out, left)
         finally:
@@ -160,8 +161,13 @@ class _Attempt:
 class PlannedRetry:
     """Runs planned steps of one session again if their backward runs out of memory."""
 
-    def __init__(self, session: Job) -> None:
-        self.session = session
+    def __init__(self, job: EagerJob, progress: Progress) -> None:
+        self.job = job
+        self.progress = progress
+        # Set by what runs steps (attempts.py): runs a forward again under a tighter plan; says that
+        # a step cannot run again.
+        self.retake: Callable[[PlannedForward, tuple[Any, Any], str], Any]
+        self.gave_up: Callable[[str, str], None]
         self.forward: PlannedForward | None = None  # the last one
         self.taking = False  # something is being taken again
         self._state: Remembered | None = None
@@ -170,7 +176,6 @@ class PlannedRetry:
         self._priced = False
         self._plan: Plan | None = None  # the one of which it is known
         self._wanted = False
-        self.costs_ns = 0  # per forward and its backward
 
     def before(self, call: Any, args: Any, kwargs: Any) -> None:
         """Remembers the state before a planned forward."""
@@ -184,31 +189,31 @@ class PlannedRetry:
     def _lost(self, error: Exception) -> None:
         self.forget()
         what = guard.described(error)
-        self.session.say(f"planned steps are not run again when memory runs out ({what})")
+        self.job.say(f"planned steps are not run again when memory runs out ({what})")
 
     def _remember(self, call: Any, args: Any, kwargs: Any) -> None:
-        rung = self.session.planning.rung
+        rung = self.job.plans.rung
         if rung is None or rung.tape is None or not rung.tape.program.replays:
             return
         if not self._wants(rung):
-            self.costs_ns = 0
+            self.job.remembering_ns = 0
             return
         if self._parts is None or not self._parts.same:
-            self._parts = WatchedState(self.session.model)
+            self._parts = WatchedState(self.job.model)
             self._priced = False
         self.forward = PlannedForward(self._parts, call, args, kwargs)
         if rung.repeats is None:
-            self._state = Remembered(self.session.model)
+            self._state = Remembered(self.job.model)
 
     def _wants(self, rung: Rung) -> bool:
         """Returns whether memory might run out under the plan."""
-        session = self.session
+        job = self.job
         if rung.plan is not self._plan and rung.plan is not None:
             self._plan, self._priced = rung.plan, False
-            room = room_on(session.device)
-            takes = rung.plan.peak_bytes - session.meter.live()
+            room = room_on(job.device)
+            takes = rung.plan.peak_bytes - job.meter.live()
             self._wanted = room is None or takes >= LITTLE * room.bytes
-        return self._wanted or session.attempts.short_of_memory
+        return self._wanted or job.short_of_memory
 
     def forget(self) -> None:
         """Forgets the last forward, because another step begins."""
@@ -226,24 +231,24 @@ class PlannedRetry:
             self.forward.ended(out)
             if not self._priced:
                 self._priced = True
-                self.costs_ns = rehearsed(self.session.model, self.forward, SMALL)
-        rung = self.session.planning.rung
+                self.job.remembering_ns = rehearsed(self.job.model, self.forward, SMALL)
+        rung = self.job.plans.rung
         if self._state is not None and rung is not None:
-            rung.repeats = not self._state.differs(Remembered(self.session.model))
+            rung.repeats = not self._state.differs(Remembered(self.job.model))
             self._state = None
 
     def failed(self) -> tuple[PlannedForward, tuple[Any, Any]] | None:
         """Notes that memory ran out in the forward. Returns the forward and its arguments if it can
         run again, otherwise None."""
         forward, self.forward = self.forward, None
-        rung = self.session.planning.rung
+        rung = self.job.plans.rung
         if forward is None or rung is None or self.taking:
             return None
         if self._state is not None:
-            rung.repeats = not self._state.differs(Remembered(self.session.model))
+            rung.repeats = not self._state.differs(Remembered(self.job.model))
             self._state = None
         arguments = forward.inputs.again()
-        return None if arguments is None or forward.obstacle(self.session) else (forward, arguments)
+        return None if arguments is None or forward.obstacle(self.job) else (forward, arguments)
 
     def open(self) -> None:
         """Calls of the engine come here from now on."""
@@ -267,12 +272,12 @@ def _run(engine: Any, heads: Any, *rest: Any, **options: Any) -> Any:
     """Runs a call of autograd's engine, while a session of this process is planned, and runs the
     step again if the call runs out of memory."""
     global _running
-    idle = not any(later.session.step.run is not None for later in _open)
-    if _running or idle or any(later.session.busy for later in _open):
+    idle = not any(later.job.step.run is not None for later in _open)
+    if _running or idle or any(later.job.busy for later in _open):
         return engine(heads, *rest, **options)
     tries = []
     if options.get("accumulate_grad"):
-        under_way = [later for later in _open if later.session.step.run is not None]
+        under_way = [later for later in _open if later.job.step.run is not None]
         try:
             tries = [_Attempt(later, heads, rest) for later in under_way]
         except Exception as error:
@@ -285,10 +290,10 @@ def _run(engine: Any, heads: Any, *rest: Any, **options: Any) -> Any:
             raise
         text = (str(error).splitlines() or [type(error).__name__])[0]
         attempt, obstacle = _which(tries)
-        session = (attempt.retry if attempt else _latest()).session
-        guard.quietly(session.progress.ran_out, error)
+        retry = attempt.retry if attempt else _latest()
+        guard.quietly(retry.progress.ran_out, error)
         if attempt is None or obstacle:
-            session.attempts.gave_up(f"out of memory in a backward ({text})", obstacle)
+            retry.gave_up(f"out of memory in a backward ({text})", obstacle)
             raise
     finally:
         _running = False
@@ -315,4 +320,4 @@ def _which(tries: list[_Attempt]) -> tuple[_Attempt | None, str]:
 
 def _latest() -> PlannedRetry:
     """Returns the last one whose step is under way."""
-    return [later for later in _open if later.session.step.run is not None][-1]
+    return [later for later in _open if later.job.step.run is not None][-1]

@@ -15,9 +15,10 @@ from __future__ import annotations
 from typing import Any
 
 from reprise.marks import At, ignore_end
+from reprise.torch.job.job import EagerJob
 from reprise.torch.recovery import moment, oom
-from reprise.torch.session.job import Job
 from reprise.torch.tape.tape_run import Run
+from reprise.torch.training.loop import open_loops
 
 __all__ = ["Progress"]
 
@@ -28,77 +29,81 @@ MOMENTS_AT_MOST = 16
 class Progress:
     """Tells the agent where the steps of one session are."""
 
-    def __init__(self, session: Job) -> None:
-        self._session = session
+    def __init__(self, job: EagerJob) -> None:
+        self._job = job
         self._phase = 0
         self._moments = 0
         self._announced = False  # by the allocator; its error comes next
 
     def begin(self, run: Run | None) -> None:
         """Tells the agent that a step has begun."""
-        plan = self._session.plan
+        plan = self._job.plans.plan
         if plan is not None and self._is_captured(run):
-            self._session.agent.step_under(int(plan.graph_id or "0", 16), plan.plan_number)
+            self._job.agent.step_under(int(plan.graph_id or "0", 16), plan.plan_number)
 
     def _is_captured(self, run: Run | None) -> bool:
         """Returns whether the step under way is the one that its plan was made of. A plan runs
         steps with inputs of other sizes, too, to which none of its bytes belong."""
-        rung = self._session.planning.rung
-        return run is not None and rung is not None and rung.key == self._session.step.key
+        rung = self._job.plans.rung
+        return run is not None and rung is not None and rung.key == self._job.step.key
 
     def enter(self, phase: int) -> None:
         """Notes the phase of the step, numbered as reprise.v1.Phase; 0: between two steps."""
         self._phase = phase
-        self._session.agent.phase(phase)
+        self._job.agent.phase(phase)
 
     def at(self) -> At:
         """Returns a function that is called with 1 + op. With several models it does nothing:
         their ops would be mixed up."""
-        return self._session.agent.at if self._session.alone else ignore_end
+        return self._job.agent.at if self._alone() else ignore_end
+
+    def _alone(self) -> bool:
+        """Returns whether no other eager model of this process is armed."""
+        return sum(isinstance(loop.job, EagerJob) for loop in tuple(open_loops)) == 1
 
     def here(self) -> int:
         """Returns the address of the position, for the native engine."""
-        return self._session.agent.at_function() if self._session.alone else 0
+        return self._job.agent.at_function() if self._alone() else 0
 
     def ran_out(self, error: BaseException | None, asked: int = 0) -> None:
         """Says that memory ran out, and what fills it, once per error. `asked` without an error
         is the allocator's own word, just before it raises."""
         if getattr(error, "_reprise_told", False):
             return
-        session = self._session
+        job = self._job
         announced, self._announced = self._announced, error is None
         if error is not None:
             error._reprise_told = True  # type: ignore[attr-defined]
             if announced:
                 return
             asked = moment.asked_bytes(error)
-        device = session.device.index or 0 if session.device.type == "cuda" else -1
-        free, total = oom.room(session.device)
-        session.agent.oom(device, asked, total, free)
+        device = job.device.index or 0 if job.device.type == "cuda" else -1
+        free, total = oom.room(job.device)
+        job.agent.oom(device, asked, total, free)
         self._moments += 1
         if self._moments > MOMENTS_AT_MOST:
             return
-        facts: dict[str, Any] = {"step": session.step.number, "phase": self._phase}
+        facts: dict[str, Any] = {"step": job.step.number, "phase": self._phase}
         facts |= {"device": device, "asked_bytes": asked}
         facts |= {"free_bytes": free, "total_bytes": total}
-        facts["module"] = moment.module_of(session.model, error)
-        run, plan = session.step.run, session.plan
+        facts["module"] = moment.module_of(job.model, error)
+        run, plan = job.step.run, job.plans.plan
         if run is not None and plan is not None and self._is_captured(run):
             facts |= {"graph_id": plan.graph_id, "plan_id": plan.plan_id}
             if run.armed and run.op is not None:
                 facts["op"] = run.op
-        rung = session.planning.rung if run is not None else None
+        rung = job.plans.rung if run is not None else None
         try:
             finder = moment.Finder(
-                session.model,
-                session.step.optimizers,
-                session.meter,
-                session.device,
+                job.model,
+                job.step.optimizers,
+                job.meter,
+                job.device,
                 run,
                 rung.graph if rung is not None else None,
             )
-            session.agent.snapshot(finder.moment(**facts))
+            job.agent.snapshot(finder.moment(**facts))
         except Exception as trouble:  # ours, and at the worst of times
-            session.say(
+            job.say(
                 f"could not find out what filled the memory: {type(trouble).__name__}: {trouble}"
             )

@@ -32,18 +32,18 @@ import torch
 from torch import Tensor
 
 from reprise.errors import RepriseError
+from reprise.torch.internals.distributed import several_ranks
 from reprise.torch.internals.host import HostSaves
 from reprise.torch.internals.open_hooks import Hooks
 from reprise.torch.internals.pipelines import halves_backwards
-from reprise.torch.ladder.coordination import RankCoordinator
-from reprise.torch.ladder.ranks import Missing, Ranks, in_pipeline
+from reprise.torch.job.job import EagerJob
 from reprise.torch.meter.room import Room, room_on
 from reprise.torch.meter.state import blocked
-from reprise.torch.policy.stage import Stage
-from reprise.torch.recovery.job import Job
-from reprise.torch.recovery.notes import Notes
-from reprise.torch.recovery.oom import several_ranks
+from reprise.torch.planning.planning import Planning
+from reprise.torch.policy.events import MovedToHost, StartBegins, StartSkipped, StartStepEnded
+from reprise.torch.policy.state import Stage
 from reprise.torch.recovery.plain_retry import KeptTensor, PlainRetry
+from reprise.torch.recovery.progress import Progress
 from reprise.torch.recovery.sketch import sketched
 from reprise.units import format_bytes
 
@@ -53,7 +53,6 @@ __all__ = ["DoesNotFit", "Startup"]
 LEFT_FREE = 0.1
 # Share of the room below which a step does not run out of it.
 NEAR = 0.5
-MEETINGS = 2  # at the most, for the ranks to find each other
 FINER = 0.9  # of the budget, for a plan that has not seen the job
 
 
@@ -71,51 +70,49 @@ ZERO_BUBBLE = (
 class Startup:
     """Runs the steps before the first plan of one session."""
 
-    def __init__(self, session: Job, way: str) -> None:
-        self._session = session
-        self._asked = way
-        self._over = session.budget is None
+    def __init__(self, job: EagerJob, planning: Planning, progress: Progress) -> None:
+        self._job = job
+        self._planning = planning
+        self._progress = progress
+        self.notes = planning.notes
+        self._asked = job.options.first
+        # Set by what runs steps (attempts.py), and called as PlainRetry says.
+        self.forward_again: Callable[..., Any]
+        self.failed_in: Callable[[str, str], None]
+        self._over = job.budget is None
         self._begun = self._second = False  # a step has begun, has ended
         self._took = 0  # bytes of the last plain step, above what was alive when it began
         # When the first step began: the room, and what was alive; while it is watched, and after.
         self._watches: tuple[Room, int] | None = None
         self._before: tuple[Room, int] | None = None
         self._again: PlainRetry | None = None
-        self._meetings = 0  # that are left for the ranks to find each other
         self._failed = ""  # the error of the last step, which the program has caught
         self.near = False  # the step under way may run out of memory, and is taken again if it does
-        self.notes = Notes(session.model, session.device)
-        # Not None: the job does not fit without a plan, and no step is taken without either.
-        self.host: HostSaves | None = None
-
-    @property
-    def plain(self) -> bool:
-        """Whether a step before the first plan is under way, as if nobody watched."""
-        return self._begun and not self._over and self.host is None
 
     def skip(self) -> None:
         """Takes the first steps plainly, because the job is not to be planned."""
         self._over = True
+        self._job.happened(StartSkipped())
 
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Decides how the step that begins will run."""
         if self._over or self._begun:
-            if self.plain:
+            if self._job.state.starting:
                 self._next(args, kwargs)
             return
         self._begun = True
-        session, way, why = self._session, self._asked, "as requested"
-        if session.budget is not None and halves_backwards():
+        job, way, why = self._job, self._asked, "as requested"
+        if job.budget is not None and halves_backwards():
             self.skip()
-            session.stop_planning(ZERO_BUBBLE)
+            self._planning.stop(ZERO_BUBBLE)
             return
-        self._meetings = 0 if in_pipeline() else MEETINGS
+        job.happened(StartBegins())
         if way == "auto" and self.notes.died:
             way, why = (
                 self._elsewhere(),
                 "the last start of this job ran out of memory before it had a plan",
             )
-        if session.stage is Stage.PLAIN:
+        if job.stage is Stage.PLAIN:
             return
         if way == "shapes" and several_ranks():
             way = "host"  # shapes are those of one rank
@@ -123,50 +120,27 @@ class Startup:
         if way in ("host", "shapes"):
             self._careful(way, why, args, kwargs)
         elif way == "auto" and not several_ranks():
-            room = room_on(session.device)
-            self._watches = None if room is None else (room, session.meter.live())
+            room = room_on(job.device)
+            self._watches = None if room is None else (room, job.meter.live())
             self._before = self._watches
             self._look(near=True)
 
-    @property
-    def meets(self) -> bool:
-        """Whether the other ranks are still to be met for the first time."""
-        return self._meetings > 0
-
-    def meet(self) -> None:
-        """Meets the other ranks for the first time, at the end of a step: at that of the first, and
-        where not all come, of the second."""
-        if not self._meetings:
-            return
-        self._meetings -= 1
-        session = self._session
-        try:
-            ranks = Ranks.here()
-        except RepriseError as error:
-            if not isinstance(error, Missing) or not self._meetings:
-                self._meetings = 0
-                session.say(f"{error}; this rank is planned by itself")
-            return
-        self._meetings = 0
-        if ranks is not None:
-            session.planning.coordinator = RankCoordinator(session, ranks)
-
     def _next(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Decides how a step after the first one runs, still without a plan."""
-        session = self._session
+        job = self._job
         if self._failed:
             self._careful(self._elsewhere(), self._failed, args, kwargs)
             return
         if self._asked != "auto" or several_ranks():
             return
-        room = room_on(session.device)
-        parameters = session.model.parameters()
+        room = room_on(job.device)
+        parameters = job.model.parameters()
         takes = self._took - sum(p.grad.nbytes for p in parameters if p.grad is not None)
         left = 0 if room is None else room.bytes
-        if self._before is not None and session.device.type == "cpu":
+        if self._before is not None and job.device.type == "cpu":
             # What was freed since stays with malloc, and is used again.
             there, alive = self._before
-            left = max(left, there.bytes - (session.meter.live() - alive))
+            left = max(left, there.bytes - (job.meter.live() - alive))
         if room is not None and takes > left * (1 - LEFT_FREE):
             why = f"the last step needed {format_bytes(takes)}, and {room.what} has less left"
             self._careful(self._elsewhere(), why, args, kwargs)
@@ -178,14 +152,13 @@ class Startup:
         backward runs out of memory."""
         self.stop_watching()
         self.near = near
-        self._again = PlainRetry(self._session)
+        self._again = PlainRetry(self._job, self._progress, self.forward_again, self.failed_in)
         self._again.open()
 
     def failed(self, where: str, why: str) -> None:
         """Notes that memory ran out in a plain step that cannot run again."""
         self._failed = f"memory ran out in {where} ({why})"
         self.notes.ran_out_unplanned()
-        self._session.step.abandon()
 
     def gave_up_late(self, why: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Takes another way from the forward on, after memory ran out in its backward."""
@@ -194,24 +167,23 @@ class Startup:
     def gave_up(self, error: BaseException, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Notes that a plain forward ran out of memory; returns whether it can run another way."""
         way = self._elsewhere() if self._asked == "auto" else "plain"
-        if not self.plain or way == "plain" or several_ranks():
+        if not self._job.state.starting or way == "plain" or several_ranks():
             return False
         text = str(error).splitlines()[0] if str(error) else type(error).__name__
         self._careful(way, f"the unplanned step does not fit ({text})", args, kwargs)
-        return self.host is not None
+        return self._job.host is not None
 
     def end(self, took: int = 0) -> None:
         """Notes that a step has ended, which took `took` bytes above what was alive when it
         began."""
         if not self._begun or self._over:
             return
-        session = self._session
         self._watches, self._took, self._failed, self._second = None, took, "", True
         self.stop_watching()
-        if self.host is not None and session.stage in (Stage.WARMUP, Stage.PLANNED):
-            session.stage = Stage.CAPTURE  # PLANNED: from shapes alone
-        elif self.host is None and session.stage in (Stage.WARMUP, Stage.CAPTURE):
-            return
+        self._job.happened(StartStepEnded(on_host=self._job.host is not None))
+
+    def fits(self, _: object = None) -> None:
+        """Notes that the start is over: a step was captured, or nothing will be."""
         self._over = True
         self.notes.fits()
 
@@ -227,36 +199,37 @@ class Startup:
     def _elsewhere(self) -> str:
         if several_ranks():
             return "host"  # shapes are those of one rank
-        room = room_on(self._session.device)
+        room = room_on(self._job.device)
         return "host" if room is None or room.host_apart else "shapes"
 
     def _careful(self, way: str, why: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        session = self._session
+        job = self._job
         self.stop_watching()
-        self._watches, self._failed, self.host = None, "", HostSaves(session.model)
-        number = session.step.number
+        self._watches, self._failed, job.host = None, "", HostSaves(job.model)
+        job.happened(MovedToHost())
+        number = job.step.number
         if way == "shapes":
             failed = self._plan_from_shapes(args, kwargs)
             if not failed:
                 which = f"step {number}" if self._second else "the first step"
-                session.say(f"{which} runs under a plan made from shapes alone: {why}")
+                job.say(f"{which} runs under a plan made from shapes alone: {why}")
                 return
             why = f"{why}; no plan from shapes: {failed}"
         which = f"step {number} and the next" if self._second else "the first"
-        session.say(f"{which} steps keep their saved tensors in host memory: {why}")
+        job.say(f"{which} steps keep their saved tensors in host memory: {why}")
 
     def _plan_from_shapes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """Requests a plan made from shapes; returns why there is none, or ""."""
-        session = self._session
-        if session.agent.status == "inert":
-            return session.agent.why
+        job = self._job
+        if job.agent.status == "inert":
+            return job.agent.why
         if blocked():
             return blocked()
         try:
-            graph = sketched(session.model, args, kwargs, session.meter.live())
+            graph = sketched(job.model, args, kwargs, job.meter.live())
         except RepriseError as error:
             return str(error)
-        return session.planning.sketched(graph, FINER)
+        return self._planning.sketched(graph, FINER)
 
     # ---- While the plain first step runs ------------------------------------------------
 
@@ -273,16 +246,16 @@ class Startup:
         """Runs a plain forward and returns its output. Raises `DoesNotFit` if what autograd
         saves comes near the limit, or later if what the backward makes does."""
         again = self._again
-        if again is None or not self.near or not self.plain or blocked():
+        if again is None or not self.near or not self._job.state.starting or blocked():
             return call(*args, **kwargs)
         if self._watches is None:
             return again.forward(call, args, kwargs, kept=False)
         room, before = self._watches
-        session = self._session
-        meter = session.meter
+        job = self._job
+        meter = job.meter
         gradients = sum(
             p.nbytes
-            for p in session.model.parameters()
+            for p in job.model.parameters()
             if p.is_leaf and p.requires_grad and p.grad is None
         )
         most = before + int(room.bytes * (1 - LEFT_FREE))

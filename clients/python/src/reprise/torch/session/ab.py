@@ -58,7 +58,7 @@ def check(model: nn.Module, step: Callable[[], Any], budget: str | int | None = 
                 break
         report = api.report(model)
         loop = armed.current(model)
-        smallest = loop.measured.smallest_budget if loop is not None else None
+        smallest = loop.job.measured.smallest_budget if loop is not None else None
     finally:
         handle.remove()
         api.remove(model)

@@ -122,7 +122,7 @@ class _Watch:
     @staticmethod
     def _arm(module: nn.Module) -> None:
         from reprise import api, armed
-        from reprise.torch.session.stages import stages_around
+        from reprise.torch.job.stages import stages_around
 
         # One that could not be armed was told why, and is not tried at each of its calls.
         if armed.current(module) is None and module not in armed.unarmed:

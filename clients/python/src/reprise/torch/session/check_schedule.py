@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -26,17 +27,18 @@ import torch
 from torch import Tensor
 
 from reprise.torch.check.control import Control
-from reprise.torch.check.result import GRADIENTS, VALUES, CheckResult
+from reprise.torch.check.result import GRADIENTS, CheckResult
 from reprise.torch.check.values import Audit
 from reprise.torch.check.verify import Check
 from reprise.torch.check.written import Written, buffers_of
 from reprise.torch.internals import guard
 from reprise.torch.internals.ops import only_allocates, partly_written
+from reprise.torch.job.job import EagerJob
 from reprise.torch.ladder.rung import Rung
-from reprise.torch.policy.events import Explained, PlannedStepBegins
-from reprise.torch.policy.policy import Action, decide
+from reprise.torch.planning.planning import Planning
+from reprise.torch.policy.events import Explained, Looked, PlannedStepBegins
+from reprise.torch.policy.policy import Action
 from reprise.torch.session.findings import Findings
-from reprise.torch.session.job import Job
 from reprise.torch.tape.tape_run import Run
 
 __all__ = ["CheckSchedule", "Looks"]
@@ -50,14 +52,32 @@ class Looks(Enum):
     EXPLAINS = 2  # why it has not: every call is made twice, and the step is larger than planned
 
 
+@dataclass(slots=True)
+class _Begins:
+    """A planned step that begins."""
+
+    rung: Rung
+    run: Run
+    check: Check | None = None  # of its gradients
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What was found out about values that differed."""
+
+    control: Control
+    written: Sequence[str]  # buffers that were written once more
+    noisy: set[Any]  # operators that differ from themselves
+    writers: set[Any]  # operators that write buffers
+
+
 class CheckSchedule:
     """Decides which steps of a session are checked, and acts on the results."""
 
-    def __init__(self, session: Job, every: int, what: str = VALUES) -> None:
-        self._session = session
-        self._findings = Findings(session)
-        self.every = every
-        self._what = what
+    def __init__(self, job: EagerJob, planning: Planning) -> None:
+        self._job = job
+        self._findings = Findings(job, planning)
+        self.every = job.options.verify_every
         self._since = 0
         self._known: set[int] = set()  # rungs that have been checked, and, negative, traced
         # By rung: the plan of which this is known. Another plan may take its place, and after a new
@@ -79,40 +99,58 @@ class CheckSchedule:
 
     def begin(self, rung: Rung, run: Run) -> Check | None:
         """Begins the checks of a planned step; returns its gradient check, or None."""
-        session, check = self._session, None
+        job = self._job
         self._forget_others(rung)
-        suspects = self._suspects.get(rung.number, set())
         event = PlannedStepBegins(
             every=self.every,
             since=self._since,
             is_known=rung.number in self._known,
             is_traced=-rung.number in self._known,
-            is_suspect=bool(suspects or self._rewritten.get(rung.number)),
+            is_suspect=bool(self._suspects.get(rung.number) or self._rewritten.get(rung.number)),
             is_sketch=bool(rung.sketch),
-            asks_for_gradients=self._what == GRADIENTS,
+            asks_for_gradients=job.options.verify == GRADIENTS,
             # Where nothing fits without a plan, no reference does.
-            can_compare=not rung.leaks and session.startup.host is None,
+            can_compare=not rung.leaks and job.host is None,
         )
         self._written = None
-        for action in decide(session.state, event):
-            if action is Action.LOOK_TWICE:
-                allocating = [row.op for row in run.program.rows if only_allocates(row.func)]
-                run.audit = Control(suspects, allocating, self._control, self._buffers_of(rung))
-                self._written = Written(session.model)
-                self.looks = Looks.EXPLAINS
-            elif action is Action.CHECK_VALUES:
-                self._since = 0
-                self._known.add(rung.number)
-                self.looks = Looks.CHECKS
-                run.audit = Audit()
-                self._written = Written(session.model)
-            elif action is Action.CHECK_GRADIENTS:
-                check = Check(session.model, rung.left_out)
-            elif action is Action.TRACE:
-                self._known.add(-rung.number)
-                session.step.tracing.begin(run)
+        begins = _Begins(rung, run)
+        job.happened(event, begins)
         self._since += 1
-        return check
+        return begins.check
+
+    def effects(self) -> dict[Action, Callable[[Any], None]]:
+        """Returns what is done about steps that are checked, by action."""
+        return {
+            Action.LOOK_TWICE: self._look_twice,
+            Action.CHECK_VALUES: self._check_values,
+            Action.CHECK_GRADIENTS: self._check_gradients,
+            Action.TRACE: self._trace,
+            Action.EXCLUDE_NOISY: lambda found: self._findings.exclude_noisy(found.noisy),
+            Action.EXCLUDE_WRITING: self._blame_buffers,
+            Action.BLAME_BUFFERS: self._blame_buffers,
+            Action.BLAME_VALUES: self._blame_values,
+        }
+
+    def _look_twice(self, step: _Begins) -> None:
+        allocating = [row.op for row in step.run.program.rows if only_allocates(row.func)]
+        suspects, buffers = self._suspects.get(step.rung.number, set()), self._buffers_of(step.rung)
+        step.run.audit = Control(suspects, allocating, self._control, buffers)
+        self._written = Written(self._job.model)
+        self.looks = Looks.EXPLAINS
+
+    def _check_values(self, step: _Begins) -> None:
+        self._since = 0
+        self._known.add(step.rung.number)
+        self.looks = Looks.CHECKS
+        step.run.audit = Audit()
+        self._written = Written(self._job.model)
+
+    def _check_gradients(self, step: _Begins) -> None:
+        step.check = Check(self._job.model, step.rung.left_out)
+
+    def _trace(self, step: _Begins) -> None:
+        self._known.add(-step.rung.number)
+        self._job.step.tracing.begin(step.run)
 
     def _forget_others(self, rung: Rung) -> None:
         """Forgets what is known of another plan under the number of this rung: the first step of
@@ -130,7 +168,7 @@ class CheckSchedule:
     def _buffers_of(self, rung: Rung) -> Callable[[], dict[str, Tensor]]:
         """Returns a function that returns the buffers that were written once more under this
         rung."""
-        names, model = self._rewritten.get(rung.number, set()), self._session.model
+        names, model = self._rewritten.get(rung.number, set()), self._job.model
 
         def found() -> dict[str, Tensor]:
             return {n: b for n, b in buffers_of(model).items() if n in names}
@@ -163,7 +201,7 @@ class CheckSchedule:
         if isinstance(audit, Control):
             self._explained(run, audit, rewritten)
             return
-        rung = self._session.planning.rung
+        rung = self._job.plans.rung
         assert rung is not None
         left_out = self._unwritten.get(rung.number, set()) | _partly_written(rung)
         differing = [slot for slot in audit.differing if slot not in left_out]
@@ -216,23 +254,22 @@ class CheckSchedule:
     def _compare(self, check: Check) -> bool:
         """Compares gradients, too. Returns False if they could not be compared, so that nothing
         is known about them."""
-        session = self._session
-        session.busy = True
+        job = self._job
+        job.busy = True
         try:
-            result = check.compare(session.forward.plain)
+            assert job.forward is not None
+            result = check.compare(job.forward.plain)
         except Exception as error:
             # The reference is ours: its failure must not be the job's. Out of memory, mostly.
             why = guard.described(error)
             self._findings.values_only(f"an unplanned run of the step failed ({why})")
             return False
         finally:
-            session.busy = False
+            job.busy = False
         if not result.checked:
             self._findings.values_only(result.why_unchecked())
             return False
-        session.measured.verify_peak_bytes = max(
-            session.measured.verify_peak_bytes, session.meter.peak()
-        )
+        job.measured.verify_peak_bytes = max(job.measured.verify_peak_bytes, job.meter.peak())
         if result.differing:
             what = f"{result.what_differs()} from the unplanned ones"
             self._findings.blame(result, f"{what} ({result.differing[0]} first)")
@@ -243,12 +280,11 @@ class CheckSchedule:
     def _explained(self, run: Run, control: Control, rewritten: Sequence[str]) -> None:
         """Acts on what a step has shown about values that differed. `rewritten`: buffers that
         were written in its backward by no call that it looked at."""
-        session = self._session
-        rung = session.planning.rung
+        job = self._job
+        rung = job.plans.rung
         assert rung is not None
         slots = control.unexplained
-        differ = bool(slots)
-        if decide(session.state, Explained(control.rounds, differ)) == (Action.LOOK_TWICE,):
+        if job.happened(Looked(control.rounds, bool(slots))):
             self._control = control
             return
         self._suspects.pop(rung.number, None)
@@ -261,19 +297,20 @@ class CheckSchedule:
             self._theirs.update(buffers & self._seen)
         written = sorted(buffers - self._theirs)
         noisy, writers = _overloads(run, control.noisy), _overloads(run, control.writers)
-        event = Explained(control.rounds, differ, bool(noisy), bool(written), bool(writers))
-        for action in decide(session.state, event):
-            if action is Action.EXCLUDE_NOISY:
-                self._findings.exclude_noisy(noisy)
-            elif action is Action.BLAME_VALUES:
-                found = tuple(f"saved tensor {slot}" for slot in slots)
-                self._findings.blame(
-                    CheckResult(control.checked, found, values=True),
-                    f"{len(slots)} of {control.checked} recomputed values differ from the original "
-                    f"ones ({found[0]} first)",
-                )
-            elif action in (Action.BLAME_BUFFERS, Action.EXCLUDE_WRITING):
-                self._findings.wrote(control, written, writers)
+        event = Explained(bool(slots), bool(noisy), bool(written), bool(writers))
+        job.happened(event, _Found(control, written, noisy, writers))
+
+    def _blame_values(self, found: _Found) -> None:
+        control = found.control
+        differing = tuple(f"saved tensor {slot}" for slot in control.unexplained)
+        self._findings.blame(
+            CheckResult(control.checked, differing, values=True),
+            f"{len(differing)} of {control.checked} recomputed values differ from the original "
+            f"ones ({differing[0]} first)",
+        )
+
+    def _blame_buffers(self, found: _Found) -> None:
+        self._findings.wrote(found.control, found.written, found.writers)
 
 
 def _partly_written(rung: Rung) -> set[int]:

@@ -21,7 +21,7 @@ from collections.abc import Hashable, Iterable
 
 import torch
 
-from reprise.torch.session.job import Job
+from reprise.torch.job.job import EagerJob
 
 __all__ = ["FirstCalls", "tries_algorithms"]
 
@@ -41,8 +41,8 @@ def tries_algorithms(device: torch.device) -> bool:
 class FirstCalls:
     """Tells the first steps of one session from the others."""
 
-    def __init__(self, session: Job) -> None:
-        self._session = session
+    def __init__(self, job: EagerJob) -> None:
+        self._job = job
         self._known: set[Hashable] = set()
         self._in_a_row = 0
 
@@ -50,7 +50,7 @@ class FirstCalls:
         """Notes a step with this input. Returns whether libraries try their algorithms in it and
         it is not to be captured: it is the first one of its size, unless there were too many of
         those in a row."""
-        if not tries_algorithms(self._session.device) or key in self._known:
+        if not tries_algorithms(self._job.device) or key in self._known:
             self._in_a_row = 0
             return False
         if len(self._known) < KNOWN:
@@ -60,8 +60,8 @@ class FirstCalls:
 
     def captured(self, names: Iterable[str]) -> None:
         """Notes that a step was captured that calls these operators."""
-        if tries_algorithms(self._session.device) and any("convolution" in name for name in names):
-            self._session.say(
+        if tries_algorithms(self._job.device) and any("convolution" in name for name in names):
+            self._job.say(
                 "torch.backends.cudnn.benchmark is on: the first step of each input shape, in "
                 "which cuDNN tries its algorithms, is not captured and is not in the base. A "
                 "recomputed convolution uses the algorithm that was kept; another start of the job "

@@ -15,7 +15,7 @@ from typing import Any, overload
 
 from torch import Tensor
 
-from reprise.torch.session.step import capturing
+from reprise.torch.session.steps import capturing
 
 __all__ = ["keep"]
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory that threads of a collective library free late.
 
-    late = LateFrees(session)
+    late = LateFrees(job)
     late.begin(rung)        # a planned step begins, on this thread
     late.left()             # the step has left its plan
     late.end()              # it is over
@@ -18,10 +18,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
+from reprise.torch.internals.distributed import several_ranks
+from reprise.torch.job.job import EagerJob
 from reprise.torch.ladder.rung import Rung
-from reprise.torch.session.job import Job
 
 __all__ = ["LateFrees"]
 
@@ -31,8 +30,8 @@ _STEPS = 3  # in which waiting did not help
 class LateFrees:
     """Waits in the planned steps of one session."""
 
-    def __init__(self, session: Job) -> None:
-        self._session = session
+    def __init__(self, job: EagerJob) -> None:
+        self._job = job
         self._plan: Any = None
         self._in_vain = 0  # steps under this plan
         self._waits = False
@@ -40,35 +39,29 @@ class LateFrees:
     def begin(self, rung: Rung) -> None:
         """Begins a planned step: its allocations wait from now on, if other threads may hold
         memory that a collective has used."""
-        plan, session = rung.plan, self._session
-        if plan is None or not rung.covers(session.step.key) or not _several_ranks():
+        plan, job = rung.plan, self._job
+        if plan is None or not rung.covers(job.step.key) or not several_ranks():
             return
         if plan is not self._plan:
             self._plan, self._in_vain = plan, 0
         if self._in_vain >= _STEPS:
             return
         # What the program holds by now and did not hold when the step was captured.
-        beside = max(0, session.step.live_begin - rung.graph.step.live_begin)
+        beside = max(0, job.step.live_begin - rung.graph.step.live_begin)
         most = (plan.budget_bytes if self._in_vain else plan.peak_bytes) + beside
-        if not (session.budget or "").endswith("x"):
+        if not (job.budget or "").endswith("x"):
             most = min(most, plan.budget_bytes)
-        session.meter.wait_above(most)
+        job.meter.wait_above(most)
         self._waits = True
 
     def left(self) -> None:
         """Ends the waiting: the step keeps everything from now on."""
         if self._waits:
             self._waits = False
-            self._session.meter.wait_above(None)
+            self._job.meter.wait_above(None)
 
     def end(self) -> None:
         """Ends the waiting with the step, and notes whether it helped."""
         if self._waits:
             self._waits = False
-            self._in_vain += self._session.meter.wait_above(None)
-
-
-def _several_ranks() -> bool:
-    distributed: Any = torch.distributed
-    there = distributed.is_available() and distributed.is_initialized()
-    return bool(there and distributed.get_world_size() > 1)
+            self._in_vain += self._job.meter.wait_above(None)

@@ -11,8 +11,8 @@ report and the page have the same words, those of `why`.
 
 from __future__ import annotations
 
+from reprise.torch.job.job import EagerJob
 from reprise.torch.ladder.rung import Rung
-from reprise.torch.session.job import Job
 from reprise.torch.tape.tape_run import Counts
 
 __all__ = ["Leaving"]
@@ -24,8 +24,8 @@ LOOKS = (1, 3, 9, 27, 81, 243)
 class Leaving:
     """Tells how steps of one session differ from the captured ones."""
 
-    def __init__(self, session: Job) -> None:
-        self._session = session
+    def __init__(self, job: EagerJob) -> None:
+        self._job = job
         self._steps = 0
         self._first = ""
         self._differ = False  # in more than one way
@@ -50,17 +50,17 @@ class Leaving:
         if why == self.why:
             return
         self.why = why
-        session = self._session
+        job = self._job
         if rung.plan is not None:
-            session.record.left(rung.plan, why)
-        steps = f"step {session.step.number}" if self._steps == 1 else f"{self._steps} steps"
-        session.say(f"{steps} left the plan and kept everything from there on: {why}")
+            job.record.left(rung.plan, why)
+        steps = f"step {job.step.number}" if self._steps == 1 else f"{self._steps} steps"
+        job.say(f"{steps} left the plan and kept everything from there on: {why}")
 
     def larger(self, rung: Rung) -> None:
         """Notes a step above the budget whose input no plan is for."""
         if rung.plan is not None and not self.why:
             self.why = "its input is larger than any that has a plan"
-            self._session.record.left(rung.plan, self.why)
+            self._job.record.left(rung.plan, self.why)
 
     def _in_words(self) -> str:
         if not self._differ:

@@ -12,30 +12,32 @@ peaks.uncovered()             # one whose input no plan is for
 from __future__ import annotations
 
 from reprise.plan import Plan
+from reprise.torch.job.job import EagerJob
 from reprise.torch.ladder.rung import Rung
-from reprise.torch.session.job import Job
+from reprise.torch.planning.planning import Planning
 from reprise.units import format_bytes
 
 __all__ = ["Peaks"]
 
-# Of what a step needs more: as much stands from its begin to its end where something was added that
-# stays, as weights that are averaged.
+# An excess is known to the byte if at least this share of it is in use during the whole step, as
+# averaged weights are.
 STANDS = 0.9
-# Factor on what else a step needs more.
+# Factor on any other excess.
 MARGIN = 1.5
 
 
 class Peaks:
     """Acts on steps of one session that peak above their budget."""
 
-    def __init__(self, session: Job) -> None:
-        self._session = session
+    def __init__(self, job: EagerJob, planning: Planning) -> None:
+        self._job = job
+        self._planning = planning
         self._told: set[int] = set()  # rungs whose steps stay above
 
     def own(self, rung: Rung, peak: int) -> int:
         """Returns the peak of a step, as its budget counts it. A share, as 0.5x, is of the memory
         of the step that was captured: what is alive beside it by now is beside the budget, too."""
-        plan, budget = rung.plan, self._session.budget or ""
+        plan, budget = rung.plan, self._job.budget or ""
         if plan is None or peak <= plan.budget_bytes or not budget.endswith("x"):
             return peak
         return peak - self._beside(rung)
@@ -45,23 +47,23 @@ class Peaks:
         asks the server for a plan of the same graph that leaves room for what was exceeded, which
         the next step waits for. What is in use during the whole step is known to the byte; what
         varies from step to step, as the sizes that data decides, may vary more."""
-        session, plan = self._session, rung.plan
+        job, plan = self._job, rung.plan
         assert plan is not None
-        if session.planning.coordinator is not None:
+        if job.state.several_ranks:
             return  # which sees it at the ranks' next meeting
         more = peak - plan.peak_bytes
         if self._beside(rung) < more * STANDS:
             more = int(more * MARGIN)
-        session.say(f"{self._text(plan, peak)}; requesting a plan that leaves room for it")
-        rung.awaited = session.planning.needs_more(rung, more)
+        job.say(f"{self._text(plan, peak)}; requesting a plan that leaves room for it")
+        rung.awaited = self._planning.needs_more(rung, more)
 
     def capture_again(self, rung: Rung, peak: int) -> None:
         """Has the step captured again, because no plan of its graph leaves room for it."""
         assert rung.plan is not None
-        if self._session.planning.coordinator is None:
+        if not self._job.state.several_ranks:
             text = self._text(rung.plan, peak)
-            self._session.say(f"{text}, and no plan leaves room for it; the step is captured again")
-            self._session.ladder.stale(rung)
+            self._job.say(f"{text}, and no plan leaves room for it; the step is captured again")
+            self._job.plans.ladder.stale(rung)
 
     def stays_above(self, rung: Rung, peak: int) -> None:
         """Says that steps peak above the budget, and that nothing is done about it any more."""
@@ -69,25 +71,23 @@ class Peaks:
         if rung.number not in self._told:
             self._told.add(rung.number)
             text = self._text(rung.plan, peak)
-            self._session.say(f"{text}. No further plan is made; the report counts such steps")
+            self._job.say(f"{text}. No further plan is made; the report counts such steps")
 
     def explaining(self, peak: int, plan: Plan) -> None:
         """Says that a step has made every call twice and peaked above the budget by that."""
-        self._session.say(
-            f"step {self._session.step.number} peaked at {format_bytes(peak)}, above "
+        self._job.say(
+            f"step {self._job.step.number} peaked at {format_bytes(peak)}, above "
             f"{format_bytes(plan.budget_bytes)}. It made every recomputed value twice, to find out "
             "why values differed"
         )
 
     def uncovered(self) -> None:
         """Says that a step whose input no plan is for has peaked above the budget."""
-        self._session.say(
-            "steps with an input larger than any that has a plan peak above the budget"
-        )
+        self._job.say("steps with an input larger than any that has a plan peak above the budget")
 
     def _text(self, plan: Plan, peak: int) -> str:
         return (
-            f"step {self._session.step.number} peaked at {format_bytes(peak)}, above "
+            f"step {self._job.step.number} peaked at {format_bytes(peak)}, above "
             f"{format_bytes(plan.budget_bytes)}: more memory is in use than when the step was "
             "captured"
         )
@@ -95,6 +95,6 @@ class Peaks:
     def _beside(self, rung: Rung) -> int:
         """Returns the bytes that were alive when the step under way began or are alive when it
         ends, and were not when it was captured."""
-        session, captured = self._session, rung.graph.step
-        begin = session.step.live_begin - captured.live_begin
-        return max(0, begin, session.meter.live() - captured.live_end)
+        job, captured = self._job, rung.graph.step
+        begin = job.step.live_begin - captured.live_begin
+        return max(0, begin, job.meter.live() - captured.live_end)

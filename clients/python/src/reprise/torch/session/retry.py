@@ -16,12 +16,13 @@ lowers their peak, too: that is no change, and while it holds no step is capture
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 
+from reprise.torch.job.job import EagerJob
+from reprise.torch.planning.together import Together
 from reprise.torch.policy.events import PlainStepEnded
-from reprise.torch.policy.policy import Action, decide
-from reprise.torch.policy.stage import Stage
-from reprise.torch.session.job import Job
+from reprise.torch.policy.policy import Action
 from reprise.units import format_bytes
 
 __all__ = ["Retry"]
@@ -32,11 +33,22 @@ CHANGED = 0.1
 LEAST_BYTES = 1 << 16
 
 
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A plain step that has ended."""
+
+    key: Hashable
+    peak: int  # bytes
+    before: int  # the highest peak that is nothing new
+    event: PlainStepEnded
+
+
 class Retry:
     """Asks again after a refusal in one session."""
 
-    def __init__(self, session: Job) -> None:
-        self._session = session
+    def __init__(self, job: EagerJob, together: Together) -> None:
+        self._job = job
+        self._together = together
         self._refused = False
         self._tries = 0
         self._in_a_row = 0
@@ -57,14 +69,14 @@ class Retry:
     def wants(self, key: Hashable) -> bool:
         """Returns whether a step with this input may be captured: any, or one that peaks higher,
         as far as is known."""
-        session = self._session
-        if session.planning.together.planned:
-            session.say(
+        job = self._job
+        if self._together.planned:
+            job.say(
                 "no step is captured for a plan: another model is trained under one in the same "
                 "steps, and would leave it. Models with the same budget are planned as one"
             )
             return False
-        known, _ = session.measured.base(key)
+        known, _ = job.measured.base(key)
         return not (self._wants_higher and known) or self._is_higher(known)
 
     def _is_higher(self, peak: int) -> bool:
@@ -72,8 +84,8 @@ class Retry:
 
     def ended(self, key: Hashable, peak: int) -> None:
         """Looks at the peak of a plain step, and may ask for a plan again."""
-        session = self._session
-        share = (session.budget or "").endswith("x")
+        job = self._job
+        share = (job.budget or "").endswith("x")
         higher = self._higher + (share and self._peak > 0 and self._is_higher(peak))
         low, high = self._range(key)
         less, more = max(LEAST_BYTES, CHANGED * low), max(LEAST_BYTES, CHANGED * high)
@@ -83,21 +95,27 @@ class Retry:
             is_new=not low - less <= peak <= high + more,
             new_in_a_row=self._in_a_row + 1,
             higher=higher,
-            is_relieved=peak < low and session.planning.together.planned,
+            is_relieved=peak < low and self._together.planned,
         )
-        for action in decide(session.state, event):
-            if action is Action.REMEMBER_PEAK:
-                _widen(self._known, key, peak)
-            elif action is Action.FORGET_NEW:
-                self._higher, self._in_a_row = higher, 0
-                self._new.clear()
-            elif action is Action.REMEMBER_NEW:
-                self._higher, self._in_a_row = higher, event.new_in_a_row
-                _widen(self._new, key, peak)
-            elif action is Action.CAPTURE_HIGHER:
-                self._beside()
-            elif action is Action.BEGIN_AGAIN:
-                self._again(high, peak)
+        job.happened(event, _Step(key, peak, high, event))
+
+    def effects(self) -> dict[Action, Callable[[_Step], None]]:
+        """Returns what is done about a plain step, by action."""
+        return {
+            Action.REMEMBER_PEAK: lambda step: _widen(self._known, step.key, step.peak),
+            Action.FORGET_NEW: self._forget_new,
+            Action.REMEMBER_NEW: self._remember_new,
+            Action.CAPTURE_HIGHER: self._capture_higher,
+            Action.FORGET_REFUSAL: self._forget_refusal,
+        }
+
+    def _forget_new(self, step: _Step) -> None:
+        self._higher, self._in_a_row = step.event.higher, 0
+        self._new.clear()
+
+    def _remember_new(self, step: _Step) -> None:
+        self._higher, self._in_a_row = step.event.higher, step.event.new_in_a_row
+        _widen(self._new, step.key, step.peak)
 
     def _range(self, key: Hashable) -> tuple[int, int]:
         """Returns the lowest and the highest peak that is nothing new. For an input that was not
@@ -105,31 +123,26 @@ class Retry:
         known = self._known.get(key)
         return known or (0, max((high for _, high in self._known.values()), default=0))
 
-    def _beside(self) -> None:
+    def _capture_higher(self, _: _Step) -> None:
         """Has the next step captured that peaks higher than the one refused."""
         peak = max(high for _, high in self._known.values())
         self._tries += 1
         self._higher, self._wants_higher = 0, True
-        self._session.say(
+        self._job.say(
             f"steps peak at {format_bytes(peak)}, that whose budget was refused at "
             f"{format_bytes(self._peak)}: one of the higher ones is captured, and a plan asked for"
         )
-        self._session.stage, self._session.why = Stage.CAPTURE, ""
 
-    def _again(self, before: int, now: int) -> None:
-        session = self._session
+    def _forget_refusal(self, step: _Step) -> None:
         self._tries += 1
         self._known, self._new = self._new, {}
         self._in_a_row, self._refused = 0, False
         self._peak = self._higher = 0
-        session.say(
+        self._job.say(
             "this step differs from the one whose budget was refused: it peaks at "
-            f"{format_bytes(now)} instead of {format_bytes(before)}. It is captured, and Reprise "
-            "asks for a plan again"
+            f"{format_bytes(step.peak)} instead of {format_bytes(step.before)}. It is captured, "
+            "and Reprise asks for a plan again"
         )
-        session.planning.begin_again()
-        session.measured.begin_again()
-        session.stage, session.why = Stage.WARMUP, ""
 
 
 def _widen(peaks: dict[Hashable, tuple[int, int]], key: Hashable, peak: int) -> None:

@@ -8,7 +8,7 @@ import os
 import platform
 import sys
 import weakref
-from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import BuiltinFunctionType
@@ -20,22 +20,23 @@ from reprise import abi, armed, daemon
 from reprise.agent import Agent, own_run_id
 from reprise.errors import RepriseError
 from reprise.saying import say
-from reprise.torch.check.result import VALUES
 from reprise.torch.compiled.fast import prepare
+from reprise.torch.internals.distributed import rank_here
 from reprise.torch.internals.dynamo import compiled_in_pieces, compiled_parts
 from reprise.torch.internals.guard import described
 from reprise.torch.internals.versions import CAREFUL_EVERY, careful
+from reprise.torch.job.options import Options
+from reprise.torch.job.stages import Stages
 from reprise.torch.joint.job import CompiledJob
 from reprise.torch.joint.joint_pass import supported
 from reprise.torch.joint.pieces import pieces_of
 from reprise.torch.joint.site import site_of
-from reprise.torch.ladder.ranks import rank_here, run_of_job
+from reprise.torch.ladder.ranks import run_of_job
 from reprise.torch.meter.meter import open_meter
 from reprise.torch.meter.state import model_device, start_counting
 from reprise.torch.session.deferred import defer, on_meta
 from reprise.torch.session.elsewhere import compiled_around
 from reprise.torch.session.session import Session
-from reprise.torch.session.stages import Stages
 
 __all__ = ["start"]
 
@@ -45,16 +46,7 @@ DEFAULT_WAIT_S = 60.0
 _said_careful = False
 
 
-def start(
-    models: list[nn.Module],
-    *,
-    budget: str | None,
-    verify_every: int,
-    warmup: int,
-    name: str,
-    first: str = "auto",
-    verify: str = VALUES,
-) -> None:
+def start(models: list[nn.Module], options: Options) -> None:
     """Starts the training loop of a model: a session, or a compiled job if torch.compile has
     wrapped the model. Several models are the stages of a pipeline and have one session. A loop
     whose model is on the meta device begins later (deferred.py). If it cannot be started, the
@@ -64,54 +56,25 @@ def start(
     for one in models:
         if not isinstance(one, nn.Module):
             raise RepriseError(f"model: must be a torch.nn.Module, got {type(one).__name__}")
-    begin = partial(
-        _begin,
-        budget=budget,
-        verify_every=verify_every,
-        warmup=warmup,
-        name=name,
-        first=first,
-        verify=verify,
-    )
+    begin = partial(_begin, options=options)
     if on_meta(models):
         defer(models, begin)
     else:
         begin(models)
 
 
-def _begin(
-    models: list[nn.Module],
-    *,
-    budget: str | None,
-    verify_every: int,
-    warmup: int,
-    name: str,
-    first: str,
-    verify: str,
-) -> None:
+def _begin(models: list[nn.Module], options: Options) -> None:
     model = models[0] if len(models) == 1 else Stages(models)
     try:
-        if budget is not None:
-            verify_every = _with_care(verify_every)
-        compiles = partial(_start_compiled, every=verify_every, name=name, verify=verify)
-        if budget is not None and (job := compiles(model, budget)) is not None:
-            armed.add(model, job)
-            return
-        again = partial(
-            _start,
-            budget=budget,
-            verify_every=verify_every,
-            warmup=warmup,
-            name=name,
-            first=first,
-            verify=verify,
-        )
-        session = again(model)
+        if options.budget is not None:
+            options = replace(options, verify_every=_with_care(options.verify_every))
+            if (job := _start_compiled(model, options)) is not None:
+                armed.add(model, job)
+                return
+        session = _start(model, options)
         for one in models:
             armed.add(one, session)
-        if budget is not None:
-            compiles = partial(compiles, budget=budget)
-            session.hand_over = partial(_hand_over, weakref.ref(session), again, compiles)
+        _may_hand_over(session)
     except Exception as error:
         why = f"training without Reprise: {described(error)}"
         armed.unarmed.update(dict.fromkeys(models, why))
@@ -133,53 +96,54 @@ def _with_care(verify_every: int) -> int:
     return every
 
 
-def _hand_over(
-    known: weakref.ref[Session],
-    again: Callable[..., Session],
-    compiles: Callable[[nn.Module], CompiledJob | None],
-    part: nn.Module | None,
-) -> bool:
+def _may_hand_over(session: Session) -> None:
+    """Lets a session that has a budget be replaced by one of another module (`_hand_over`)."""
+    if session.job.options.budget is not None:
+        session.job.hand_over = partial(_hand_over, weakref.ref(session))
+
+
+def _hand_over(known: weakref.ref[Session], part: nn.Module | None) -> bool:
     """Plans a part of a model, several models with it (`part`: all of them), or what torch.compile
     made of it (`part`: None), in its place."""
     session = known()
     if session is None:
         return False
-    model = session.model
+    model, options = session.job.model, session.job.options
     if part is None:
         part = compiled_around(model)
         if part is None:
             return False
-        session.forward.remove()
-        job = compiles(part)
+        session.unarm()
+        job = _start_compiled(part, options)
         if job is None:
             return False
         for known_as in (part, model):
             armed.add(known_as, job)
-        session.say("this model was compiled after it was armed: its compiled code is planned")
+        session.job.say("this model was compiled after it was armed: its compiled code is planned")
     elif isinstance(part, Stages):
-        session.forward.remove()
-        joint = again(part, name=", ".join(type(one).__name__ for one in part.children()))
-        joint.hand_over = partial(_hand_over, weakref.ref(joint), again, compiles)
+        session.unarm()
+        name = ", ".join(type(one).__name__ for one in part.children())
+        joint = _start(part, replace(options, name=name))
+        _may_hand_over(joint)
         joint.attached = session.attached
         for one in part.children():
             armed.add(one, joint)
     else:
-        armed.add(model, again(part))
+        armed.add(model, _start(part, options))
     session.give_way()
     return True
 
 
-def _start_compiled(
-    model: nn.Module, budget: str, every: int, name: str, verify: str
-) -> CompiledJob | None:
+def _start_compiled(model: nn.Module, options: Options) -> CompiledJob | None:
     """Starts a job that plans the graphs of torch.compile, and returns it; None if nothing has
     compiled the model or its parts in a way that can be planned, or this torch has no place for
     that."""
     if supported() or (site_of(model) is None and pieces_of(model) is None):
         return None
-    labels = {**_labels(model, name, budget), "adapter": "torch.compile", "executor": "joint"}
+    assert options.budget is not None
+    labels = {**_labels(model, options), "adapter": "torch.compile", "executor": "joint"}
     _, agent = _connect(labels)
-    return CompiledJob(model, budget, every, agent, verify)
+    return CompiledJob(model, options.budget, options.verify_every, agent, options.verify)
 
 
 def _connect(labels: dict[str, str]) -> tuple[daemon.Collector, Agent]:
@@ -206,26 +170,17 @@ def _connect(labels: dict[str, str]) -> tuple[daemon.Collector, Agent]:
     return Agent.connect(labels, run)
 
 
-def _labels(model: nn.Module, name: str, budget: str | None) -> dict[str, str]:
+def _labels(model: nn.Module, options: Options) -> dict[str, str]:
     program = Path(sys.argv[0]).name or "python"
     return {
         "name": os.environ.get("REPRISE_NAME") or program,
         "program": program,
-        "model": name,
-        **_what_works(model, budget),
+        "model": options.name,
+        **_what_works(model, options.budget),
     }
 
 
-def _start(
-    model: nn.Module,
-    *,
-    budget: str | None,
-    verify_every: int,
-    warmup: int,
-    name: str,
-    first: str,
-    verify: str,
-) -> Session:
+def _start(model: nn.Module, options: Options) -> Session:
     why = _unsupported(model)
     if why:
         raise RepriseError(why)
@@ -237,30 +192,19 @@ def _start(
             "by block" if meter.name == "cuda" else "per storage, without the workspace of ops"
         )
         say(f"peaks are measured {counted}: {meter.why}")
-    if budget is not None:
+    if options.budget is not None:
         prepare()
-    labels = {**_labels(model, name, budget), "meter": meter.name}
+    labels = {**_labels(model, options), "meter": meter.name}
     if int(os.environ.get("WORLD_SIZE") or 1) == 1:
         labels["apply"] = "yes"  # another budget while it runs; ranks agree on theirs at the start
     collector, agent = _connect(labels)
-    session = Session(
-        model,
-        agent=agent,
-        meter=meter,
-        budget=budget,
-        verify_every=verify_every,
-        verify=verify,
-        warmup=warmup,
-        wait_s=_wait_s(),
-        name=name,
-        first=first,
-    )
-    parts = compiled_parts(model) if budget is not None else []
+    session = Session(model, agent=agent, meter=meter, options=options, wait_s=_wait_s())
+    parts = compiled_parts(model) if options.budget is not None else []
     if parts:
         session.startup.skip()
-        session.stop_planning(compiled_in_pieces(parts))
+        session.planning.stop(compiled_in_pieces(parts))
     elif collector.socket is None or agent.status == "inert":
-        session.stop_planning(f"training without a plan: {collector.why or agent.why}")
+        session.planning.stop(f"training without a plan: {collector.why or agent.why}")
     return session
 
 

@@ -1,36 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
 """What follows from a step that is over: its figures, its report, and where the job goes.
 
-    step_over(session, run, peak, forwards)      # a plain or planned step; not a captured one
+    step_end.over(run, peak)      # a plain or planned step
+    step_end.captured(peak)       # one that was captured
 
-The policy decides what the peak of a planned step says about its plan, and what the job does next;
-this file carries it out.
+The policy decides what the peak of a planned step says about its plan, and what the job does next.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from reprise import abi
 from reprise.plan import Plan
+from reprise.torch.job.job import EagerJob
 from reprise.torch.ladder.rung import Rung
 from reprise.torch.meter.step_times import Then
+from reprise.torch.planning.planning import Planning
+from reprise.torch.planning.together import Together
 from reprise.torch.policy.events import PlannedStepEnded, StepEnded
-from reprise.torch.policy.policy import Action, decide
-from reprise.torch.policy.stage import Stage
-from reprise.torch.session.check_schedule import Looks
-from reprise.torch.session.parts import Parts
+from reprise.torch.policy.policy import Action
+from reprise.torch.session.check_schedule import CheckSchedule, Looks
+from reprise.torch.session.leaving import Leaving
+from reprise.torch.session.peaks import Peaks
+from reprise.torch.session.unplanned import Unplanned
+from reprise.torch.session.waiting import Waiting
+from reprise.torch.session.watched import Watched
 from reprise.torch.tape.executor import TapePlan
 from reprise.torch.tape.tape_run import Run
 
-__all__ = ["step_over"]
+__all__ = ["StepEnd"]
 
 
 @dataclass(slots=True)
-class _Outcome:
-    """What is reported of a step."""
+class _Ended:
+    """A step that is over, and what is reported of it."""
 
-    peak: int
+    peak: int  # bytes
     flags: int = 0
     replayed: int = 0
     mismatches: int = 0
@@ -38,121 +46,151 @@ class _Outcome:
     took: Then | None = None  # takes its times; None: they are not counted
 
 
-def step_over(session: Parts, run: Run | None, peak: int, forwards: int) -> None:
-    """Counts and reports the step that has just ended, and does what follows from it. `run`: what
-    the tape did; None: the step had no plan. `peak`: in bytes; `forwards`: of the model, in this
-    step."""
-    step = session.step
-    looks, session.checks.looks = session.checks.looks, Looks.NOT
-    outcome = _Outcome(peak)
-    rung = session.planning.rung
-    if run is not None and rung is not None and rung.planned is not None:
-        _planned(session, run, rung, rung.planned, outcome, looks, forwards)
-    elif not step.out_of_memory:
-        outcome.took = session.measured.plain(step.key, peak)
-        session.unplanned.ended(peak)
-        session.waiting.unplanned()
-    outcome.flags |= abi.STEP_WINDOW if step.tracing.on else 0
-    outcome.flags |= abi.STEP_OOM if step.out_of_memory else 0
-    step.out_of_memory = False
-    if run is not None and rung is not None:
-        session.planning.announce(rung)
-    number = step.number
+@dataclass(slots=True)
+class _Planned:
+    """A planned step that is over."""
 
-    def then(step_ns: int, work_ns: int) -> None:
-        if outcome.took is not None:
-            outcome.took(step_ns, work_ns)
-        session.record.step(
-            number,
-            step_ns=step_ns,
-            peak_bytes=outcome.peak,
-            plan=outcome.plan,
-            flags=outcome.flags,
-            recomputed=outcome.replayed,
-            mismatches=outcome.mismatches,
+    ended: _Ended
+    rung: Rung
+    plan: Plan
+    covered: bool  # the plan is for an input as large as this one
+    quiet: bool  # nothing went on in it that takes time in no other step
+
+
+class StepEnd:
+    """Counts and reports the steps of one job as they end, and does what follows from each."""
+
+    def __init__(
+        self,
+        job: EagerJob,
+        planning: Planning,
+        *,
+        together: Together,
+        checks: CheckSchedule,
+        unplanned: Unplanned,
+        waiting: Waiting,
+        watched: Watched,
+    ) -> None:
+        self._job = job
+        self._planning = planning
+        self._together = together
+        self._checks = checks
+        self._unplanned = unplanned
+        self._waiting = waiting
+        self._watched = watched
+        self._peaks = Peaks(job, planning)
+        self._leaving = Leaving(job)
+
+    def effects(self) -> dict[Action, Callable[[Any], None]]:
+        """Returns what is done about a step that is over, by action."""
+        peaks = self._peaks
+        return {
+            Action.COUNT: self._count,
+            Action.SAY_UNCOVERED: self._uncovered,
+            Action.SAY_EXPLAINING: lambda step: peaks.explaining(step.ended.peak, step.plan),
+            Action.PEAK_ABOVE: lambda step: peaks.above(step.rung, step.ended.peak),
+            Action.CAPTURE_AGAIN: lambda step: peaks.capture_again(step.rung, step.ended.peak),
+            Action.SAY_ABOVE: lambda step: peaks.stays_above(step.rung, step.ended.peak),
+            Action.WITHDRAW: self._withdraw,
+        }
+
+    def captured(self, peak: int) -> None:
+        """Notes the peak of a step that was captured, in bytes."""
+        self._unplanned.ended(peak)
+
+    def over(self, run: Run | None, peak: int) -> None:
+        """Counts and reports the step that has just ended, and does what follows from it. `run`:
+        what the tape did; None: the step had no plan. `peak`: in bytes."""
+        job, step = self._job, self._job.step
+        looks, self._checks.looks = self._checks.looks, Looks.NOT
+        ended = _Ended(peak)
+        rung = job.plans.rung
+        if run is not None and rung is not None and rung.planned is not None:
+            self._planned(run, rung, rung.planned, ended, looks)
+        elif not step.out_of_memory:
+            ended.took = job.measured.plain(step.key, peak)
+            self._unplanned.ended(peak)
+            self._waiting.unplanned()
+        ended.flags |= abi.STEP_WINDOW if step.tracing.on else 0
+        ended.flags |= abi.STEP_OOM if step.out_of_memory else 0
+        step.out_of_memory = False
+        if run is not None and rung is not None:
+            self._planning.announce(rung)
+        number = step.number
+
+        def then(step_ns: int, work_ns: int) -> None:
+            if ended.took is not None:
+                ended.took(step_ns, work_ns)
+            job.record.step(
+                number,
+                step_ns=step_ns,
+                peak_bytes=ended.peak,
+                plan=ended.plan,
+                flags=ended.flags,
+                recomputed=ended.replayed,
+                mismatches=ended.mismatches,
+            )
+
+        step.times.tell(then)
+        event = StepEnded(
+            plain_steps=job.measured.plain_steps,
+            warmup=job.options.warmup,
+            planned_steps=job.measured.planned_steps,
+            was_planned=run is not None,
+            was_measured=ended.took is not None,
+            may_capture=job.budget is not None or self._watched.may_capture,
+            is_hopeless=job.plans.ladder.hopeless,
+            is_joined=self._together.ended(),
+        )
+        job.happened(event, ended.peak)
+
+    def _planned(
+        self, run: Run, rung: Rung, planned: TapePlan, ended: _Ended, looks: Looks
+    ) -> None:
+        """Judges a planned step, and fills in what is reported of it. `looks`: how closely it was
+        checked."""
+        job, step, plan = self._job, self._job.step, planned.plan
+        run.finish()
+        counts = run.counts
+        # What a larger input needs than the plan is for says nothing about the plan.
+        covered = rung.uneven or rung.covers(step.key)
+        self._waiting.planned()
+        ended.plan = plan if covered else None
+        stats = planned.stats()
+        ended.replayed, ended.mismatches = stats.recomputed, stats.mismatches
+        ended.flags = abi.STEP_PLANNED | (abi.STEP_KEPT_ALL if stats.kept_all else 0)
+        looked = step.tracing.on or looks is not Looks.NOT
+        quiet = not (looked or ended.mismatches or counts.other_forwards)
+        ended.peak = peak = self._peaks.own(rung, ended.peak)
+        if not stats.kept_all or ended.mismatches:
+            job.plans.ladder.after(rung, matched=not ended.mismatches)
+        if stats.kept_all:
+            self._leaving.left(rung, counts, step.forwards)
+        event = PlannedStepEnded(
+            kept_all=stats.kept_all,
+            left_plan=bool(ended.mismatches),
+            is_over=peak > plan.budget_bytes and not step.out_of_memory,
+            is_covered=covered,
+            explains=looks is Looks.EXPLAINS,
+            has_no_room=rung.final,
+            is_in_vain=rung.recaptured or rung.uneven or rung.varies,
+        )
+        job.happened(event, _Planned(ended, rung, plan, covered, quiet))
+        job.measured.mismatched_steps += bool(ended.mismatches)
+
+    def _count(self, step: _Planned) -> None:
+        step.ended.took = self._job.measured.planned(
+            step.rung.number,
+            step.ended.peak,
+            step.plan.budget_bytes,
+            representative=step.quiet,
+            covered=step.covered,
         )
 
-    step.times.tell(then)
-    _next(session, outcome, was_planned=run is not None)
+    def _uncovered(self, step: _Planned) -> None:
+        self._peaks.uncovered()
+        self._leaving.larger(step.rung)
+        step.ended.flags, step.ended.mismatches = abi.STEP_KEPT_ALL, 1
 
-
-def _planned(
-    session: Parts,
-    run: Run,
-    rung: Rung,
-    planned: TapePlan,
-    outcome: _Outcome,
-    looks: Looks,
-    forwards: int,
-) -> None:
-    """Judges a planned step, and fills in its outcome. `looks`: how closely it was checked."""
-    step, plan = session.step, planned.plan
-    run.finish()
-    counts = run.counts
-    # What a larger input needs than the plan is for says nothing about the plan.
-    covered = rung.uneven or rung.covers(step.key)
-    session.waiting.planned()
-    outcome.plan = plan if covered else None
-    stats = planned.stats()
-    outcome.replayed, outcome.mismatches = stats.recomputed, stats.mismatches
-    outcome.flags = abi.STEP_PLANNED | (abi.STEP_KEPT_ALL if stats.kept_all else 0)
-    looked = step.tracing.on or looks is not Looks.NOT
-    quiet = not (looked or outcome.mismatches or counts.other_forwards)
-    outcome.peak = peak = session.peaks.own(rung, outcome.peak)
-    if not stats.kept_all or outcome.mismatches:
-        session.ladder.after(rung, matched=not outcome.mismatches)
-    if stats.kept_all:
-        session.leaving.left(rung, counts, forwards)
-    event = PlannedStepEnded(
-        kept_all=stats.kept_all,
-        left_plan=bool(outcome.mismatches),
-        is_over=peak > plan.budget_bytes and not step.out_of_memory,
-        is_covered=covered,
-        explains=looks is Looks.EXPLAINS,
-        has_no_room=rung.final,
-        is_in_vain=rung.recaptured or rung.uneven or rung.varies,
-    )
-    for action in decide(session.state, event):
-        if action is Action.COUNT:
-            outcome.took = session.measured.planned(
-                rung.number, peak, plan.budget_bytes, representative=quiet, covered=covered
-            )
-        elif action is Action.SAY_UNCOVERED:
-            session.peaks.uncovered()
-            session.leaving.larger(rung)
-            outcome.flags, outcome.mismatches = abi.STEP_KEPT_ALL, 1
-        elif action is Action.SAY_EXPLAINING:
-            session.peaks.explaining(peak, plan)
-        elif action is Action.PEAK_ABOVE:
-            session.peaks.above(rung, peak)
-        elif action is Action.CAPTURE_AGAIN:
-            session.peaks.capture_again(rung, peak)
-        elif action is Action.SAY_ABOVE:
-            session.peaks.stays_above(rung, peak)
-    session.measured.mismatched_steps += bool(outcome.mismatches)
-
-
-def _next(session: Parts, outcome: _Outcome, *, was_planned: bool) -> None:
-    """Moves the job on after a step."""
-    event = StepEnded(
-        plain_steps=session.measured.plain_steps,
-        warmup=session.warmup,
-        planned_steps=session.measured.planned_steps,
-        was_planned=was_planned,
-        was_measured=outcome.took is not None,
-        is_hopeless=session.ladder.hopeless,
-        is_joined=session.planning.together.ended(),
-    )
-    for action in decide(session.state, event):
-        if action is Action.PLAN_TOGETHER:
-            session.planning.together.join()
-        elif action is Action.GO_TO_CAPTURE:
-            session.stage = Stage.CAPTURE
-        elif action is Action.GO_ON_WATCHED:
-            session.stage = session.watched.stage
-        elif action is Action.WITHDRAW:
-            session.planning.drop(f"the step keeps changing ({session.leaving.why})")
-        elif action is Action.SAY_STATUS:
-            session.say_status()
-        elif action is Action.LOOK_AT_REFUSAL:
-            session.retry.ended(session.step.key, outcome.peak)
+    def _withdraw(self, _: int) -> None:
+        self._planning.drop(f"the step keeps changing ({self._leaving.why})")

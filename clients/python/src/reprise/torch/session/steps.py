@@ -1,21 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The step under way: plain, captured, or under a plan.
+"""The steps of one model, one after another: plain, captured, or under a plan.
 
-    step.begin(args, kwargs)             # the first forward after the last step ended
-    out = step.forward(call, args, kwargs)
-    step.before_optimizer(...); step.after_optimizer(...)
-    step.abandon()                       # it failed, or the model is let go
+    steps.begin(args, kwargs)             # the first forward after the last step ended
+    out = steps.forward(call, args, kwargs)
+    steps.before_optimizer(...); steps.after_optimizer(...)
+    steps.abandon()                       # it failed, or the model is let go
 
 A step ends when its optimizers have stepped (cycle.py), or, without one, when its parameters were
 updated and the next forward begins (updates.py). Which plan it runs under is the ladder's
-choice (ladder.py), made when it begins.
+choice (ladder.py), made when it begins. What is known of it is in `job.step`.
 """
 
 from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,168 +25,169 @@ from torch.optim import Optimizer
 
 from reprise import abi
 from reprise.torch.capture.capture import BACKWARD, FORWARD, OPTIMIZER, Capture
-from reprise.torch.check.verify import Check
-from reprise.torch.internals.cycle import Cycle
 from reprise.torch.internals.dynamo import compiled_in_pieces
 from reprise.torch.internals.dynamo import watch as watch_compiled
 from reprise.torch.internals.watch import close_watches, resume
+from reprise.torch.job.job import EagerJob
 from reprise.torch.ladder.ranks import coming
-from reprise.torch.ladder.rung import Key, key_of
+from reprise.torch.ladder.rung import key_of
 from reprise.torch.meter.state import alive_tensors, blocked, known_names, now_ns
-from reprise.torch.meter.step_times import StepTimes
 from reprise.torch.meter.windows import KernelWindow, OpRecorder
+from reprise.torch.planning.meetings import Meetings
+from reprise.torch.planning.op_times import OpTimes
+from reprise.torch.planning.planning import Planning
 from reprise.torch.policy.events import StepBegins
-from reprise.torch.policy.policy import Action, decide
-from reprise.torch.policy.stage import Stage
+from reprise.torch.policy.policy import Action
+from reprise.torch.policy.state import Stage
+from reprise.torch.recovery.planned_retry import PlannedRetry
+from reprise.torch.recovery.progress import Progress
+from reprise.torch.recovery.startup import Startup
+from reprise.torch.session.check_schedule import CheckSchedule
+from reprise.torch.session.first_calls import FirstCalls
 from reprise.torch.session.late_frees import LateFrees
-from reprise.torch.session.parts import Parts
-from reprise.torch.session.step_end import step_over
-from reprise.torch.session.tracing import Tracing
+from reprise.torch.session.retry import Retry
+from reprise.torch.session.step_end import StepEnd
+from reprise.torch.session.watched import Watched
 from reprise.torch.tape.tape_run import Run
+from reprise.torch.training.loop import open_loops
 
-__all__ = ["Step", "capturing"]
+__all__ = ["Steps", "capturing"]
 
-_capturing: list[Step] = []  # one at a time in a process
+_capturing: list[EagerJob] = []  # one at a time in a process
 
 
 def capturing() -> Capture | None:
     """Returns the capture that is under way in this process, or None."""
-    return _capturing[0].capture if _capturing else None
+    return _capturing[0].step.capture if _capturing else None
 
 
-class Step:
-    """One step after another of one session."""
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What steps call on their way."""
 
-    def __init__(self, session: Parts) -> None:
-        self._session = session
-        self.number = 0
-        self.ended = 0
-        self.key = Key((), ())
-        self.under_way = False
-        self.in_forward = False
-        self.in_optimizer = False
-        self.capture: Capture | None = None
+    planning: Planning
+    meetings: Meetings
+    startup: Startup
+    planned_retry: PlannedRetry
+    progress: Progress
+    checks: CheckSchedule
+    op_times: OpTimes
+    first_calls: FirstCalls
+    watched: Watched
+    retry: Retry
+    step_end: StepEnd
+
+
+class Steps:
+    """Moves the step of one job on."""
+
+    def __init__(self, job: EagerJob, parts: Parts) -> None:
+        self._job = job
+        self._parts = parts
+        self._now = job.step
         self._keeps_capture = True
-        self.run: Run | None = None
-        self.check: Check | None = None
-        self.out_of_memory = False
-        self.tracing = Tracing(session.agent, session.meter)
-        self._cycle = Cycle()
-        self._kernel_window = KernelWindow(session.agent, session.device)  # around a captured step
+        self._kernel_window = KernelWindow(job.agent, job.device)  # around a captured step
         self._tried = 0  # captures given up
-        # Of the step under way: its thread, whether all of it runs there, and whether that was not
-        # so the last time. Modes and hooks that lie over a whole step are of one thread.
+        # The thread of the step under way, whether all of the step runs there, and whether the
+        # step before did not. Modes and hooks that lie over a whole step are of one thread.
         self._thread = threading.get_ident()
         self._one_thread = True
         self._scattered = False
-        self.times = StepTimes(session.device)
-        self._peak = 0
-        self._forwards = 0  # of the step under way
-        self.live_begin = 0
-        self._late = LateFrees(session)
+        self._late = LateFrees(job)
         self._is_met = True  # the other ranks were met after the last step, or it was no time to
-
-    @property
-    def optimizers(self) -> list[Optimizer]:
-        """The optimizers that have stepped for this model."""
-        return self._cycle.optimizers
 
     # ---- It begins ------------------------------------------------------------------
 
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, again: bool = False) -> None:
         """Begins a step, whose first forward is about to run. `again`: the step has run out of
         memory."""
-        session = self._session
-        session.checks.settle_open()
-        self.times.read()
-        self.number += 1
+        job, now, parts = self._job, self._now, self._parts
+        parts.checks.settle_open()
+        now.times.read()
+        now.number += 1
         here = threading.get_ident()
         self._scattered = not (self._one_thread and self._thread == here)
         self._thread, self._one_thread = here, True
-        self.tracing.ops = not self._scattered
-        self._cycle.restart()
-        dtype = next((p.dtype for p in session.model.parameters()), None)
-        self.key = key_of(args, kwargs, session.device.type, dtype)
-        first = session.first_calls.begins(self.key)
-        session.planned_retry.forget()
+        now.tracing.ops = not self._scattered
+        now.cycle.restart()
+        dtype = next((p.dtype for p in job.model.parameters()), None)
+        now.key = key_of(args, kwargs, job.device.type, dtype)
+        first = parts.first_calls.begins(now.key)
+        parts.planned_retry.forget()
         self._meet_ranks()
-        session.planning.ask()
-        session.startup.begin(args, kwargs)
-        self.under_way, self.tracing.on, self.run = True, False, None
+        parts.planning.ask()
+        parts.startup.begin(args, kwargs)
+        now.under_way, now.tracing.on, now.run = True, False, None
         captures = self._wants_capture(again, first) and self._begin_capture()
-        if not captures and session.stage is Stage.PLANNED:
+        if not captures and job.stage is Stage.PLANNED:
             self._begin_planned()
-        if session.startup.host is not None and self.capture is None and self.run is None:
+        if job.host is not None and now.capture is None and now.run is None:
             self._begin_capture(keep=False)  # never plainly
-        session.agent.step(self.number)
-        session.progress.begin(self.run)
-        session.progress.enter(FORWARD)
-        if session.agent.window_kinds() and not self.tracing.on:
-            self.tracing.begin(self.run)  # the collector asked
-        self._peak = self._forwards = 0
-        if self.capture is None:
-            session.meter.reset_peak()
-        self.live_begin = session.meter.live()
-        if self.run is not None and session.planning.rung is not None:
-            self._late.begin(session.planning.rung)
-        self.times.begin()
+        job.agent.step(now.number)
+        parts.progress.begin(now.run)
+        parts.progress.enter(FORWARD)
+        if job.agent.window_kinds() and not now.tracing.on:
+            now.tracing.begin(now.run)  # the collector asked
+        now.peak = now.forwards = 0
+        if now.capture is None:
+            job.meter.reset_peak()
+        now.live_begin = job.meter.live()
+        if now.run is not None and job.plans.rung is not None:
+            self._late.begin(job.plans.rung)
+        now.times.begin()
 
     def _wants_capture(self, again: bool, first: bool) -> bool:
         """Returns whether the step that begins is captured. `again`: it has run out of memory;
         `first`: the first one with an input of its size."""
-        session = self._session
-        inert = session.agent.status == "inert"
-        if session.startup.meets:
+        job, parts = self._job, self._parts
+        inert = job.agent.status == "inert"
+        if parts.meetings.unknown:
             return False  # whether there are other ranks is not known yet
         event = StepBegins(again, first, other_captures=bool(_capturing), is_inert=inert)
-        for action in decide(session.state, event):
-            if action is Action.CAPTURE_IF_WATCHED:
-                return session.watched.wants()
-            if action is Action.CAPTURE_IF_RANKS_DO:
-                ranks = session.planning.coordinator
-                return ranks is not None and ranks.wants()
-            if action is Action.CAPTURE_IF_CHANGED:
-                return session.retry.wants(self.key)
-            if action is Action.CAPTURE_IF_NEW:
-                return session.ladder.wants(self.key)
-        return False
+        actions = job.happened(event)
+        if Action.CAPTURE_IF_WATCHED in actions:
+            return parts.watched.wants()
+        if Action.CAPTURE_IF_RANKS_DO in actions:
+            ranks = parts.meetings.coordinator
+            return ranks is not None and ranks.wants()
+        if Action.CAPTURE_IF_CHANGED in actions:
+            return parts.retry.wants(self._now.key)
+        return Action.CAPTURE_IF_NEW in actions and job.plans.ladder.wants(self._now.key)
 
     def _begin_capture(self, keep: bool = True) -> bool:
         """Begins a capture; returns False if something of the program is in the way. `keep`:
         what is captured is planned; otherwise it only keeps saved tensors in host memory."""
-        session = self._session
-        self.times.read(wait=True)
+        job, now = self._job, self._now
+        now.times.read(wait=True)
         why = blocked()
         if self._scattered:
             why = "parts of its steps run in different threads"
         if why:
             self._tried += keep
-            if self._tried > 3 and session.stage is Stage.CAPTURE and session.budget is not None:
-                session.planning.stop(f"training without a plan: {why}")
+            if self._tried > 3 and job.stage is Stage.CAPTURE and job.budget is not None:
+                self._parts.planning.stop(f"training without a plan: {why}")
             return False
-        _capturing.append(self)
-        self.tracing.events()
+        _capturing.append(job)
+        now.tracing.events()
         self._kernel_window.open()
-        recorder = OpRecorder(session.agent)
-        self.capture = Capture(
-            session.model, session.meter, recorder, self._kernel_window.traced, session.startup.host
-        )
+        recorder = OpRecorder(job.agent)
+        now.capture = Capture(job.model, job.meter, recorder, self._kernel_window.traced, job.host)
         self._keeps_capture = keep
-        prior = alive_tensors(session.device)
-        self.capture.begin(prior, known_names(session.model, self._cycle.optimizers))
+        prior = alive_tensors(job.device)
+        now.capture.begin(prior, known_names(job.model, now.optimizers))
         return True
 
     def _begin_planned(self) -> None:
-        session = self._session
-        rung = session.ladder.pick(self.key)
+        job, now, progress = self._job, self._now, self._parts.progress
+        rung = job.plans.ladder.pick(now.key)
         if rung is None or rung.tape is None or rung.plan is None:
             return
-        session.planning.rung = rung
-        session.measured.show(rung.key, rung.number)
+        job.plans.rung = rung
+        job.measured.show(rung.key, rung.number)
         # Until it has matched once: then its plan holds, and it may run as fast as it can.
-        host, progress = None if rung.matched else session.startup.host, session.progress
-        self.run = rung.tape.begin(host=host, at=progress.at(), here=progress.here())
-        self.check = session.checks.begin(rung, self.run)
+        host = None if rung.matched else job.host
+        now.run = rung.tape.begin(host=host, at=progress.at(), here=progress.here())
+        now.check = self._parts.checks.begin(rung, now.run)
 
     # ---- Its forwards ---------------------------------------------------------------
 
@@ -192,61 +195,61 @@ class Step:
         self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Runs one forward of the root and returns its output."""
-        progress = self._session.progress
-        self.in_forward = True
-        self._forwards += 1
+        now, checks, progress = self._now, self._parts.checks, self._parts.progress
+        now.in_forward = True
+        now.forwards += 1
         self._one_thread &= threading.get_ident() == self._thread
         progress.enter(FORWARD)
         try:
-            self._session.checks.enters()
-            if self.check is not None:
-                self.check.enter(args, kwargs)
+            checks.enters()
+            if now.check is not None:
+                now.check.enter(args, kwargs)
             with watch_compiled(self._compiled_code):
                 out = self._forward(call, args, kwargs)
         finally:
-            self.in_forward = False
+            now.in_forward = False
         progress.enter(BACKWARD)
-        if self.run is not None and not self.run.armed:
+        if now.run is not None and not now.run.armed:
             self._late.left()
-        self._session.checks.left()
-        if self.check is not None:
-            self.check.leave(out)
+        checks.left()
+        if now.check is not None:
+            now.check.leave(out)
         return out
 
     def _forward(
         self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        capture = self.capture
+        capture = self._now.capture
         if capture is not None:
             with capture.region() as pin:
                 out = call(*args, **kwargs)
-                if self.capture is capture:
+                if self._now.capture is capture:
                     pin(out)
             return out
-        if self.run is not None:
-            return self._planned(self.run, call, args, kwargs)
+        if self._now.run is not None:
+            return self._planned(self._now.run, call, args, kwargs)
         resume()
-        with self._session.op_times.around():
-            return self._session.startup.forward(call, args, kwargs)
+        with self._parts.op_times.around():
+            return self._parts.startup.forward(call, args, kwargs)
 
     def _compiled_code(self, name: str) -> None:
         """Gives up planning or capturing the forward that runs, because code that torch.compile
         has compiled is about to run in it."""
-        session = self._session
-        if session.budget is None:
-            if self.capture is not None:
+        job, now = self._job, self._now
+        if job.budget is None:
+            if now.capture is not None:
                 self.abandon()
-                self.under_way = True
-                session.watched.give_up()
+                now.under_way = True
+                self._parts.watched.give_up()
             return
-        if session.stage is Stage.PLAIN:
+        if job.stage is Stage.PLAIN:
             return
-        rung = session.planning.rung
-        if self.run is not None and rung is not None and rung.tape is not None:
+        rung = job.plans.rung
+        if now.run is not None and rung is not None and rung.tape is not None:
             rung.tape.step_aside(f"{name} is compiled")
         self.abandon()
-        self.under_way = True
-        session.planning.drop(compiled_in_pieces([name]))
+        now.under_way = True
+        self._parts.planning.drop(compiled_in_pieces([name]))
 
     def _planned(
         self, run: Run, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -255,20 +258,21 @@ class Step:
         if why:
             # A capture of another model of ours is nothing this program has done.
             run.stand_aside("" if _capturing else why)
-            self.stop_check()
+            self._now.stop_check()
             resume()
             return call(*args, **kwargs)
-        rung = self._session.planning.rung
+        rung = self._job.plans.rung
         assert rung is not None
         assert rung.tape is not None
         if run.spent:
             # One more forward than captured, or a step that was given up after its backward.
-            progress = self._session.progress
+            progress = self._parts.progress
             audit = run.take_audit()
             run.counts.other_forwards = True
-            run = self.run = rung.tape.begin_more(run, run.host, progress.at(), progress.here())
+            run = rung.tape.begin_more(run, run.host, progress.at(), progress.here())
+            self._now.run = run
             run.audit = audit
-        planned_retry = self._session.planned_retry
+        planned_retry = self._parts.planned_retry
         planned_retry.before(call, args, kwargs)
         with rung.tape.region():
             out = call(*args, **kwargs)
@@ -277,149 +281,148 @@ class Step:
 
     # ---- It ends --------------------------------------------------------------------
 
-    def learn(self, optimizer: Optimizer) -> None:
-        """Notes an optimizer that stepped outside a step: from now on it belongs to one."""
-        self._cycle.learn(optimizer)
-
-    def own_optimizer(self) -> None:
-        """Forgets optimizers that update no parameter of the model itself."""
-        self._cycle = Cycle()
-
     def meet(self, optimizer: Optimizer) -> None:
         """Collects garbage if the optimizer that is about to step replaces another one: state of
         the old one that only cycles of objects hold (of a trainer's earlier `fit`) goes before
         the new one makes its own."""
-        if self._cycle.replaces(optimizer):
+        if self._now.cycle.replaces(optimizer):
             gc.collect()
 
     def before_optimizer(self) -> None:
         """Notes that an optimizer of the model is about to step, and evaluates checks."""
-        checks, session = self._session.checks, self._session
-        self.in_optimizer = True
+        now = self._now
+        now.in_optimizer = True
         self._one_thread &= threading.get_ident() == self._thread
-        session.progress.enter(OPTIMIZER)
-        if self.capture is not None:
-            self.capture.enter_optimizer()
+        self._parts.progress.enter(OPTIMIZER)
+        if now.capture is not None:
+            now.capture.enter_optimizer()
         if torch._C._current_graph_task_id() != -1:
             return  # it steps in a hook of the backward, which is not over
-        check, self.check = self.check, None
+        check, now.check = now.check, None
         if check is None:
             return
-        began = now_ns(session.device)
-        with session.unmeasured():
-            checks.settle(self.run, check)
+        began = now_ns(self._job.device)
+        with unmeasured():
+            self._parts.checks.settle(now.run, check)
             del check
-        self.times.leave_out(now_ns(session.device) - began)
-
-    def keep_peak(self) -> None:
-        """Notes the peak so far, because what comes next is no part of the step."""
-        self._peak = max(self._peak, self._session.meter.peak())
-
-    def stop_check(self) -> None:
-        """Ends the comparison of this step's gradients."""
-        if self.check is not None:
-            self.check.stop()
-            self.check = None
+        now.times.leave_out(now_ns(self._job.device) - began)
 
     def over(self) -> None:
         """Ends a step whose parameters were updated without an optimizer."""
         self.before_optimizer()
-        self.in_optimizer = False
+        self._now.in_optimizer = False
         self._ends()
 
     def after_optimizer(self, optimizer: Optimizer) -> None:
         """Notes that an optimizer has stepped, which may end the step."""
-        self.in_optimizer = False
-        if self._cycle.ends(optimizer):
+        self._now.in_optimizer = False
+        if self._now.cycle.ends(optimizer):
             self._ends()
 
     def _ends(self) -> None:
-        if self._session.startup.meets or self._session.planning.meets:
+        job, now, parts = self._job, self._now, self._parts
+        if parts.meetings.due:
             coming()  # what follows may take long, and the other ranks wait for it
-        self.stop_check()  # its backward ran within the optimizer: the gradients have been used
+        now.stop_check()  # its backward ran within the optimizer: the gradients have been used
         if torch._C._current_graph_task_id() == -1:
-            self._session.checks.settle(self.run, None)
+            parts.checks.settle(now.run, None)
         else:
-            self._session.checks.later(self.run)
-        self.under_way = False
-        self.ended += 1
+            parts.checks.later(now.run)
+        now.under_way = False
+        now.ended += 1
         took = 0
-        if self.capture is not None:
-            self._end_capture(self.capture)
+        if now.capture is not None:
+            self._end_capture(now.capture)
         else:
-            self.times.leave_out(self._session.op_times.spent_ns())
-            self.times.end()
-            peak = max(self._peak, self._session.meter.peak())
-            self.tracing.end_ops()
-            took = peak - self.live_begin
-            run, self.run = self.run, None
+            now.times.leave_out(parts.op_times.spent_ns())
+            now.times.end()
+            peak = max(now.peak, job.meter.peak())
+            now.tracing.end_ops()
+            took = peak - now.live_begin
+            run, now.run = now.run, None
             self._late.end()
-            step_over(self._session, run, peak, self._forwards)
-            if self.tracing.on:
-                self.times.read(wait=True)  # the records of a traced step are cut at its end
-            self.tracing.end()
-        beyond = self._session.meter.take_beyond()
-        if self.ended > 1 or self._session.startup.host is not None:
+            parts.step_end.over(run, peak)
+            if now.tracing.on:
+                now.times.read(wait=True)  # the records of a traced step are cut at its end
+            now.tracing.end()
+        beyond = job.meter.take_beyond()
+        if now.ended > 1 or job.host is not None:
             # The first plain step pays for what is set up once.
-            self._session.measured.beyond(beyond)
-        self._session.startup.end(took)
-        if self._session.startup.host is not None:
-            self._session.startup.host.give_back()
-        self._session.progress.enter(0)
+            job.measured.beyond(beyond)
+        parts.startup.end(took)
+        if job.host is not None:
+            job.host.give_back()
+        parts.progress.enter(0)
         self._is_met = False
         if torch._C._current_graph_task_id() == -1:
             self._meet_ranks()  # else the backward is not over, and the next step begins with it
 
     def _meet_ranks(self) -> None:
         """Meets the other ranks after a step, once."""
-        if self._is_met:
-            return
-        self._is_met = True
-        self._session.startup.meet()
-        self._session.planning.meet()
+        if not self._is_met:
+            self._is_met = True
+            self._parts.meetings.meet()
 
     def _end_capture(self, capture: Capture) -> None:
-        self.capture = None
-        _capturing.remove(self)
+        job, now, parts = self._job, self._now, self._parts
+        now.capture = None
+        _capturing.remove(job)
         step = capture.finish()
         self._kernel_window.close()
-        self._session.record.step(
-            self.number, step_ns=step.step_ns, peak_bytes=step.peak_bytes, flags=abi.STEP_WINDOW
+        job.record.step(
+            now.number, step_ns=step.step_ns, peak_bytes=step.peak_bytes, flags=abi.STEP_WINDOW
         )
-        self.tracing.end()  # before executors are measured, whose memory is not the step's
-        self._session.unplanned.ended(step.peak_bytes)
-        self._session.first_calls.captured(op.name for op in step.ops)
-        if self._keeps_capture and self._one_thread:
-            if self._session.budget is None:
-                self._session.watched.captured(step)
-            else:
-                self._session.planning.captured(step)
+        now.tracing.end()  # before executors are measured, whose memory is not the step's
+        parts.step_end.captured(step.peak_bytes)
+        parts.first_calls.captured(op.name for op in step.ops)
+        if not (self._keeps_capture and self._one_thread):
+            return
+        if job.budget is None:
+            parts.watched.captured(step)
+        elif (made := parts.planning.captured(step)) is not None:
+            assert parts.meetings.coordinator is not None
+            parts.meetings.coordinator.captured(made)
 
     def abandon(self) -> None:
         """Forgets the step: it may be tried again, or given up. A capture of half a step is worth
         nothing."""
+        now = self._now
         close_watches()
         self._late.left()
-        self._session.op_times.forget()
-        if self.capture is not None:
+        self._parts.op_times.forget()
+        if now.capture is not None:
             self.release_capture()
-            self.capture.leave()
-            self.capture = None  # it may have been the last to hold the model: the session ends
+            now.capture.leave()
+            now.capture = None  # it may have been the last to hold the model: the session ends
             self._kernel_window.drop()
-        self.stop_check()
-        self._session.checks.postpone(self.run)
-        if self.run is not None and self.run.armed:
-            self.run.mismatch("the forward failed")
-        self.tracing.end()
-        self.under_way = self.under_way and self.run is not None
+        now.stop_check()
+        self._parts.checks.postpone(now.run)
+        if now.run is not None and now.run.armed:
+            now.run.mismatch("the forward failed")
+        now.tracing.end()
+        now.under_way = now.under_way and now.run is not None
 
     def drop(self) -> None:
         """Forgets the step entirely: the next forward begins another one."""
-        self.under_way = self.in_optimizer = False
-        self.run = None
+        self._now.under_way = self._now.in_optimizer = False
+        self._now.run = None
         self.abandon()
 
     def release_capture(self) -> None:
         """Releases the capture, because the session ends."""
-        if self in _capturing:
-            _capturing.remove(self)
+        if self._job in _capturing:
+            _capturing.remove(self._job)
+
+
+@contextmanager
+def unmeasured() -> Iterator[None]:
+    """Keeps what a check needs inside the context out of the peaks of all steps under way."""
+    jobs = [loop.job for loop in tuple(open_loops) if isinstance(loop.job, EagerJob)]
+    under_way = [job for job in jobs if job.step.under_way]
+    for job in under_way:
+        job.step.peak = max(job.step.peak, job.meter.peak())
+    try:
+        yield
+    finally:
+        for job in under_way:
+            job.meter.reset_peak()

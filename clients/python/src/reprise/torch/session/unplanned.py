@@ -13,7 +13,7 @@ import os
 from collections import Counter
 
 from reprise.errors import RepriseError
-from reprise.torch.session.job import Job
+from reprise.torch.job.job import EagerJob
 from reprise.units import format_bytes, parse_bytes
 
 __all__ = ["Unplanned"]
@@ -27,8 +27,8 @@ MUCH = 64 << 20
 class Unplanned:
     """Counts the unplanned steps of one session that exceed the budget."""
 
-    def __init__(self, session: Job) -> None:
-        self._session = session
+    def __init__(self, job: EagerJob) -> None:
+        self._job = job
         self._peaks: Counter[int] = Counter()
 
     def ended(self, peak: int) -> None:
@@ -52,7 +52,7 @@ class Unplanned:
             return
         steps = "1 step" if count == 1 else f"{count} steps"
         when = "before the plan" if planned else "without a plan"
-        self._session.say(
+        self._job.say(
             f"{steps} ran {when} and peaked at {format_bytes(max(self._peaks))}, over the budget "
             f"of {format_bytes(budget)}{'' if planned else ', as the next will'}"
             + (self._kept_by_malloc() if planned else "")
@@ -61,13 +61,13 @@ class Unplanned:
     def _budget_bytes(self) -> int:
         """Returns the budget in bytes as the planner reads it; a share is of what is not alive
         during the whole step. 0 if not known."""
-        session = self._session
-        plan, budget = session.plan, session.budget or ""
+        job = self._job
+        plan, budget = job.plans.plan, job.budget or ""
         if plan is not None and plan.budget_bytes:
             return plan.budget_bytes
         with contextlib.suppress(RepriseError, ValueError):
             if budget.endswith("x"):
-                graph = session.graph
+                graph = job.plans.graph
                 if graph is None:
                     return 0
                 static, base = graph.static_bytes, graph.measured_peak_bytes
@@ -80,7 +80,7 @@ class Unplanned:
         need; "" where that is little, or malloc was told to give large blocks back."""
         told = "MALLOC_MMAP_THRESHOLD_" in os.environ
         told = told or "mmap_threshold" in os.environ.get("GLIBC_TUNABLES", "")
-        if self._session.device.type != "cpu" or told or max(self._peaks) < MUCH:
+        if self._job.device.type != "cpu" or told or max(self._peaks) < MUCH:
             return ""
         return (
             ". The process's own memory hardly falls from there: malloc keeps what is freed "

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from reprise.torch.compiled.digest import digest
 from reprise.torch.internals.ops import PLAIN_TYPES
-from reprise.torch.session.job import Job
+from reprise.torch.job.job import EagerJob
 
 __all__ = ["Updates"]
 
@@ -27,22 +27,22 @@ FEW = 4
 class Updates:
     """Looks at the parameters of one session's model."""
 
-    def __init__(self, session: Job) -> None:
-        self._session = session
+    def __init__(self, job: EagerJob) -> None:
+        self._job = job
         self._known: list[tuple[int, int, bytes]] = []
 
     def seen(self) -> bool:
         """Returns whether parameters were updated since the last forward, in a job without an
         optimizer."""
-        session = self._session
-        if session.step.optimizers:
+        job = self._job
+        if job.step.optimizers:
             return False
         before, self._known = self._known, self._now()
-        return bool(before) and session.step.under_way and before != self._known
+        return bool(before) and job.step.under_way and before != self._known
 
     def _now(self) -> list[tuple[int, int, bytes]]:
         """Returns identity, version and digest of the smallest parameters that are trained."""
-        model = self._session.model
+        model = self._job.model
         trained = [p for p in model.parameters() if p.requires_grad and type(p) in PLAIN_TYPES]
         few: Sequence[Tensor] = sorted(trained, key=lambda p: p.numel())[:FEW]
         return [(id(p), p._version, digest(p)) for p in few]

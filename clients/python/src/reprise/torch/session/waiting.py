@@ -14,10 +14,10 @@ here.
 from __future__ import annotations
 
 from reprise.torch.compiled.fast import settle
+from reprise.torch.job.job import EagerJob
 from reprise.torch.meter.state import blocked
-from reprise.torch.policy.stage import Stage
+from reprise.torch.policy.state import Stage
 from reprise.torch.session.elsewhere import Elsewhere
-from reprise.torch.session.job import Job
 
 __all__ = ["Waiting"]
 
@@ -34,8 +34,8 @@ FORWARDS = 64
 class Waiting:
     """Says what one session waits for while it has no plan."""
 
-    def __init__(self, session: Job) -> None:
-        self._session = session
+    def __init__(self, job: EagerJob) -> None:
+        self._job = job
         self._forwards = 0
         self._not_called = 0
         self._elsewhere: Elsewhere | None = None
@@ -43,12 +43,12 @@ class Waiting:
 
     def forward(self) -> None:
         """Notes that a forward that trains is about to run."""
-        session = self._session
-        if session.budget is None or session.step.ended:
+        job = self._job
+        if job.budget is None or job.step.ended:
             return
         self._forwards += 1
-        if self._forwards == FORWARDS and not session.step.optimizers:
-            session.say(
+        if self._forwards == FORWARDS and not job.step.optimizers:
+            job.say(
                 f"no plan yet: {FORWARDS} forwards, and no optimizer of torch.optim has stepped "
                 "for this model. A step ends when its optimizer has stepped"
             )
@@ -56,28 +56,29 @@ class Waiting:
     def not_called(self) -> None:
         """Notes that an optimizer of the model has stepped although the model's forward was not
         called."""
-        session = self._session
+        job = self._job
         # Where the program calls `model.forward` itself, nothing else notices that it is another.
-        session.forward.stay()
-        if session.budget is None or session.step.number:
+        if job.forward is not None:
+            job.forward.stay()
+        if job.budget is None or job.step.number:
             return
         self._not_called += 1
         if self._not_called == LOOKS:
-            if session.hand_over is not None and session.hand_over(None):
+            if job.hand_over is not None and job.hand_over(None):
                 return
-            self._elsewhere = Elsewhere(session.model)
+            self._elsewhere = Elsewhere(job.model)
             self._elsewhere.watch()
         elif self._not_called == LOOKS + 1 and self._elsewhere is not None:
             parts = self._elsewhere.parts()
             names = ", ".join(list(parts)[:3])
-            if len(parts) == 1 and session.hand_over is not None:
-                session.say(
+            if len(parts) == 1 and job.hand_over is not None:
+                job.say(
                     f"the model's own forward is never called, but that of its part {names} is: "
                     "that part is planned"
                 )
-                session.hand_over(next(iter(parts.values())))
+                job.hand_over(next(iter(parts.values())))
                 return
-            session.say(
+            job.say(
                 "no plan yet: the forward of this model was never called with gradients"
                 + (
                     f"; its parts {names} are. Call reprise.auto with each of them, or with one "
@@ -95,28 +96,28 @@ class Waiting:
 
     def unplanned(self) -> None:
         """Counts a step that ran without a plan."""
-        session = self._session
+        job = self._job
         self._unplanned += 1
-        if session.budget is None or self._unplanned != STEPS + session.warmup:
+        if job.budget is None or self._unplanned != STEPS + job.options.warmup:
             return
         why = self._why()
         if why:
-            session.say(f"no plan in {self._unplanned} steps in a row: {why}")
+            job.say(f"no plan in {self._unplanned} steps in a row: {why}")
 
     def _why(self) -> str:
         """Returns what a job without a plan waits for; "" if that was said when it was decided."""
-        session = self._session
-        if session.stage is Stage.PLAIN:
+        job = self._job
+        if job.stage is Stage.PLAIN:
             return ""
-        if session.agent.status == "inert":
-            return session.agent.why or "no collector is running"
-        if session.stage is Stage.CAPTURE:
+        if job.agent.status == "inert":
+            return job.agent.why or "no collector is running"
+        if job.stage is Stage.CAPTURE:
             return (
                 blocked() or "another model of this process is being captured until its step ends"
             )
-        if session.stage is Stage.PLANNED:
-            plans = sum(rung.tape is not None for rung in session.ladder.rungs)
+        if job.stage is Stage.PLANNED:
+            plans = sum(rung.tape is not None for rung in job.plans.ladder.rungs)
             if plans:
                 return f"none of the {plans} plans is for this kind of step"
             return "no requested plan has arrived yet"
-        return f"the model is still {session.stage.value}"
+        return f"the model is still {job.stage.value}"

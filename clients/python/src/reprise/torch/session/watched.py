@@ -16,14 +16,14 @@ from __future__ import annotations
 
 import os
 
-import torch
-
 from reprise.errors import RepriseError
 from reprise.torch.capture.captured import CapturedStep
 from reprise.torch.capture.step_graph import build, settle
+from reprise.torch.internals.distributed import ranks_have_met
 from reprise.torch.internals.dynamo import compiled_parts
-from reprise.torch.policy.stage import Stage
-from reprise.torch.session.job import Job
+from reprise.torch.job.job import EagerJob
+from reprise.torch.policy.events import PageServed
+from reprise.torch.policy.state import Stage
 from reprise.units import format_duration
 
 __all__ = ["Watched"]
@@ -37,23 +37,20 @@ EXECUTOR = "tape:seeded_ok=1"
 class Watched:
     """Captures one step of a session that has no budget."""
 
-    def __init__(self, session: Job) -> None:
-        self._session = session
+    def __init__(self, job: EagerJob) -> None:
+        self._job = job
         self._tries = 0
         self.request_id: int | None = None  # of the captured step
 
     @property
-    def stage(self) -> Stage:
-        """The stage after the warm-up of a job without a budget."""
-        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-        left_out = os.environ.get("REPRISE_CAPTURE") == "0" or distributed
-        if left_out or compiled_parts(self._session.model):
-            return Stage.PLAIN
-        return Stage.CAPTURE
+    def may_capture(self) -> bool:
+        """Whether a step is captured after the warm-up of a job without a budget."""
+        left_out = os.environ.get("REPRISE_CAPTURE") == "0" or ranks_have_met()
+        return not (left_out or compiled_parts(self._job.model))
 
     def wants(self) -> bool:
         """Returns whether the step that begins is captured."""
-        if self._session.stage is not Stage.CAPTURE:
+        if self._job.stage is not Stage.CAPTURE:
             return False
         self._tries += 1
         if self._tries > TRIES:
@@ -62,32 +59,31 @@ class Watched:
 
     def give_up(self) -> None:
         """Captures no step of this job."""
-        if self._session.stage is Stage.CAPTURE:
-            self._session.stage = Stage.PLAIN
+        self._job.happened(PageServed())
 
     def captured(self, step: CapturedStep) -> None:
         """Sends the graph of a captured step to the server for its page."""
-        session, key = self._session, self._session.step.key
-        session.stage = Stage.PLAIN
+        job, key = self._job, self._job.step.key
+        job.happened(PageServed())
         took_ns = step.step_ns
-        step.stretch(session.measured.stretched(key) or step.stretched)
+        step.stretch(job.measured.stretched(key) or step.stretched)
         settle(step)
-        peak, plain_ns = session.measured.base(key)
+        peak, plain_ns = job.measured.base(key)
         try:
             graph = build(
                 step,
-                name=session.name,
+                name=job.options.name,
                 measured_peak_bytes=peak or step.peak_bytes,
                 measured_step_ns=plain_ns or sum(op.time_ns for op in step.ops),
             )
-            self.request_id = session.agent.submit_graph(
+            self.request_id = job.agent.submit_graph(
                 graph.to_json(), "", EXECUTOR, graph.static_bytes
             )
         except RepriseError as error:
-            session.say(f"the captured step is not shown on the page: {error}")
+            job.say(f"the captured step is not shown on the page: {error}")
             return
         plain = f"; a plain one takes {format_duration(plain_ns)}" if plain_ns else ""
-        session.say(
-            f"step {session.step.number} was captured for the page, once, and took "
+        job.say(
+            f"step {job.step.number} was captured for the page, once, and took "
             f"{format_duration(took_ns)}{plain}. REPRISE_CAPTURE=0 leaves this out"
         )

@@ -7,18 +7,19 @@ Walks the schedule once, as the evaluator does, and notes for the ops of the roo
 
     rows     expected overload; is the call recorded; which outputs become cells; how often each
              argument is read by a replay while its first life still lasts
-    slots    is the n-th tensor that autograd packs kept, or given up
+    slots    is the n-th tensor that autograd packs saved, or discarded
     events   in which order autograd unpacks them in the backward
     bursts   which calls are replayed just before an event, which of their outputs stay, for how
              many uses
 
 A life is the time from a run of the op that makes a storage to the free of the storage. The first
-life is the program's own tensor; every later one belongs to the tape, which lets it go after its
+life is the program's own tensor; every later one belongs to the tape, which frees it after its
 last use. So what is alive follows the schedule without looking at it again.
 
-A use is an unpack, or a replay that leads to one. A schedule may also run an op again for nothing;
-such a run is left out, and what it reads is not used by it: counted, it would never come, and the
-count of that life would be wrong. The result is rehearsed (rehearsal.py) before anybody sees it.
+A use is an unpack, or a replay that leads to one. A schedule may also replay an op whose outputs
+nothing uses. The compiler leaves such a replay out and does not count its reads as uses: they would
+never come, and the life they were counted for would never end. The result is rehearsed
+(rehearsal.py) before it is returned.
 Time and memory are linear in the schedule.
 """
 

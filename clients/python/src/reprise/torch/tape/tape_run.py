@@ -6,7 +6,7 @@
     packed = run.pack(tensor)             # what autograd keeps of a saved tensor
     tensor = unpack(packed)               # in the backward: replays what comes before it
 
-An engine records the calls and runs them again: the native one (compiled/engine.h) or the one in
+An engine records the calls and runs them again: the native one (compiled/fast.cc) or the one in
 Python (python_engine.py). It is chosen before the first forward of the step and runs the step to
 its end. The decisions made here hold for both. An armed run discards what the program says; after
 the first op out of order everything is kept. A safe run frees nothing any more, and what is missing

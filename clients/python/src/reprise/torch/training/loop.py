@@ -18,21 +18,14 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 import torch.distributed as dist
-from torch import nn
 from torch.optim import Optimizer
 
-from reprise.agent import Agent
 from reprise.plan import Plan
-from reprise.torch.check import quarantine
-from reprise.torch.check.result import CheckResult
 from reprise.torch.executor.protocol import Handle
 from reprise.torch.internals import guard, optimizers
-from reprise.torch.meter.state import model_device
-from reprise.torch.policy.events import State
-from reprise.torch.training.measure import Measured
-from reprise.torch.training.record import Record
+from reprise.torch.internals.distributed import ranks_have_met
+from reprise.torch.training.job import Job
 from reprise.units import format_bytes
 
 __all__ = ["TrainingLoop", "fatal_error", "forward_runs", "open_loops"]
@@ -46,22 +39,14 @@ open_loops: dict[TrainingLoop, None] = {}
 class TrainingLoop:
     """The hooks of one model that is trained, and the state that they share."""
 
-    def __init__(self, model: nn.Module, agent: Agent, budget: str | None) -> None:
-        """Installs nothing; `_observe` does. `agent`: takes what is reported; `budget`: None if
-        the model is only observed."""
-        self.agent = agent
-        self.budget = budget
-        self.measured = Measured(budget)
-        self.record = Record(agent, on_host=model_device(model).type == "cpu")
-        # Weak: an armed model dies with its last user, not with the process.
-        self._model = weakref.ref(model)
+    def __init__(self, job: Job) -> None:
+        """Installs nothing; `_observe` does."""
+        self.job = job
         self.attached = False  # by `reprise run`, not by the program
-        self.busy = False  # a forward of Reprise's own is running
-        self.fault = ""  # the first internal error, in words: nothing is planned after it
         self._cleared_up = False  # after an internal error
         self._reports = True  # to the agent
         self._pid = os.getpid()
-        self._parameters = {id(p) for p in model.parameters()}
+        self._parameters = {id(p) for p in job.model.parameters()}
         self._foreign: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._has_own = False  # an optimizer of the model's own parameters has stepped
         self._close = guard.quiet(self.close)
@@ -69,9 +54,7 @@ class TrainingLoop:
     def _observe(self) -> None:
         """Begins to observe optimizers, internal errors, and the end of the model and of the
         program."""
-        model = self._model()
-        assert model is not None
-        weakref.finalize(model, guard.quiet(self._gone)).atexit = False
+        weakref.finalize(self.job.model, guard.quiet(self._gone)).atexit = False
         guard.listen(self._broke)
         atexit.register(self._close)
         optimizers.observe(self)
@@ -91,9 +74,9 @@ class TrainingLoop:
             return
         self._reports = False
         if (error := fatal_error()) is not None:
-            guard.quietly(self.record.failed, error)
+            guard.quietly(self.job.record.failed, error)
         if not open_loops and os.getpid() == self._pid:
-            self.agent.stop()
+            self.job.agent.stop()
 
     def remove(self) -> None:
         """Takes every hook out; the model is as it was. Calling it again does nothing."""
@@ -110,40 +93,14 @@ class TrainingLoop:
     @property
     def in_forward(self) -> bool:
         """Whether a forward of the model is running that the loop knows of."""
-        return self.busy
+        return self.job.busy
 
     # ---- Plans ------------------------------------------------------------------------
-
-    @property
-    def state(self) -> State:
-        """Where the job is, as the policy sees it."""
-        raise NotImplementedError
 
     @property
     def handles(self) -> Sequence[Handle]:
         """The plans that are installed and not removed."""
         raise NotImplementedError
-
-    def withdraw(self, why: str = "") -> None:
-        """Removes the plans that are installed, and reports it. Without a reason: the program
-        wants none."""
-        for handle in self.handles:
-            if why:
-                self.record.withdrawn(handle.plan, why)
-            else:
-                self.record.removed(handle.plan)
-            handle.remove()
-
-    def checked(self, step: int, handle: Handle, result: CheckResult) -> None:
-        """Counts and reports what a check found of a step under a plan."""
-        self.measured.checked(result)
-        self.record.check(step, handle.plan, result)
-
-    def condemn(self, step: int, handle: Handle, result: CheckResult) -> None:
-        """Puts a plan that was found wrong into quarantine, with its graph and what was found: it
-        is never installed again."""
-        report = {"step": step, "differing": result.differing, "torch": torch.__version__}
-        quarantine.put(handle.plan, handle.graph_json(), report)
 
     # ---- The report -------------------------------------------------------------------
 
@@ -159,12 +116,12 @@ class TrainingLoop:
 
     def figures(self) -> dict[str, Any]:
         """Returns what was predicted and measured so far: the fields of `reprise.Report`."""
-        plan, measured, verdict = self.plan, self.measured, self.record.verdict()
+        plan, measured, verdict = self.plan, self.job.measured, self.job.record.verdict()
         stage, why = self.standing
         return {
             "stage": stage,
             "why": why,
-            "budget": self.budget,
+            "budget": self.job.budget,
             "budget_bytes": plan.budget_bytes if plan else 0,
             "plan_id": plan.plan_id if plan else "",
             "base_peak_bytes": measured.base_peak_bytes,
@@ -194,7 +151,7 @@ class TrainingLoop:
 
     def _no_plan_yet(self, stage: str, why: str) -> str:
         """Returns the sentence of a report before there is a plan or a refusal."""
-        measured, reason = self.measured, f" ({why})" if why else ""
+        measured, reason = self.job.measured, f" ({why})" if why else ""
         peak = f"  Peak {format_bytes(measured.base_peak_bytes)}" if measured.plain_steps else ""
         return f"No plan: {stage}{reason}.{peak}"
 
@@ -203,12 +160,12 @@ class TrainingLoop:
     @property
     def broken(self) -> bool:
         """Whether there was an internal error: from then on the model trains on unobserved."""
-        return bool(self.fault)
+        return self.job.broken
 
     def _broke(self, error: Exception) -> bool:
         """Keeps the first internal error, maybe in the middle of an op. Removes nothing: that
         waits for the next call of the model or of a hook. Returns whether the error was said."""
-        self.fault = self.fault or guard.failure(error)
+        self.job.fault = self.job.fault or guard.failure(error)
         return False
 
     def _clear_up(self) -> None:
@@ -251,7 +208,7 @@ class TrainingLoop:
             return False
         for again in (False, True):
             if again:  # parameters may have been replaced: a new head, a lazy module
-                model = self._model()
+                model = self.job.alive()
                 self._parameters = {id(p) for p in model.parameters()} if model else set()
             if self._updates(optimizer):
                 if not self._has_own:
@@ -267,13 +224,13 @@ class TrainingLoop:
         """Returns whether an optimizer evidently updates copies of the model's parameters (master
         weights in another precision, flat or not, maybe of one rank's share), from which the
         program copies them back: it has about as many elements, and no other model has them."""
-        model = self._model()
+        model = self.job.alive()
         if model is None or any(loop._updates(optimizer) for loop in open_loops):
             return False
         trained = [p for p in model.parameters() if p.requires_grad]
         mine = sum(p.numel() for p in trained)
         theirs = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
-        world = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+        world = dist.get_world_size() if ranks_have_met() else 1
         enough = mine <= theirs * world and theirs <= mine * PADDED
         return bool(mine) and enough
 

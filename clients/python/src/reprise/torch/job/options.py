@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a model is armed: the arguments of `reprise.auto`, checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from reprise.torch.check.result import VALUES
+
+__all__ = ["Options"]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a model is armed."""
+
+    budget: str | None  # None: it is only observed
+    verify_every: int  # steps from one check to the next; 0: none is checked
+    warmup: int = 1  # plain steps before one is captured
+    name: str = ""  # of the model, for people
+    first: str = "auto"  # how the first step is taken
+    verify: str = VALUES  # what is compared
