@@ -124,10 +124,10 @@ def working_set(graph: dict[str, Any]) -> tuple[int, int]:
     )
 
 
-def region_execs(graph: dict[str, Any], plan: dict[str, Any]) -> list[int]:
-    """What an executor with regions runs: docs/formats.md, "Regions"."""
-    ops, regions, levels = graph["ops"], plan["regions"], plan["levels"]
-    lazy = plan.get("lazy_region") or plan["executor"] in ("once", "joint")
+def once_execs(graph: dict[str, Any], said: list[int]) -> list[int]:
+    """What an executor of kind `once` runs that saves what these execs save: docs/formats.md,
+    "Once"."""
+    ops = graph["ops"]
     needs, last = versions(graph)
     makes: list[dict[int, int]] = []
     now: dict[int, int] = {}
@@ -139,90 +139,57 @@ def region_execs(graph: dict[str, Any], plan: dict[str, Any]) -> list[int]:
         makes.append({s: now[s] for s in {*op["writes"], *op["mutates"]}})
     maker = {(s, v): o for o, made in enumerate(makes) for s, v in made.items()}
     forward = next(o for o, op in enumerate(ops) if op["phase"] == "backward")
-    left = {s: v for made in makes[:forward] for s, v in made.items()}
 
-    around: dict[int, list[int]] = {}  # by storage: the regions around it, the outermost first
-    for s in left:
-        touched = [o for o in range(forward) if s in needs[o] or s in makes[o]]
-        around[s] = [
-            r
-            for r, (begin, end) in enumerate(regions)
-            if begin <= min(touched) <= max(touched) < end
-        ]
-    level = {s: min(levels[s], len(around[s])) for s in left}
+    saved: set[int] = set()
+    remade: set[int] = set()
+    for o in said[forward:]:
+        saved |= set(needs[o]) - remade
+        remade |= set(makes[o])
+    saved |= set(graph["required"]) - remade
     present: dict[int, int] = {}
     execs: list[int] = []
-    replayed: set[int] = set()
 
     def run(o: int) -> None:
         execs.append(o)
         present.update(makes[o])
 
-    def run_again(region: int, wanted: list[tuple[int, int]]) -> None:
-        begin, end = regions[region]
-        todo: set[int] = set()
-        while wanted:
-            s, version = wanted.pop()
-            if present.get(s) == version:
-                continue
-            if not begin <= maker[s, version] < end:
-                raise InvalidPlan(f"regions[{region}]: storage {s} is missing outside it")
-            if maker[s, version] not in todo:
-                todo.add(maker[s, version])
-                wanted += needs[maker[s, version]].items()
-        for o in sorted(todo):
-            run(o)
-
-    def restore(s: int, version: int, reader: int) -> None:
-        if s not in left or not around[s]:
-            raise InvalidPlan(f"op {reader} needs storage {s}, which no region makes again")
-        for depth, r in enumerate(around[s][: level[s] or len(around[s])], start=1):
-            begin, end = regions[r]
-            inside = [i for i, other in enumerate(regions) if begin <= other[0] and other[1] <= end]
-            if present.get(s) == version:
-                return
-            if lazy and inside == [r]:
-                mine = [v for v in needs[reader].items() if begin <= maker[v] < end]
-                run_again(r, mine)
-            elif r not in replayed:
-                replayed.add(r)
-                homes = [t for t in left if around[t] and around[t][-1] in inside]
-                # A storage of level 0 is missing if a re-run has made an earlier version of it.
-                run_again(r, [(t, left[t]) for t in homes if level[t] <= depth])
-                for t in homes:
-                    if level[t] > depth:
-                        present.pop(t, None)
-
     for o in range(forward):
         run(o)
-    for s in left:
-        if level[s] > 0:
-            del present[s]
+    present = {s: version for s, version in present.items() if s in saved}
     for o in range(forward, len(ops)):
-        for s, version in needs[o].items():
-            if present.get(s) != version:
-                restore(s, version, o)
+        todo: set[int] = set()
+        wanted = list(needs[o].items())
+        while wanted:
+            s, version = wanted.pop()
+            if present.get(s) == version or maker[s, version] in todo:
+                continue
+            if maker[s, version] >= forward:
+                raise InvalidPlan(f"op {o} needs storage {s}, which the forward does not make")
+            todo.add(maker[s, version])
+            wanted += needs[maker[s, version]].items()
+        for again in sorted(todo):
+            run(again)
         run(o)
 
     # Backwards: a re-run stays where one of its outputs is wanted.
-    wanted = {(s, last[s]) for s in graph["required"]}
+    read = {(s, last[s]) for s in graph["required"]}
     runs = [execs.count(o) for o in range(len(ops))]
     kept = []
     for o in reversed(execs):
         made = set(makes[o].items())
         runs[o] -= 1
-        if runs[o] == 0 or made & wanted:
-            wanted = wanted - made | set(needs[o].items())
+        if runs[o] == 0 or made & read:
+            read = read - made | set(needs[o].items())
             kept.append(o)
     return kept[::-1]
 
 
-def check_regions(graph: dict[str, Any], plan: dict[str, Any]) -> None:
-    """InvalidPlan unless the schedule is what the regions do."""
+def check_once(graph: dict[str, Any], plan: dict[str, Any]) -> None:
+    """InvalidPlan unless the schedule is what its saved set does."""
     execs = [op for what, op in plan["schedule"] if what == "exec"]
-    for at, (said, true) in enumerate(zip_longest(execs, region_execs(graph, plan))):
+    for at, (said, true) in enumerate(zip_longest(execs, once_execs(graph, execs))):
         if said != true:
-            raise InvalidPlan(f"exec {at}: the plan runs op {said}, its regions run op {true}")
+            raise InvalidPlan(f"exec {at}: the plan runs op {said}, its saved set op {true}")
 
 
 def check(graph: dict[str, Any], plan: dict[str, Any]) -> None:
@@ -245,10 +212,8 @@ def check(graph: dict[str, Any], plan: dict[str, Any]) -> None:
     equal("time_ns", plan["time_ns"], time)
     if peak > plan["budget_bytes"]:
         raise InvalidPlan(f"the peak {peak} is above the budget {plan['budget_bytes']}")
-    if "levels" in plan:
-        check_regions(graph, plan)
-    elif plan.get("executor") in ("once", "joint", "nested", "region"):
-        raise InvalidPlan(f"levels: missing in a plan of executor {plan['executor']}")
+    if plan.get("executor") in ("once", "joint"):
+        check_once(graph, plan)
     overhead = time / base_time - 1 if base_time else 0.0
     if abs(plan["overhead"] - overhead) > 1e-9:
         raise InvalidPlan(f"overhead: the plan says {plan['overhead']}, it is {overhead}")

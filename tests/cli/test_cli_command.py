@@ -110,6 +110,7 @@ def test_an_unknown_shell_is_wrong_usage(reprise: Reprise) -> None:
     assert "bash, zsh or fish" in reprise.fails(2, "--completion", "ksh")
 
 
+@pytest.mark.long
 def test_without_a_server_the_code_is_4_and_the_remedy_is_named(reprise: Reprise) -> None:
     for verb in (("status",), ("show", "latest"), ("show", "0000000000000001")):
         assert "reprise serve" in reprise.fails(4, *verb)

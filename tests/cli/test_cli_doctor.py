@@ -128,6 +128,7 @@ def test_the_python_that_is_named_is_asked(reprise: Reprise) -> None:
     assert wrong["python"]["health"] == "problem"
 
 
+@pytest.mark.long
 def test_a_python_that_is_slow_is_called_late_and_not_missing(reprise: Reprise) -> None:
     slow = reprise.folder / "python"
     slow.write_text("#!/bin/sh\nexec sleep 60\n")
@@ -186,6 +187,7 @@ def test_through_a_running_daemon_it_leaves_nothing_in_the_store(
         assert not {t: n for t, n in left.items() if n and t not in kept}, name
 
 
+@pytest.mark.long
 def test_a_daemon_that_stands_still_is_a_problem_and_its_process_is_named(
     reprise: Reprise, server: subprocess.Popen[str]
 ) -> None:
@@ -204,6 +206,7 @@ def test_a_daemon_that_stands_still_is_a_problem_and_its_process_is_named(
     assert took < 60  # bounded, on any machine
 
 
+@pytest.mark.long
 def test_after_a_daemon_went_on_nothing_of_the_check_is_left(
     reprise: Reprise, server: subprocess.Popen[str]
 ) -> None:

@@ -102,6 +102,7 @@ def test_owners_are_known_where_entries_share_their_stacks(
     assert shown.count("732.4 KiB") == 2
 
 
+@pytest.mark.long
 def test_every_owner_is_known_in_a_file_that_pytorch_itself_wrote(reprise: Reprise) -> None:
     """9,000 allocations at three places; a third of each is freed before the peak."""
     write_with_torch("torch_snapshot.py", reprise.folder / "s.pickle")
@@ -274,6 +275,7 @@ def test_a_step_is_chosen_by_its_number(reprise: Reprise, trace: Path) -> None:
     assert f"has no step 999, but {numbers[0]} to {numbers[-1]}" in wrong
 
 
+@pytest.mark.long
 def test_a_large_snapshot_is_imported_in_bounded_memory(
     reprise: Reprise,
     server: subprocess.Popen[str],

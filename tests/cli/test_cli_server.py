@@ -159,6 +159,7 @@ def may_unshare() -> bool:
     return subprocess.run(["unshare", "--pid", "--fork", "true"], check=False).returncode == 0
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not may_unshare(), reason="process namespaces may not be made here")
 def test_a_daemon_in_a_process_namespace_of_its_own_sees_jobs_outside(
     jobs: Reprise, tmp_path: Path
@@ -365,6 +366,7 @@ def _end_private_daemon(jobs: Reprise) -> None:
     until("the daemon has ended", 30, lambda: not Path(f"/proc/{pid}/exe").exists())
 
 
+@pytest.mark.long
 def test_a_program_that_ends_long_after_its_training_still_hears_how_it_went(
     jobs: Reprise,
 ) -> None:

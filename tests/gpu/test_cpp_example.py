@@ -77,6 +77,7 @@ def test_a_budget_that_cannot_be_met_lets_it_train_on(program: Path, tmp_path: P
     assert not peaks(finished.stdout, planned=True)
 
 
+@pytest.mark.long
 def test_nvcc_compiles_it_as_it_is_shipped(tmp_path: Path) -> None:
     nvcc = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
     if nvcc is None:

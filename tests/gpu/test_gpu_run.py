@@ -204,6 +204,7 @@ def test_rows_for_which_no_time_is_left_are_named(blocks: Path, tmp_path: Path) 
     assert {row["why"] for row in rows.values()} == {"there was no time left for it"}
 
 
+@pytest.mark.long
 def test_rows_that_their_block_had_no_time_for_run_at_the_end(tmp_path: Path) -> None:
     own = tmp_path / "short.py"
     own.write_text(

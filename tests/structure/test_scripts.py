@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
@@ -10,6 +11,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -79,7 +81,13 @@ def test_what_follows_python_is_for_pytest(checkout: Checkout) -> None:
     done = checkout.test("--no-setup", "python", "-k", "python", "-x")
 
     assert done.out.splitlines()[0] == "build --tests --no-setup"
-    assert " -k python -x tests/structure tests/cli" in done.out.splitlines()[1]
+    assert " -m not long -k python -x tests/structure tests/cli" in done.out.splitlines()[1]
+
+
+def test_what_takes_long_is_a_part_of_its_own(checkout: Checkout) -> None:
+    done = checkout.test("--no-setup", "long", "tests/python/test_units.py")
+
+    assert " -m long tests/python/test_units.py" in done.out.splitlines()[1]
 
 
 def test_a_path_behind_python_takes_the_place_of_all_tests(checkout: Checkout) -> None:
@@ -116,6 +124,33 @@ def test_a_part_that_is_none_shows_the_usage(checkout: Checkout) -> None:
 
     assert done.code == 2
     assert done.err.startswith("usage: scripts/test")
+
+
+@pytest.mark.parametrize(
+    ("file", "labels", "folder"),
+    [
+        ("planner/search/solve.cc", ("planner",), None),
+        ("profiler/ring.cc", ("profiler", "collect"), None),
+        ("clients/cli/main.cc", ("cli",), None),
+        ("tests/server/store_test.cc", ("server",), None),
+        ("clients/python/src/reprise/torch/tape/tape.py", (), "tests/python/pytorch/tape"),
+        ("clients/python/src/reprise/plan/server.py", (), "tests/python/plan"),
+        ("clients/python/src/reprise/units.py", (), "tests/python/test_units.py"),
+        ("tests/python/test_units.py", (), "tests/python/test_units.py"),
+        ("docs/api.md", (), None),
+    ],
+)
+def test_an_edit_is_tested_where_its_folder_is_mirrored(
+    file: str, labels: tuple[str, ...], folder: str | None
+) -> None:
+    spec = importlib.util.spec_from_file_location("quick", ROOT / "scripts/quick.py")
+    assert spec is not None
+    assert spec.loader is not None
+    quick: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(quick)
+
+    assert quick.component(file) == labels
+    assert quick.python_tests(file) == folder
 
 
 def test_every_part_that_the_workflow_runs_is_one_of_scripts_test() -> None:
