@@ -155,6 +155,7 @@ def test_what_is_alive_on_one_gpu_is_not_alive_on_another(monkeypatch):
     assert len(held) == 2
 
 
+@pytest.mark.train
 def test_room_on_a_gpu_is_within_the_share_of_the_process_and_without_fragments(
     counters, monkeypatch
 ):

@@ -47,6 +47,7 @@ def losses(job):
     return run
 
 
+@pytest.mark.train
 def test_the_loss_goes_down(losses, script):
     curve = [float.fromhex(loss) for loss in losses(script, "--steps", "30")]
 
@@ -54,6 +55,7 @@ def test_the_loss_goes_down(losses, script):
     assert sum(curve[-5:]) / 5 < 0.9 * curve[0]
 
 
+@pytest.mark.train
 def test_the_same_seed_gives_the_same_losses_to_the_last_bit_also_with_forked_workers(
     losses, script
 ):

@@ -177,6 +177,7 @@ json_values = st.recursive(
 )
 
 
+@pytest.mark.train
 @given(name=st.sampled_from(sorted(PLAN)), value=json_values)
 def test_any_value_in_any_field_gives_a_plan_or_a_reprise_error(name, value):
     text = json.dumps({**PLAN, name: value})

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes, times and budgets as text."""
+"""Sizes and times as text."""
 
 import json
 
 import pytest
 
-from reprise.errors import RepriseError
 from reprise.units import (
-    check_budget,
     format_bytes,
     format_bytes_up,
     format_duration,
@@ -45,47 +43,6 @@ def test_percentages_have_one_decimal_and_a_sign_on_request():
     assert format_percent(-0.009, sign=True) == "-0.9 %"
     assert format_percent(-0.00001) == "0.0 %"
     assert format_percent(float("nan")) == "? %"
-
-
-@pytest.mark.parametrize(
-    "text", ["22GiB", "22GB", "8 GiB", "1.5GiB", "512kB", "23622320128", "0.5x", "90%", "fit"]
-)
-def test_a_budget_given_as_text_is_passed_on_unchanged(text):
-    assert check_budget(text) == text
-
-
-def test_a_number_without_a_unit_is_a_budget_in_bytes():
-    assert check_budget(1 << 30) == "1073741824"
-
-
-@pytest.mark.parametrize(
-    ("budget", "says"),
-    [
-        ("8G", 'budget "8G": the unit "G" can mean two sizes; write 8GiB (binary) or 8GB'),
-        ("1.5k", "write 1.5KiB (binary) or 1.5kB (decimal)"),
-        ("", "is empty"),
-        ("-8GiB", "must be positive"),
-        ("0", "must be positive"),
-        ("0x", "the fraction must be above 0"),
-        ("101%", "at most 100 %"),
-        ("1.5", "bytes are whole numbers"),
-        ("8Gb", "the unit is not known; did you mean 8GB?"),
-        ("8gib", "the unit is not known; did you mean 8GiB?"),
-        ("1.5 KB", "the unit is not known; did you mean 1.5kB?"),
-        ("0.5X", "the unit is not known; did you mean 0.5x?"),
-        ("8Gbit", "the unit is not known; write 8GiB"),
-        ("Fit", "did you mean fit?"),
-        ("half", "does not start with a number"),
-        ("1.2.3GiB", "does not start with a number"),
-        (True, "must be text or a number"),
-        (0.5, "must be text or a number"),
-    ],
-)
-def test_a_mistyped_budget_is_refused_with_the_remedy(budget, says):
-    with pytest.raises(RepriseError) as refused:
-        check_budget(budget)
-
-    assert says in str(refused.value)
 
 
 @pytest.mark.parametrize(

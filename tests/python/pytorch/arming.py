@@ -10,6 +10,7 @@ from local_agent import LocalAgent
 from torch import nn
 
 from reprise import armed
+from reprise.budget import Budget
 from reprise.torch.job.options import Options
 from reprise.torch.session.session import Session
 from reprise.torch.tape.costs import Costs
@@ -23,7 +24,9 @@ def arm(model: nn.Module, agent: LocalAgent | None = None, **options: Any) -> Se
     settings: dict[str, Any] = {"budget": "0.5x", "verify_every": 3, "warmup": 2, "name": "test"}
     others: dict[str, Any] = {"wait_s": 1.0, "costs": Costs(0, 0, 1000)}
     others.update({name: options.pop(name) for name in tuple(options) if name in others})
-    given = Options(**{**settings, **options})
+    settings.update(options)
+    budget = settings.pop("budget")
+    given = Options(budget=None if budget is None else Budget(budget), **settings)
     known: Any = agent or LocalAgent()
     session = Session(model, agent=known, meter=start_meter(), options=given, **others)
     sessions.append(session)

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from reprise import armed
+from reprise.budget import Budget
 from reprise.elsewhere import call_for
 from reprise.entry import otherwise
 from reprise.errors import RepriseError
-from reprise.units import check_budget
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -117,7 +117,7 @@ def auto(
             raise RepriseError(other)
     override = os.environ.get("REPRISE_BUDGET")
     wanted = override if override else budget
-    checked = None if wanted is None else check_budget(wanted)
+    checked = None if wanted is None else Budget(wanted)
     loops = {armed.current(one): one for one in models}
     for known, one in loops.items():
         if known is not None and known.attached:

@@ -29,8 +29,8 @@ from pathlib import Path
 from typing import Any
 
 from reprise import abi, bundled
+from reprise.budget import Budget
 from reprise.errors import RepriseError
-from reprise.units import check_budget
 
 EXAMPLES = {"resnet": "train_resnet.py", "gpt": "train_gpt.py"}
 EXIT_FAILED, EXIT_USAGE, EXIT_NO_PLAN, EXIT_UNREACHABLE = 1, 2, 3, 4
@@ -324,7 +324,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         if value is not None and value < 1:
             parser.error(f"--{name}: must be positive, got {value}")
     try:
-        options.budget = check_budget(options.budget)
+        options.budget = Budget(options.budget)
     except RepriseError as error:
         parser.error(f"--{error}")
     if options.steps < 8:

@@ -16,7 +16,9 @@ from typing import Any
 
 import pytest
 
-from reprise.units import check_budget, format_bytes, parse_bytes
+from reprise.budget import Budget
+from reprise.errors import RepriseError
+from reprise.units import format_bytes
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -32,7 +34,10 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     mark = item.get_closest_marker("reprise_peak")
     if mark is None:
         return (yield)
-    bound = parse_bytes(check_budget(mark.args[0] if mark.args else mark.kwargs["bound"]))
+    given = Budget(mark.args[0] if mark.args else mark.kwargs["bound"])
+    bound = given.bytes
+    if bound is None:
+        raise RepriseError(f"reprise_peak: {given} is no number of bytes; write 8GiB or 8GB")
     from reprise.torch.estimation.estimate import recorded_peaks
 
     peaks: list[int] = []

@@ -76,6 +76,7 @@ def test_two_captures_of_one_program_have_one_structure() -> None:
     assert len(first.message()["ops"]) == len(second.message()["ops"])
 
 
+@pytest.mark.train
 def test_fake_tensors_with_symbolic_sizes_are_not_alive_on_the_device_they_name() -> None:
     compiled = torch.compile(nn.Linear(8, 8), backend="aot_eager", dynamic=True)
     compiled(torch.ones(3, 8)).sum().backward()

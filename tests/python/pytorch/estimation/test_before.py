@@ -54,6 +54,7 @@ def real_peak(model: nn.Module, batch: tuple[Tensor, ...], step: Any) -> int:
     return meter.peak() - before + static
 
 
+@pytest.mark.train
 @pytest.mark.parametrize("which", ["resnet", "gpt"])
 def test_an_estimate_from_shapes_is_near_the_measured_peak(which: str) -> None:
     def language(model: nn.Module, tokens: Tensor, following: Tensor) -> Tensor:

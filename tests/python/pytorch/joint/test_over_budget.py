@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from reprise.budget import Budget
 from reprise.plan import Plan
 from reprise.torch.joint.joint_pass import JointPass
 from reprise.torch.joint.over_budget import OverBudget
@@ -81,7 +82,7 @@ class Server:
 def planned(server: Server) -> tuple[OverBudget, Any]:
     """Returns what has planned a step that begins with 4 MiB alive, takes 1 MiB that no graph
     shows, and whose optimizer peaks at 6 MiB, and what is to be done."""
-    joint = JointPass(str(BUDGET), server.ask)
+    joint = JointPass(Budget(BUDGET), server.ask)
     joint._replace = server.replace
     joint.graphs.append(MESSAGE)
     over = OverBudget(joint)

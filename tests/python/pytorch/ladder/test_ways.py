@@ -149,6 +149,7 @@ def test_the_peak_of_a_captured_step_does_not_include_other_programs_with_the_sa
     assert len(peaks) == len(set(peaks.values())) > 1
 
 
+@pytest.mark.train
 def test_a_program_that_never_settles_is_captured_only_a_few_times(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

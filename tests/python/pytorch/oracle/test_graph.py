@@ -133,6 +133,7 @@ def planner(daemon_binary: Path, tmp_path: Path) -> Planner:
 # ---- Random programs under random schedules --------------------------------------------
 
 
+@pytest.mark.train
 @pytest.mark.parametrize("bundle", range(BUNDLES))
 def test_random_programs_have_the_bytes_and_gradients_that_the_evaluator_says(
     bundle: int, meter: Meter
@@ -276,6 +277,7 @@ def test_a_free_before_the_last_reader_is_refused(meter: Meter) -> None:
         case.run(moved(schedule, at, at - 1), meter)
 
 
+@pytest.mark.train
 def test_versions_that_are_not_counted_are_detected(meter: Meter) -> None:
     """Executes schedules that are valid for a graph in which in-place ops leave no new version."""
     refused = 0

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from reprise.budget import Budget
 from reprise.torch.meter import room
 from reprise.torch.planning import request
 
@@ -47,12 +48,12 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_budget_leaves_room_for_the_allocators_overhead(
     budget: str, expected: str, session: Any
 ) -> None:
-    assert request.within_device(session, MESSAGE, budget) == expected
+    assert request.within_device(session, MESSAGE, Budget(budget)) == expected
     assert len(session.said) == (budget != expected)
 
 
 def test_the_budget_that_is_requested_instead_is_logged_with_its_reason(session: Any) -> None:
-    request.within_device(session, MESSAGE, "80MiB")
+    request.within_device(session, MESSAGE, Budget("80MiB"))
 
     assert session.said == [
         "requesting a plan within 75.0 MiB instead of 80.0 MiB: this process can have 100.0 MiB of "
@@ -63,4 +64,4 @@ def test_the_budget_that_is_requested_instead_is_logged_with_its_reason(session:
 def test_on_a_host_the_full_budget_is_requested(session: Any) -> None:
     session.device = torch.device("cpu")
 
-    assert request.within_device(session, MESSAGE, "80MiB") == "80MiB"
+    assert request.within_device(session, MESSAGE, Budget("80MiB")) == "80MiB"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from reprise.budget import Budget
 from reprise.torch.planning.share import Share
 
 # Static bytes and peak of step graphs as they are planned; whether nothing fits; what is asked for.
@@ -35,7 +36,7 @@ def test_a_share_means_the_same_bytes_for_all_steps(case: str) -> None:
     share, asked = Share(), []
     for number, (static, peak, refused) in enumerate(graphs):
         message = {"static_bytes": static, "measured_peak_bytes": peak}
-        asked.append(share.within("0.5x", number, message, 0))
+        asked.append(share.within(Budget("0.5x"), number, message, 0))
         if refused:
             assert bool(share.raised(number)) == (peak > 120)
     assert asked == expected
@@ -45,6 +46,6 @@ def test_the_first_share_is_of_the_largest_plain_step_and_another_budget_is_as_i
     message = {"static_bytes": 20, "measured_peak_bytes": 120}
     share = Share()
 
-    assert share.within("0.5x", 1, message, 180) == "100"
-    assert share.within("50MiB", 2, message, 180) == "50MiB"
-    assert share.within("0.6x", 3, message, 120) == "0.6x"
+    assert share.within(Budget("0.5x"), 1, message, 180) == "100"
+    assert share.within(Budget("50MiB"), 2, message, 180) == "50MiB"
+    assert share.within(Budget("0.6x"), 3, message, 120) == "0.6x"

@@ -104,6 +104,7 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     optimizer.step()
 
 
+@pytest.mark.train
 @pytest.mark.parametrize("steps", [1, 7])  # plain, and under a plan
 def test_every_live_byte_is_reported_and_most_of_them_with_their_maker(
     steps: int, scarce: None

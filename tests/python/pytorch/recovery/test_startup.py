@@ -270,6 +270,7 @@ def test_a_step_that_differs_from_its_predicted_shapes_continues_on_the_host() -
     assert losses == expected
 
 
+@pytest.mark.train
 def test_after_a_refused_budget_a_job_that_does_not_fit_keeps_saved_tensors_on_the_host(
     expected: Any,
 ) -> None:
@@ -334,6 +335,7 @@ def test_if_neither_a_plan_nor_the_plain_step_fits_the_smallest_plan_is_used(
     )
 
 
+@pytest.mark.train
 def test_if_the_smallest_plan_does_not_fit_the_log_says_what_would(
     expected: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -358,6 +360,7 @@ def test_if_the_smallest_plan_does_not_fit_the_log_says_what_would(
     assert capsys.readouterr().err.count(said) == 1
 
 
+@pytest.mark.train
 def test_a_smallest_plan_that_turns_out_too_large_is_not_used(
     expected: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

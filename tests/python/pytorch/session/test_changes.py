@@ -100,6 +100,7 @@ def test_tensor_subclasses_pass_through() -> None:
     curves(loop)
 
 
+@pytest.mark.train
 @pytest.mark.parametrize("first", ["armed", "compiled"])
 def test_a_compiled_model_trains_on_unchanged(first: str) -> None:
     def loop(armed: bool) -> list[str]:

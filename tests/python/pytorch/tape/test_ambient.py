@@ -335,6 +335,7 @@ class Program:
         return said
 
 
+@pytest.mark.train
 @pytest.mark.usefixtures("half")
 @pytest.mark.parametrize("bundle", range(3))
 def test_random_programs_that_change_the_state_around_their_ops_train_as_they_do_plainly(

@@ -36,6 +36,7 @@ PROGRAMS = int(os.environ.get("REPRISE_PROGRAMS", "504"))
 BUNDLES = 12
 
 
+@pytest.mark.train
 @pytest.mark.parametrize(
     ("bundle", "half"),
     [(bundle, ("compiled", "python")[bundle % 2]) for bundle in range(BUNDLES)],

@@ -15,10 +15,10 @@ from typing import Any
 
 import jax
 
+from reprise.budget import Budget
 from reprise.errors import RepriseError
 from reprise.jax.planning import MOST_EQUATIONS, Found, find
 from reprise.plan.asking import check_time_limit
-from reprise.units import check_budget
 
 __all__ = ["PlannedFunction", "auto", "check_request", "value_and_grad"]
 
@@ -169,7 +169,7 @@ def _numbers(numbers: int | Sequence[int], name: str) -> tuple[int, ...]:
 
 def check_request(budget: object, time_limit_s: object, most_equations: object) -> None:
     """Raises RepriseError for what no plan can be asked with, before anything is traced."""
-    check_budget(budget)  # type: ignore[arg-type]
+    Budget(budget)  # type: ignore[arg-type]
     if time_limit_s is not None:
         check_time_limit(time_limit_s)
     if not isinstance(most_equations, int) or isinstance(most_equations, bool):

@@ -7,7 +7,6 @@ the planned program, so a plan is handed out only if those bytes are within the 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import jax
 from jax.extend import core
 
+from reprise.budget import Budget
 from reprise.errors import RepriseError
 from reprise.jax.captured import CapturedStep, capture
 from reprise.jax.clusters import cluster
@@ -26,7 +26,7 @@ from reprise.jax.workspace import Workspaces
 from reprise.plan import Plan
 from reprise.plan import plan as ask
 from reprise.plan.received import InfeasibleBudget
-from reprise.units import check_budget, format_bytes, format_percent, parse_bytes
+from reprise.units import format_bytes, format_percent
 
 __all__ = ["MOST_EQUATIONS", "MOST_ROUNDS", "Found", "bytes_of_budget", "find", "refused"]
 
@@ -78,20 +78,18 @@ class Found:
 def bytes_of_budget(budget: str | int, plain: Memory) -> int:
     """Returns a budget in bytes. "0.5x" is arguments and results plus half of the temporaries that
     XLA has for the plain program; a percentage and "fit" are of what the device says it has."""
-    text = check_budget(budget)
-    share = re.fullmatch(r"([0-9.]+)[ \t]*([x%])", text)
-    if share is not None and share[2] == "x":
-        return plain.static + int(float(share[1]) * plain.temporaries)
-    if share is None and text != "fit":
-        return parse_bytes(text)
+    given = Budget(budget)
+    known = given.of_step(plain.static, plain.static + plain.temporaries)
+    if known is not None:
+        return known
     stats = jax.local_devices()[0].memory_stats() or {}
     limit = stats.get("bytes_limit")
     if not limit:
         raise RepriseError(
-            f'budget "{text}": this device does not say how much memory it has; write 8GiB, 0.5x '
+            f'budget "{given}": this device does not say how much memory it has; write 8GiB, 0.5x '
             "or a number of bytes"
         )
-    return int(limit * (float(share[1]) / 100 if share is not None else 0.95))
+    return int(limit * (given.amount / 100 if given.kind == "percent" else 0.95))
 
 
 def find(

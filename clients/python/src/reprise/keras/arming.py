@@ -13,8 +13,8 @@ from typing import Any
 
 import keras
 
+from reprise.budget import Budget
 from reprise.errors import RepriseError
-from reprise.units import check_budget
 
 __all__ = ["arm", "auto", "is_armed", "measure", "remove", "report"]
 
@@ -54,7 +54,7 @@ def arm(
     backend = keras.backend.backend()
     _check(model, backend)
     if budget is not None:
-        check_budget(budget)
+        Budget(budget)
     step = _step_class(backend)(model, budget, time_limit_s, batch, attached)
     remove(model)
     for name, value in {_STEP: step, **step.replaced()}.items():

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from operator import index
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
+from reprise.budget import Budget
 from reprise.errors import RepriseError, ServerUnavailable
 from reprise.plan.capabilities import Capabilities
 from reprise.plan.received import Infeasible, InfeasibleBudget, Plan, read_infeasible
 from reprise.plan.step_graph import MOST_SUM, StepGraph
 from reprise.proto_json import Fields
-from reprise.units import check_budget
 
 if TYPE_CHECKING:
     from reprise.plan.sent import PlanServer, Sent
@@ -68,7 +68,7 @@ def plan(
     the budget are held back for what the graph does not show. Raises `RepriseError` naming the
     field of the graph or of the question that is wrong, `InfeasibleBudget` where no plan was found
     (its `plan` says by whose word, and which op needs more), `ServerUnavailable`."""
-    text = check_budget(budget)
+    text = Budget(budget)
     _check_graph(graph)
     if strategy not in STRATEGIES:
         raise RepriseError(f"strategy: must be one of {', '.join(STRATEGIES)}, got {strategy!r}")

@@ -18,6 +18,7 @@ from typing import Any, SupportsIndex
 import tensorflow as tf
 from tensorflow.python.ops import gradients_impl
 
+from reprise.budget import Budget
 from reprise.errors import RepriseError
 from reprise.plan import Evaluation, Plan, base_schedule, evaluate
 from reprise.plan import plan as ask
@@ -29,7 +30,6 @@ from reprise.tensorflow.in_place import peak_in_place
 from reprise.tensorflow.modes import checkpoints_of, schedule_of
 from reprise.tensorflow.rehearsal import rehearse, unmeasured
 from reprise.tensorflow.rewrite import apply
-from reprise.units import check_budget
 
 # Bound at import, because a program may replace it with this module's function later; and not by
 # `tf.compat.v1`, which no longer sees an assignment to its `__dict__` once it has looked a name up.
@@ -154,7 +154,7 @@ def check_request(budget: object, checkpoints: object, batch: object, time_limit
     """Raises RepriseError for what no plan can be asked with, before anything is added to the
     graph."""
     if budget is not None:
-        check_budget(budget)  # type: ignore[arg-type]
+        Budget(budget)  # type: ignore[arg-type]
     if checkpoints is not None and not isinstance(checkpoints, (str, Sequence)):
         raise RepriseError(
             f"checkpoints: must be a mode or a list of tensors, got {checkpoints!r}"[:160]

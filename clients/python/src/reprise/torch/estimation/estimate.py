@@ -21,11 +21,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from reprise.budget import Budget
 from reprise.errors import RepriseError
 from reprise.torch.estimation.assumed import walk, with_assumed
 from reprise.torch.estimation.fake import fake_graph, resized
 from reprise.torch.estimation.planner import ask, asked
-from reprise.units import check_budget, format_bytes, format_percent
+from reprise.units import format_bytes, format_percent
 
 __all__ = ["Estimate", "estimate", "recorded_peaks"]
 
@@ -46,7 +47,7 @@ class Estimate:
     static_bytes: int
     peak_bytes: int
     step_ns: int
-    budget: str | None
+    budget: Budget | None
     budget_bytes: int = 0
     planned_peak_bytes: int = 0
     overhead: float | None = None  # None if no budget was given or no plan fits
@@ -68,7 +69,7 @@ class Estimate:
     def largest_batch(self, most: int = 1 << 16) -> int:
         """Returns the largest first dimension of the inputs that fits in the budget with a plan; 0
         if none does. Searches by doubling, then halving, with about ten requests to the planner."""
-        if self._again is None or self.budget is None or self.budget.endswith("x"):
+        if self._again is None or self.budget is None or self.budget.is_share:
             raise RepriseError("largest_batch: needs a budget in bytes, as 20GiB")
         good, bad = 0, most + 1
         size = max(1, self._batch)
@@ -111,7 +112,7 @@ def estimate(
     """Predicts one training step. `device` is where it will run, such as "cuda"; by default the
     model's device, or the CPU for a model on the meta device. Raises RepriseError if the step
     depends on values, not only on sizes."""
-    checked = None if budget is None else check_budget(budget)
+    checked = None if budget is None else Budget(budget)
     graph = fake_graph(model, step, inputs, optimizer, device)
     message = with_assumed(graph)
     live, peak = walk(message)
@@ -139,7 +140,7 @@ def estimate(
 
     first = next((x for x in inputs if isinstance(x, Tensor) and x.dim()), None)
     made._again, made._batch = again, 0 if first is None else first.shape[0]
-    if refused and made._batch and not checked.endswith("x"):
+    if refused and made._batch and not checked.is_share:
         made.fitting_batch = made.largest_batch(made._batch - 1)
     return made
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from reprise.budget import Budget
 from reprise.torch.check.result import VALUES
 
 __all__ = ["Options"]
@@ -14,7 +15,7 @@ __all__ = ["Options"]
 class Options:
     """How a model is armed."""
 
-    budget: str | None  # None: it is only observed
+    budget: Budget | None  # None: it is only observed
     verify_every: int  # steps from one check to the next; 0: none is checked
     warmup: int = 1  # plain steps before one is captured
     name: str = ""  # of the model, for people

@@ -32,6 +32,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from reprise.agent import Agent
+from reprise.budget import Budget
 from reprise.errors import RepriseError
 from reprise.plan import Plan
 from reprise.saying import because, say
@@ -61,7 +62,6 @@ from reprise.torch.policy.policy import UNSEEN, Action
 from reprise.torch.policy.state import Stage
 from reprise.torch.training.job import Job
 from reprise.torch.training.loop import TrainingLoop
-from reprise.units import check_budget
 from reprise.verdict import measured_part
 
 __all__ = ["CompiledJob"]
@@ -91,7 +91,7 @@ class CompiledJob(TrainingLoop):
         site = site_of(model) or pieces_of(model)
         if site is None:
             raise RepriseError("the model is not compiled by torch.compile")
-        within = check_budget(budget)
+        within = Budget(budget)
         job = Job(model, agent or Agent(None, "", ""), within)
         super().__init__(job)
         self._site = site

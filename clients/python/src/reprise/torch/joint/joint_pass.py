@@ -30,6 +30,7 @@ from typing import Any
 
 import torch
 
+from reprise.budget import Budget
 from reprise.errors import RepriseError
 from reprise.plan import Plan
 from reprise.saying import say
@@ -43,7 +44,7 @@ from reprise.torch.joint.joint_graph import JointGraph, Made, alike, has_backwar
 from reprise.torch.joint.peak import peak_under
 from reprise.torch.meter.room import in_bytes, room_on
 from reprise.torch.meter.state import alive_bytes
-from reprise.units import check_budget, format_bytes
+from reprise.units import format_bytes
 
 __all__ = ["JointPass", "install", "supported"]
 
@@ -70,7 +71,7 @@ def install(budget: str | int, planner: Ask | None = None) -> JointPass:
     why = supported()
     if why:
         raise RepriseError(why)
-    made = JointPass(check_budget(budget), planner)
+    made = JointPass(Budget(budget), planner)
     made.install()
     return made
 
@@ -80,7 +81,7 @@ class JointPass:
 
     def __init__(
         self,
-        budget: str,
+        budget: Budget,
         planner: Ask | None = None,
         *,
         only_when_told: bool = False,

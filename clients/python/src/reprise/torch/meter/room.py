@@ -25,6 +25,7 @@ from pathlib import Path
 
 import torch
 
+from reprise.budget import Budget
 from reprise.torch.meter.cuda_meter import expandable
 from reprise.units import format_bytes
 
@@ -119,24 +120,24 @@ def whole_of(device: torch.device) -> int | None:
     return min(found, default=None)
 
 
-def share_of(budget: str, device: torch.device, held_bytes: int) -> dict[str, int]:
+def share_of(budget: Budget, device: torch.device, held_bytes: int) -> dict[str, int]:
     """Returns what `Agent.submit_graph` needs in addition to this budget: the total for a
     percentage; what is free plus what the job holds for "fit"; nothing for any other budget."""
-    if budget.endswith("%"):
+    if budget.kind == "percent":
         return {"device_bytes": whole_of(device) or 0}
-    if budget == "fit" and (room := room_on(device)) is not None:
+    if budget.kind == "fit" and (room := room_on(device)) is not None:
         return {"device_free_bytes": room.bytes + held_bytes}
     return {}
 
 
-def in_bytes(budget: str, device: torch.device, held_bytes: int) -> str:
+def in_bytes(budget: Budget, device: torch.device, held_bytes: int) -> Budget:
     """Returns a percentage or "fit" as a number of bytes if the device's bytes are known; any other
     budget unchanged."""
     known = share_of(budget, device, held_bytes)
-    if budget.endswith("%") and known.get("device_bytes"):
-        return str(int(known["device_bytes"] * float(budget[:-1]) / 100))
+    if known.get("device_bytes"):
+        return Budget(int(known["device_bytes"] * budget.amount / 100))
     if "device_free_bytes" in known:
-        return str(known["device_free_bytes"])
+        return Budget(known["device_free_bytes"])
     return budget
 
 

@@ -29,6 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from reprise.budget import Budget
 from reprise.errors import RepriseError
 from reprise.torch.estimation.planner import ask
 from reprise.torch.internals.generator import GeneratorState
@@ -37,7 +38,7 @@ from reprise.torch.meter.meter import Meter, open_meter
 from reprise.torch.meter.state import alive_bytes
 from reprise.torch.oracle.calls import Call, Traced, Value, below_autograd
 from reprise.torch.oracle.trace import trace, untouched
-from reprise.units import check_budget, format_bytes
+from reprise.units import format_bytes
 
 __all__ = ["CAPABILITIES", "Agreement", "Execution", "agreement", "execute", "first_difference"]
 
@@ -267,7 +268,7 @@ def agreement(
     """Traces `step(model, *inputs)`, asks for a plan, executes it and compares. The model is
     restored. Raises RepriseError if the step cannot be traced, bytes cannot be counted exactly, or
     there is no plan."""
-    checked = check_budget(budget)
+    checked = Budget(budget)
     traced = trace(step, model, *inputs)
     plan, why = ask(traced.message(), checked, CAPABILITIES)
     if plan is None:

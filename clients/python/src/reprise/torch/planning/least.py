@@ -10,6 +10,7 @@ reason of the refusal says what would fit.
 
 from __future__ import annotations
 
+from reprise.budget import Budget
 from reprise.plan import Plan
 from reprise.torch.job.job import EagerJob
 from reprise.torch.ladder.rung import Rung
@@ -20,7 +21,7 @@ from reprise.units import format_bytes
 __all__ = ["LEAST", "asks_for_least", "least_is_too_large"]
 
 # As a budget: the server's plan that needs least memory.
-LEAST = "least"
+LEAST = Budget.least()
 # Held back inside it, as a share: a step that is checked takes some kilobytes more than others.
 SPARE = 0.01
 
@@ -32,7 +33,7 @@ def asks_for_least(job: EagerJob, rung: Rung, smallest: int, *, alone: bool) -> 
     if rung.sketch:
         return False
     if not alone or rung.asked_least or not _has_room(job, smallest):
-        rung.refused = f"{rung.refused} {on_the_host(rung, job.budget or '', smallest)}"
+        rung.refused = f"{rung.refused} {on_the_host(rung, job.budget, smallest)}"
         return False
     rung.asked_least, rung.spare_bytes = True, int(smallest * SPARE)
     job.say(
@@ -46,7 +47,7 @@ def least_is_too_large(job: EagerJob, rung: Rung, plan: Plan) -> bool:
     """Returns whether there is no room for the plan that needs least; then says why in the rung."""
     if _has_room(job, plan.peak_bytes):
         return False
-    would = on_the_host(rung, job.budget or "", plan.budget_bytes)
+    would = on_the_host(rung, job.budget, plan.budget_bytes)
     rung.refused = f"The plan that needs least takes {format_bytes(plan.peak_bytes)}. {would}"
     return True
 

@@ -7,25 +7,24 @@ unsupported(step)                       # what in the step cannot be planned yet
 
 from __future__ import annotations
 
-from reprise.errors import RepriseError
+from reprise.budget import Budget
 from reprise.torch.capture.captured import CapturedStep
 from reprise.torch.ladder.rung import Rung
-from reprise.units import format_bytes, parse_bytes
+from reprise.units import format_bytes
 
 __all__ = ["ON_THE_HOST", "on_the_host", "unsupported"]
 
 ON_THE_HOST = "Saved tensors stay in host memory, and steps are slow"
 
 
-def on_the_host(rung: Rung, budget: str, smallest: int) -> str:
+def on_the_host(rung: Rung, budget: Budget | None, smallest: int) -> str:
     """Returns what a job is told that neither fits nor has a plan. `smallest`: the smallest budget
     that is not ruled out, in bytes."""
     graph = rung.graph
     text = f"{ON_THE_HOST}. What would fit: a budget of {format_bytes(smallest)} or more"
     batch = next((shape[0] for shape in rung.key.shapes if shape), 0)
-    try:
-        allowed = parse_bytes(budget)
-    except RepriseError:  # a share of what the step needs
+    allowed = None if budget is None else budget.bytes
+    if allowed is None:  # a share of what the step needs
         return text
     dynamic = smallest - graph.static_bytes
     fits = int(batch * (allowed - graph.static_bytes) / dynamic) if dynamic > 0 else 0

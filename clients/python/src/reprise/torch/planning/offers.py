@@ -11,6 +11,7 @@ one in its place (planning.py) and needs nothing of this.
 
 from __future__ import annotations
 
+from reprise.budget import Budget
 from reprise.errors import RepriseError
 from reprise.torch.job.job import EagerJob
 from reprise.torch.policy.events import BudgetSent
@@ -45,7 +46,7 @@ class Offers:
         if reply.kind != "plan" or reply.plan is None or not reply.plan.feasible:
             return
         self._request_id = None
-        budget = reply.plan.budget or str(reply.plan.budget_bytes)
+        budget = Budget(reply.plan.budget or reply.plan.budget_bytes)
         job.say(f"a budget of {budget} was sent to the job: its next step is captured")
         job.budget = budget
         job.happened(BudgetSent())

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from reprise.agent import PlanReply
+from reprise.budget import Budget
 from reprise.plan import Plan
 from reprise.torch.capture.capture import CapturedStep
 from reprise.torch.capture.step_graph import CapturedGraph, own_frees
@@ -162,7 +163,7 @@ class Planning:
         return "" if rung.tape is not None else rung.refused or "no plan arrived in time"
 
     def send(
-        self, rung: Rung, message: dict[str, Any], budget: str, *, more_bytes: int = 0
+        self, rung: Rung, message: dict[str, Any], budget: Budget, *, more_bytes: int = 0
     ) -> bool:
         """Asks for a plan of a graph within a budget; returns whether the request was accepted.
         With `more_bytes`: for one in the place of the rung's plan, which needs so much more than
@@ -181,7 +182,7 @@ class Planning:
         """Asks the server for a plan in the place of that of a rung, which needs `more_bytes` more
         than it says. Returns whether the request was accepted."""
         assert rung.plan is not None
-        budget = str(rung.plan.budget_bytes)
+        budget = Budget(rung.plan.budget_bytes)
         return self.send(rung, rung.graph.message(), budget, more_bytes=more_bytes)
 
     def tighten(self) -> None:
@@ -294,7 +295,7 @@ class Planning:
         old = rung.plan
         if old is None or plan.replan > 0 or not plan.feasible or plan.budget == old.budget:
             return
-        self._job.budget = plan.budget or str(plan.budget_bytes)
+        self._job.budget = Budget(plan.budget or plan.budget_bytes)
         self._job.say(f"a budget of {self._job.budget} was sent to the job")
 
     def _nothing_left(self) -> None:

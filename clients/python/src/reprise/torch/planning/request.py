@@ -13,13 +13,14 @@ import json
 from typing import Any
 
 from reprise.agent import PlanReply
+from reprise.budget import Budget
 from reprise.errors import RepriseError
 from reprise.torch.job.job import EagerJob
 from reprise.torch.ladder.rung import Rung
 from reprise.torch.meter.room import advice, capacity, in_bytes, share_of
 from reprise.torch.planning.notes import Notes
 from reprise.torch.tape.executor import TapeExecutor
-from reprise.units import format_bytes, format_percent, parse_bytes, scaled_budget
+from reprise.units import format_bytes, format_percent
 
 __all__ = ["own_budget", "replied", "sent", "within_device"]
 
@@ -28,7 +29,7 @@ __all__ = ["own_budget", "replied", "sent", "within_device"]
 PIECES = (20 << 20) + (2 << 20)
 
 
-def own_budget(job: EagerJob, notes: Notes, share: float = 1.0) -> str:
+def own_budget(job: EagerJob, notes: Notes, share: float = 1.0) -> Budget:
     """Returns a share of the program's budget: less after a start that ran out of memory."""
     assert job.budget is not None
     tighter = notes.tighter
@@ -37,7 +38,7 @@ def own_budget(job: EagerJob, notes: Notes, share: float = 1.0) -> str:
             f"an earlier start ran out of memory: requesting a plan within "
             f"{format_percent(tighter)} of the budget"
         )
-    return scaled_budget(job.budget, share * tighter)
+    return job.budget.scaled(share * tighter)
 
 
 def sent(
@@ -45,7 +46,7 @@ def sent(
     executor: TapeExecutor,
     rung: Rung,
     message: dict[str, Any],
-    budget: str,
+    budget: Budget,
     more_bytes: int = 0,
 ) -> str:
     """Asks for a plan of a rung within a budget, and notes the request in the rung; returns "", or
@@ -85,7 +86,7 @@ def replied(job: EagerJob, rung: Rung, wait_s: float = 0) -> PlanReply:
         return PlanReply("refused", why=f"training without a plan: {error}")
 
 
-def within_device(job: EagerJob, message: dict[str, Any], budget: str) -> str:
+def within_device(job: EagerJob, message: dict[str, Any], budget: Budget) -> Budget:
     """Returns the budget; a smaller one on a GPU that has less for this process than that and what
     its allocator takes beyond the bytes that are asked of it: rounding and fragments, as measured
     so far, and one more piece of each size."""
@@ -101,15 +102,10 @@ def within_device(job: EagerJob, message: dict[str, Any], budget: str) -> str:
         f"{job.device}, and the allocator may take {format_bytes(beyond)} more than is "
         f"requested{advice(job.device)}"
     )
-    return str(there - beyond)
+    return Budget(there - beyond)
 
 
-def _bytes_of(budget: str, message: dict[str, Any], job: EagerJob) -> int | None:
+def _bytes_of(budget: Budget, message: dict[str, Any], job: EagerJob) -> int | None:
     """Returns a budget in bytes; None if it is not of a form that is known here."""
-    try:
-        if budget.endswith("x"):
-            static = int(message["static_bytes"])
-            return static + int(float(budget[:-1]) * (message["measured_peak_bytes"] - static))
-        return parse_bytes(in_bytes(budget, job.device, job.meter.live()))
-    except (RepriseError, ValueError):
-        return None
+    known = in_bytes(budget, job.device, job.meter.live())
+    return known.of_step(int(message["static_bytes"]), message["measured_peak_bytes"])

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from reprise.budget import Budget
 from reprise.units import format_bytes
 
 __all__ = ["Share"]
@@ -31,20 +32,20 @@ class Share:
         # By rung: what a share of its own step would be, and the static memory in it.
         self._own: dict[int, tuple[int, int]] = {}
 
-    def within(self, budget: str, rung: int, message: dict[str, Any], largest: int) -> str:
+    def within(self, budget: Budget, rung: int, message: dict[str, Any], largest: int) -> Budget:
         """Returns the budget of a rung's step graph: any other than a share as it is. `largest`:
         the highest peak of plain steps so far."""
-        if not budget.endswith("x"):
+        if not budget.is_share:
             return budget
         static, peak = int(message["static_bytes"]), int(message["measured_peak_bytes"])
-        own = _share(budget, static, peak)
+        own = budget.of_step(static, peak) or 0
         if self._of != budget:
             self._of, self._static = budget, static
-            self._bytes = max(own, _share(budget, static, largest))
+            self._bytes = max(own, budget.of_step(static, largest) or 0)
         grown = static - self._static
         fixed = self._bytes + (grown if grown > GROWN * (self._bytes - self._static) else 0)
         self._own[rung] = own, static
-        return budget if fixed == own else str(fixed)
+        return budget if fixed == own else Budget(fixed)
 
     def raised(self, rung: int) -> str:
         """Fixes the share anew with the graph of a rung, if that is more, and returns how; "" if it
@@ -57,7 +58,3 @@ class Share:
             f"nothing fits a larger step in the {format_bytes(before)} that {self._of} was so far: "
             f"it is {format_bytes(self._bytes)} from here on"
         )
-
-
-def _share(budget: str, static: int, peak: int) -> int:
-    return static + int(float(budget[:-1]) * max(0, peak - static))

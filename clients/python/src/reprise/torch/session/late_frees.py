@@ -49,7 +49,7 @@ class LateFrees:
         # What the program holds by now and did not hold when the step was captured.
         beside = max(0, job.step.live_begin - rung.graph.step.live_begin)
         most = (plan.budget_bytes if self._in_vain else plan.peak_bytes) + beside
-        if not (job.budget or "").endswith("x"):
+        if job.budget is None or not job.budget.is_share:
             most = min(most, plan.budget_bytes)
         job.meter.wait_above(most)
         self._waits = True

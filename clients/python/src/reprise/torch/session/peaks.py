@@ -37,8 +37,8 @@ class Peaks:
     def own(self, rung: Rung, peak: int) -> int:
         """Returns the peak of a step, as its budget counts it. A share, as 0.5x, is of the memory
         of the step that was captured: what is alive beside it by now is beside the budget, too."""
-        plan, budget = rung.plan, self._job.budget or ""
-        if plan is None or peak <= plan.budget_bytes or not budget.endswith("x"):
+        plan, budget = rung.plan, self._job.budget
+        if plan is None or peak <= plan.budget_bytes or budget is None or not budget.is_share:
             return peak
         return peak - self._beside(rung)
 

@@ -85,7 +85,7 @@ class Retry:
     def ended(self, key: Hashable, peak: int) -> None:
         """Looks at the peak of a plain step, and may ask for a plan again."""
         job = self._job
-        share = (job.budget or "").endswith("x")
+        share = job.budget is not None and job.budget.is_share
         higher = self._higher + (share and self._peak > 0 and self._is_higher(peak))
         low, high = self._range(key)
         less, more = max(LEAST_BYTES, CHANGED * low), max(LEAST_BYTES, CHANGED * high)

@@ -8,13 +8,11 @@ unplanned.over_budget         # how many there were
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections import Counter
 
-from reprise.errors import RepriseError
 from reprise.torch.job.job import EagerJob
-from reprise.units import format_bytes, parse_bytes
+from reprise.units import format_bytes
 
 __all__ = ["Unplanned"]
 
@@ -61,19 +59,14 @@ class Unplanned:
     def _budget_bytes(self) -> int:
         """Returns the budget in bytes as the planner reads it; a share is of what is not alive
         during the whole step. 0 if not known."""
-        job = self._job
-        plan, budget = job.plans.plan, job.budget or ""
-        if plan is not None and plan.budget_bytes:
-            return plan.budget_bytes
-        with contextlib.suppress(RepriseError, ValueError):
-            if budget.endswith("x"):
-                graph = job.plans.graph
-                if graph is None:
-                    return 0
-                static, base = graph.static_bytes, graph.measured_peak_bytes
-                return static + int(float(budget[:-1]) * max(0, base - static))
-            return parse_bytes(budget)
-        return 0
+        plans, budget = self._job.plans, self._job.budget
+        if plans.plan is not None and plans.plan.budget_bytes:
+            return plans.plan.budget_bytes
+        graph = plans.graph
+        if budget is None or (budget.is_share and graph is None):
+            return 0
+        static, peak = (graph.static_bytes, graph.measured_peak_bytes) if graph else (0, 0)
+        return budget.of_step(static, peak) or 0
 
     def _kept_by_malloc(self) -> str:
         """Says what the process itself holds after such steps, where it is not what its tensors

@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 from reprise.agent import Agent
+from reprise.budget import Budget
 from reprise.errors import RepriseError
 from reprise.saying import say
 from reprise.torch.check import quarantine
@@ -40,7 +41,7 @@ __all__ = ["Job"]
 class Job:
     """What is known of one armed model, however its steps are run."""
 
-    def __init__(self, model: nn.Module, agent: Agent, budget: str | None) -> None:
+    def __init__(self, model: nn.Module, agent: Agent, budget: Budget | None) -> None:
         """`agent`: takes what is reported; `budget`: None if the model is only observed."""
         # Weak: an armed model dies with its last user, not with the process.
         self._model = weakref.ref(model)
