@@ -16,7 +16,6 @@ from test_cli_tls import Server, authority, secured
 __all__ = ["authority", "secured"]
 
 ROOT = Path(__file__).resolve().parents[2]
-SCHEMES = ("https", "grpcs")
 
 PROGRAM = """
 from reprise import RepriseError
@@ -34,12 +33,9 @@ except RepriseError as error:
 """
 
 
-@pytest.fixture(params=SCHEMES)
-def ask(request: pytest.FixtureRequest) -> Callable[..., str]:
+@pytest.fixture
+def ask() -> Callable[..., str]:
     """Plans a small graph at a server, in a process of its own; returns the peak or the error."""
-    scheme = request.param
-    if scheme == "grpcs":
-        pytest.importorskip("grpc", reason="grpcio is in clients/python/requirements-dev.txt")
 
     def run(server: Server, **files: Path) -> str:
         done = subprocess.run(
@@ -47,7 +43,7 @@ def ask(request: pytest.FixtureRequest) -> Callable[..., str]:
             env={
                 **os.environ,
                 "PYTHONPATH": str(ROOT / "clients/python/src"),
-                "REPRISE_SERVER": server.url.replace("https", scheme),
+                "REPRISE_SERVER": server.url,
                 "REPRISE_TOKEN_FILE": str(server.token_file),
                 **{f"REPRISE_{name}": str(path) for name, path in files.items()},
             },

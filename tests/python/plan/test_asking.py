@@ -107,7 +107,6 @@ def test_plans_for_every_executor_are_valid_for_it_and_as_large_and_long_as_they
         "tape:seeded_ok=1",
         "graph",
         "once",
-        "nested",
         "tf-graph",
         "free:ns_per_op=9",
     ):
@@ -392,13 +391,22 @@ def test_a_server_is_asked_with_its_token(beside: Any, monkeypatch: pytest.Monke
         plan(layers(), "0.9x")
 
 
+def test_an_address_of_grpc_is_refused_with_the_one_to_write(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("REPRISE_SERVER", "grpcs://plans.example:7070")
+
+    with pytest.raises(RepriseError, match=r"speaks HTTP.*write plans\.example:7070, or https://"):
+        plan(layers(), "0.9x")
+
+
 def test_the_neutral_client_loads_no_framework_and_nothing_heavy(python: Any) -> None:
     code = (
         "import sys, reprise.plan\n"
         "heavy = {'torch', 'jax', 'keras', 'tensorflow', 'numpy', 'grpc', 'google', 'ctypes',"
         " 'subprocess', 'http.client', 'urllib.request', 'ssl', 'hashlib', 'socket', 'asyncio',"
         " 'json', 'pathlib', 'tempfile', 'logging', 'threading', 'importlib.metadata',"
-        " 'reprise.plan.server', 'reprise.plan.wire', 'reprise.agent', 'reprise.daemon'}\n"
+        " 'reprise.plan.server', 'reprise.agent', 'reprise.daemon'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
 

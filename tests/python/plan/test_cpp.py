@@ -105,6 +105,7 @@ def beside(reprised: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> Any:
     return daemon
 
 
+@pytest.mark.long
 def test_the_example_keeps_its_budget_to_the_byte_and_every_bit(
     build: Callable[[str], Path],
     root: Path,
@@ -316,6 +317,7 @@ int main(int, char** arguments) {
 """
 
 
+@pytest.mark.long
 def test_plans_and_curves_come_over_grpc(build: Callable[..., Path], beside: Any) -> None:
     program = build(REMOTE, "evaluate.cc", "remote.cc")
     address = beside.url.removeprefix("http://")

@@ -21,14 +21,14 @@ import referee
 import torch
 from jobs import start_meter, sum_of
 from nets import WIDTH, Chain, ConvNet, Custom, RandomNet
+from oracle.calls import Traced
+from oracle.graph import Execution, agreement, execute, first_difference
+from oracle.trace import trace, untouched
 from torch import Tensor, nn
 from zoo import GPT, CellLSTM, Experts, ResNet, ViT
 
 from reprise.errors import RepriseError
 from reprise.torch.meter.meter import Meter
-from reprise.torch.oracle.calls import Traced
-from reprise.torch.oracle.graph import Execution, agreement, execute, first_difference
-from reprise.torch.oracle.trace import trace, untouched
 
 # Random programs, and schedules for each. REPRISE_PROGRAMS=504 makes it 504 programs,
 # 6,048 schedules.

@@ -19,7 +19,8 @@ from reprise.plan.step_graph import MOST_SUM, StepGraph
 from reprise.proto_json import Fields
 
 if TYPE_CHECKING:
-    from reprise.plan.sent import PlanServer, Sent
+    from reprise.plan.sent import Sent
+    from reprise.plan.server import Server
 
 __all__ = ["TradeoffPoint", "check_time_limit", "plan", "run_of", "sweep"]
 
@@ -59,7 +60,7 @@ def plan(
     reserve_bytes: int = 0,
     device_bytes: int = 0,
     device_free_bytes: int = 0,
-    server: PlanServer | None = None,
+    server: Server | None = None,
 ) -> Plan:
     """Returns a plan for `budget` that `executor` can run. `budget`: "22GiB", a number of bytes,
     "0.5x"; "90%" and "fit" with `device_bytes` and `device_free_bytes`.
@@ -108,7 +109,7 @@ def sweep(
     time_limit_s: float | None = None,
     seed: int = 0,
     threads: int = 0,
-    server: PlanServer | None = None,
+    server: Server | None = None,
 ) -> list[TradeoffPoint]:
     """Returns the curve of overhead over budget, the largest budget first. Raises as `plan`, but an
     impossible budget is a point."""
@@ -134,7 +135,7 @@ def run_of(found: Plan | None) -> str | None:
 
 
 def _ask(
-    graph: StepGraph, method: str, request: dict[str, Any], server: PlanServer | None
+    graph: StepGraph, method: str, request: dict[str, Any], server: Server | None
 ) -> list[dict[str, Any]]:
     """Returns the answers. Asks once more if the daemon has ended since the last question, as a
     private one may."""
@@ -149,7 +150,7 @@ def _ask(
 
 
 def _asked(
-    graph: StepGraph, method: str, request: dict[str, Any], server: PlanServer
+    graph: StepGraph, method: str, request: dict[str, Any], server: Server
 ) -> list[dict[str, Any]]:
     from hashlib import sha256
 

@@ -1,17 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a server of plans can do, whichever way it is called: `server.py` over HTTP, `over_grpc.py`
-over gRPC."""
+"""Where a graph was sent, and how the address of a server is written."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 from reprise.errors import RepriseError
-from reprise.plan.step_graph import StepGraph
 
-__all__ = ["LONGEST_S", "PlanServer", "Sent", "split_address"]
+__all__ = ["LONGEST_S", "Sent", "split_address"]
 
 # A plan may be searched for ten minutes (server/service/planning.h).
 LONGEST_S = 660.0
@@ -23,21 +19,6 @@ class Sent:
 
     graph_id: str
     run_id: str
-
-
-class PlanServer(Protocol):
-    """A server that makes plans."""
-
-    address: str
-
-    def send(self, graph: StepGraph) -> Sent:
-        """Makes a run of a graph."""
-
-    def has(self, sent: Sent) -> bool:
-        """Returns whether it has a run that another server made for a graph."""
-
-    def stream(self, method: str, message: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """Calls a method with a stream of answers and yields them."""
 
 
 def split_address(address: str) -> tuple[str, str, int]:

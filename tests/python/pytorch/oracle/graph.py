@@ -27,6 +27,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from oracle.calls import Call, Traced, Value, below_autograd
+from oracle.trace import trace, untouched
 from torch import Tensor, nn
 
 from reprise.budget import Budget
@@ -36,8 +38,6 @@ from reprise.torch.internals.generator import GeneratorState
 from reprise.torch.internals.ops import OpKind, hidden_writes, tensors_in, without_statistics
 from reprise.torch.meter.meter import Meter, open_meter
 from reprise.torch.meter.state import alive_bytes
-from reprise.torch.oracle.calls import Call, Traced, Value, below_autograd
-from reprise.torch.oracle.trace import trace, untouched
 from reprise.units import format_bytes
 
 __all__ = ["CAPABILITIES", "Agreement", "Execution", "agreement", "execute", "first_difference"]

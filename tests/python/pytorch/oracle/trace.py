@@ -19,11 +19,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from oracle.calls import FORWARD, Traced
+from oracle.observe import Observer
 from torch import Tensor, nn
 
 from reprise.errors import RepriseError
-from reprise.torch.oracle.calls import FORWARD, Traced
-from reprise.torch.oracle.observe import Observer
 from reprise.torch.rerun.snapshot import Generators
 
 __all__ = ["trace", "untouched"]

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from oracle.calls import BACKWARD, FORWARD, Call, Traced, Value, below_autograd
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
@@ -25,7 +26,6 @@ from reprise.torch.internals.ops import (
     mutated_positions,
     tensors_in,
 )
-from reprise.torch.oracle.calls import BACKWARD, FORWARD, Call, Traced, Value, below_autograd
 
 __all__ = ["Observer"]
 
