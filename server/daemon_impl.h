@@ -124,7 +124,7 @@ class Daemon::Impl {
   MethodTable methods_{metrics_};
   std::unique_ptr<Committer> committer_;
   std::unique_ptr<IngestService> ingest_;
-  std::vector<std::unique_ptr<grpc::Service>> grpc_services_;
+  std::unique_ptr<grpc::Service> grpc_service_;
   std::unique_ptr<GrpcServer> grpc_;
   std::unique_ptr<Routes> routes_;
   std::unique_ptr<ImportUploads> imports_;

@@ -252,10 +252,9 @@ Status Daemon::Impl::StartServices() {
       },
       options_.max_run_bytes);
   ingest_ = std::make_unique<IngestService>(*committer_, metrics_, identify);
-  grpc_services_ = MakeGrpcServices(*services_, methods_);
-  std::vector<grpc::Service*> all = {ingest_.get()};
-  for (const auto& service : grpc_services_) all.push_back(service.get());
-  ASSIGN_OR_RETURN(grpc_, GrpcServer::Start(all, *secret_));
+  grpc_service_ = MakeGrpcService(*services_, methods_);
+  ASSIGN_OR_RETURN(
+      grpc_, GrpcServer::Start({ingest_.get(), grpc_service_.get()}, *secret_));
   routes_.reset(new Routes{.methods = methods_,
                            .files = WebFiles(),
                            .not_ready = [this] { return NotReady(); },

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Planner, Query and Control over gRPC: adapts gRPC's reactors to Calls
-// (method.h), so that every RPC has one implementation. Only PutGraph, which
-// streams upward, has a reactor of its own.
+// The methods of the table over gRPC: adapts gRPC's reactors to Calls (method.h),
+// so that every RPC has one implementation. Only PutGraph, which streams upward,
+// has a reactor of its own.
 #pragma once
 
 #include <memory>
-#include <vector>
 
 #include "server/service/handlers.h"
 
@@ -16,8 +15,9 @@ class Service;
 
 namespace reprise::server {
 
-// Returns the services, for one gRPC server. They must outlive it.
-std::vector<std::unique_ptr<grpc::Service>> MakeGrpcServices(
-    Services& services, const MethodTable& table);
+// Returns all of it as one service, for one gRPC server. The service must outlive
+// the server, and the table, which is complete, the service.
+std::unique_ptr<grpc::Service> MakeGrpcService(Services& services,
+                                               const MethodTable& table);
 
 }  // namespace reprise::server

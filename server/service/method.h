@@ -88,6 +88,8 @@ class MethodTable {
 
   void Add(Method method) { methods_.push_back(std::move(method)); }
 
+  const std::vector<Method>& methods() const { return methods_; }
+
   // Returns the method with this path, or null.
   const Method* Find(std::string_view path) const;
 

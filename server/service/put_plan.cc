@@ -34,7 +34,7 @@ Status Referee(const v1::PutPlanRequest& request, const v1::StepGraph& stored) {
   const StatusOr<planner::StepGraph> graph = formats::ToPlanner(stored);
   RETURN_IF_ERROR(named(graph.status()));
   const StatusOr<planner::Capabilities> capabilities =
-      formats::ToPlanner(asked);
+      formats::ToPlanner(formats::WalkedAs(asked));
   RETURN_IF_ERROR(named(capabilities.status()));
   const StatusOr<planner::Schedule> schedule =
       formats::ToSchedule(plan, *graph);

@@ -9,6 +9,8 @@
 #include "formats/convert/digest.h"
 #include "formats/convert/graph_proto.h"
 #include "server/service/planning.h"
+#include "server/store/plan_rows.h"
+#include "server/store/store.h"
 #include "tests/server/server_harness.h"
 
 namespace reprise::server {
@@ -374,6 +376,56 @@ TEST(ExplainTest, SaysWhatHappensToEveryStorageLargestFirst) {
   EXPECT_EQ(x->last_read_by(), 4u);
   EXPECT_TRUE(x->alive_at_base_peak());
   EXPECT_FALSE(x->alive_at_peak());
+}
+
+// As a daemon stored it that still had the executor `nested`: with regions, in
+// fields that are reserved now.
+TEST(ExplainTest, ReadsAStoredPlanForAnExecutorThatIsGone) {
+  TestServer server;
+  v1::Plan plan = server.Plan(RequestFor(server.PutGraph(SmallGraph(), ""),
+                                         std::to_string(kSmallestPeak)));
+  server.Stop();
+  {
+    const auto store =
+        Store::Open({.path = server.folder() + "/data/reprise.db",
+                     .url = server.store_url()});
+    ASSERT_TRUE(store.ok());
+    StatusOr<PlanRow> row = NotFound("");
+    ASSERT_TRUE((*store)
+                    ->Read([&](Database& db) -> Status {
+                      row = LoadPlan(db, plan.plan_id());
+                      return row.status();
+                    })
+                    .ok());
+    plan.set_plan_id("00000000000000bb");
+    row->plan = plan;
+    row->plan.GetReflection()
+        ->MutableUnknownFields(&row->plan)
+        ->AddVarint(32, 1);
+    row->plan.mutable_executor()->assign("nested");
+    v1::Capabilities& asked = *row->request.mutable_capabilities();
+    asked.set_executor("nested");
+    asked.set_execution(static_cast<v1::Execution>(3));
+    ASSERT_TRUE((*store)
+                    ->Write([&](Database& db) { return SavePlan(db, *row, 1); })
+                    .ok());
+  }
+  server.Start();
+  v1::ExplainRequest request;
+  request.set_plan_id(plan.plan_id());
+  v1::Explanation explanation;
+  v1::VerifyRequest check;
+  check.set_plan_id(plan.plan_id());
+  v1::Verification found;
+  grpc::ClientContext explaining, verifying;
+
+  ASSERT_TRUE(
+      server.planner().Explain(&explaining, request, &explanation).ok());
+  ASSERT_TRUE(server.planner().Verify(&verifying, check, &found).ok());
+
+  EXPECT_EQ(explanation.plan().executor(), "nested");
+  EXPECT_EQ(explanation.capabilities().executor(), "free");
+  EXPECT_EQ(found.peak_bytes(), plan.peak_bytes());
 }
 
 TEST(VerifyTest, ChecksAStoredPlanWithItsCertificate) {
