@@ -14,22 +14,25 @@ using OneMigration = std::function<Status(const std::function<Status()>&)>;
 
 Status Apply(Database& database, std::span<const Migration> migrations,
              const OneMigration& one) {
-  const auto newest = static_cast<int64_t>(migrations.size());
-  ASSIGN_OR_RETURN(int64_t version, database.UserVersion());
+  const int64_t newest = migrations.back().number;
+  ASSIGN_OR_RETURN(const int64_t version, database.UserVersion());
   if (version > newest) {
     return FailedPrecondition(
         StrCat("the database has schema ", version,
                ", this version of reprised knows up to ", newest,
                "; use the newer reprised or another database"));
   }
-  for (; version < newest; ++version) {
-    const Migration& migration = migrations[static_cast<size_t>(version)];
+  if (version > 0 && version < migrations.front().number) {
+    return FailedPrecondition(
+        StrCat("the database has schema ", version,
+               ", which is older than the first release of reprised; move it "
+               "away or use another database"));
+  }
+  for (const Migration& migration : migrations) {
+    if (migration.number <= version) continue;
     const Status status = one([&]() -> Status {
       RETURN_IF_ERROR(database.Execute(migration.sql));
-      if (migration.fill != nullptr) {
-        RETURN_IF_ERROR(migration.fill(database));
-      }
-      return database.SetUserVersion(version + 1);
+      return database.SetUserVersion(migration.number);
     });
     if (!status.ok()) {
       return {status.code(),

@@ -4,29 +4,31 @@
 //
 // Migrations are numbered files that only go forward; number n takes the schema
 // from n-1 to n, and the database keeps the number of the last one applied
-// (SQLite: PRAGMA user_version). After a crash it is at a valid version. A
-// database from a newer binary is refused.
+// (SQLite: PRAGMA user_version). The first one makes the schema of the first
+// release. After a crash the database is at a valid version. One from a newer
+// binary, or from before the first release, is refused.
 #pragma once
 
+#include <cstdint>
 #include <span>
 
 #include "base/status.h"
 #include "server/store/database.h"
-#include "server/store/fill.h"
 
 namespace reprise::server {
 
 struct Migration {
-  const char* name;  // "0001_initial"
+  int64_t number;
+  const char* name;  // "0007_schema"
   const char* sql;
-  Fill fill = nullptr;  // runs after the SQL
 };
 
-// The compiled-in migrations, number 1 first.
+// The compiled-in migrations, in their order.
 std::span<const Migration> Migrations();
 
 // Applies the missing migrations, each in its own transaction.
-// FAILED_PRECONDITION: a newer version wrote the database.
+// FAILED_PRECONDITION: a newer version wrote the database, or one from before
+// the first release.
 Status Migrate(Database& database, std::span<const Migration> migrations);
 
 // The same in the transaction that the caller has begun.

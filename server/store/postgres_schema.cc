@@ -69,7 +69,7 @@ Status MigratePostgres(PostgresConnection& connection) {
     }
     for (size_t i = 0; i < texts.size(); ++i) {
       migrations.push_back(
-          {Migrations()[i].name, texts[i].c_str(), Migrations()[i].fill});
+          {Migrations()[i].number, Migrations()[i].name, texts[i].c_str()});
     }
     RETURN_IF_ERROR(MigrateInTransaction(db, migrations));
     RETURN_IF_ERROR(ApplyAdditions(db));

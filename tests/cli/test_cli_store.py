@@ -66,7 +66,7 @@ def store_of_before(reprise: Reprise) -> None:
     path = database(reprise)
     path.parent.mkdir(parents=True, mode=0o700)
     connection = sqlite3.connect(path)
-    connection.executescript((ROOT / "tests/fixtures/store-0.1.0.sql").read_text())
+    connection.executescript((ROOT / "tests/fixtures/store-0.2.0.sql").read_text())
     connection.close()
     path.chmod(0o644)  # as that release left it
 
@@ -120,7 +120,8 @@ def test_a_store_of_the_first_release_opens_and_nothing_is_lost(
     tables = [
         row[0]
         for row in before.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-        if not row[0].startswith("sqlite_")
+        # Who did what is added to, and verdicts are made again.
+        if not row[0].startswith("sqlite_") and row[0] not in ("audit", "verdicts")
     ]
     columns = {
         table: ", ".join(row[1] for row in before.execute(f"PRAGMA table_info({table})"))
@@ -153,6 +154,27 @@ def test_a_store_of_the_first_release_opens_and_nothing_is_lost(
     assert after.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     after.close()
     assert database(reprise).stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("schema", range(1, 7))
+def test_a_store_of_before_the_first_release_is_refused_and_left_as_it_is(
+    reprise: Reprise, schema: int
+) -> None:
+    store_of_before(reprise)
+    before = sqlite3.connect(database(reprise))
+    before.execute(f"PRAGMA user_version={schema}")
+    before.close()
+
+    refused = reprise("serve", "--listen", "127.0.0.1:0")
+
+    assert refused.code == 1, refused
+    said = refused.err.strip().splitlines()[-1]
+    assert f"the database has schema {schema}, which is older than the first release" in said
+    assert "move it away or use another database" in said
+    after = sqlite3.connect(database(reprise))
+    assert after.execute("PRAGMA user_version").fetchone() == (schema,)
+    assert after.execute("SELECT run_id FROM runs").fetchall() == [(OLD_RUN,)]
+    after.close()
 
 
 def test_runs_that_are_named_go_with_all_that_was_made_of_them(

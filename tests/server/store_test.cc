@@ -30,8 +30,8 @@ TEST(MigrateTest, AppliesOnlyWhatAFileLacks) {
   const TemporaryFolder folder;
   StatusOr<Database> database = Database::Open(folder.path() + "/a.db");
   ASSERT_TRUE(database.ok());
-  const Migration first{"0001_a", "CREATE TABLE a (x)"};
-  const Migration second{"0002_b", "CREATE TABLE b (x); DROP TABLE a"};
+  const Migration first{1, "0001_a", "CREATE TABLE a (x)"};
+  const Migration second{2, "0002_b", "CREATE TABLE b (x); DROP TABLE a"};
   const Migration one[] = {first};
   const Migration two[] = {first, second};
   ASSERT_TRUE(Migrate(*database, one).ok());
@@ -48,72 +48,14 @@ TEST(MigrateTest, LeavesTheOldVersionWhenAMigrationFails) {
   const TemporaryFolder folder;
   StatusOr<Database> database = Database::Open(folder.path() + "/a.db");
   ASSERT_TRUE(database.ok());
-  const Migration bad[] = {{"0001_bad", "CREATE TABLE a (x); SELECT nothing"}};
+  const Migration bad[] = {
+      {1, "0001_bad", "CREATE TABLE a (x); SELECT nothing"}};
 
   const Status status = Migrate(*database, bad);
 
   EXPECT_THAT(status.message(), HasSubstr("0001_bad"));
   EXPECT_EQ(*database->UserVersion(), 0);
   EXPECT_FALSE(database->Prepare("SELECT * FROM a").ok());
-}
-
-TEST(MigrateTest, ChecksOfBeforeAreFoundByTheirPlan) {
-  const TemporaryFolder folder;
-  StatusOr<Database> database = Database::Open(folder.path() + "/a.db");
-  ASSERT_TRUE(database.ok());
-  ASSERT_TRUE(Migrate(*database, Migrations().first(4)).ok());
-  {
-    StatusOr<Statement> insert = database->Prepare(
-        "INSERT INTO checks (run_id, session_id, step, report)"
-        " VALUES ('run', 'session', ?, ?)");
-    ASSERT_TRUE(insert.ok());
-    v1::VerifyReport report;
-    for (const auto& [step, plan, failed] :
-         {std::tuple(1, "good", false), std::tuple(2, "bad", false),
-          std::tuple(3, "bad", true)}) {
-      report.set_step(step);
-      report.set_plan_id(plan);
-      report.set_failed(failed);
-      const std::string bytes = report.SerializeAsString();
-      ASSERT_TRUE(insert->Run(step, Blob{bytes}).ok());
-    }
-    ASSERT_TRUE(insert->Run(4, Blob{"not a report"}).ok());
-  }
-
-  ASSERT_TRUE(Migrate(*database, Migrations()).ok());
-
-  EXPECT_FALSE(FindFailedCheck(*database, "good")->has_value());
-  EXPECT_FALSE(FindFailedCheck(*database, "")->has_value());
-  const std::optional<FailedCheck> found = *FindFailedCheck(*database, "bad");
-  ASSERT_TRUE(found.has_value());
-  EXPECT_EQ(found->run_id, "run");
-  EXPECT_EQ(found->step, 3u);
-}
-
-TEST(MigrateTest, RunsOfBeforeSayWhatTheyWereImportedFrom) {
-  const TemporaryFolder folder;
-  StatusOr<Database> database = Database::Open(folder.path() + "/a.db");
-  ASSERT_TRUE(database.ok());
-  ASSERT_TRUE(Migrate(*database, Migrations().first(6)).ok());
-  for (const auto& [run, labels] :
-       {std::pair("job", "name=imported=x\n"),
-        std::pair("file", "executor=tape\nimported=a trace\nname=x\n")}) {
-    ASSERT_TRUE(EnsureRun(*database, run, 1).ok());
-    StatusOr<Statement> insert = database->Prepare(
-        "INSERT INTO sessions VALUES (?1, ?1, '', 0, 0, '', 0, 0, 0, 0, ?2, 0,"
-        " 0, 0, 0, 0, 0, 0, '', '')");
-    ASSERT_TRUE(insert.ok()) << insert.status().message();
-    ASSERT_TRUE(insert->Run(run, labels).ok());
-  }
-
-  ASSERT_TRUE(Migrate(*database, Migrations()).ok());
-
-  StatusOr<Statement> select =
-      database->Prepare("SELECT imported FROM runs ORDER BY run_id");
-  ASSERT_TRUE(*select->Step());
-  EXPECT_EQ(select->Text(0), "a trace");
-  ASSERT_TRUE(*select->Step());
-  EXPECT_EQ(select->Text(0), "");
 }
 
 TEST(MigrateTest, RefusesAFileOfANewerVersion) {
@@ -126,6 +68,23 @@ TEST(MigrateTest, RefusesAFileOfANewerVersion) {
 
   EXPECT_EQ(status.code(), Code::kFailedPrecondition);
   EXPECT_THAT(status.message(), HasSubstr("schema 999"));
+}
+
+TEST(MigrateTest, RefusesAFileOfBeforeTheFirstReleaseAndLeavesItAsItIs) {
+  for (const int version : {1, 2, 3, 4, 5, 6}) {
+    const TemporaryFolder folder;
+    StatusOr<Database> database = Database::Open(folder.path() + "/a.db");
+    ASSERT_TRUE(database.ok());
+    ASSERT_TRUE(database->Execute("CREATE TABLE runs (run_id TEXT)").ok());
+    ASSERT_TRUE(database->SetUserVersion(version).ok());
+
+    const Status status = Migrate(*database, Migrations());
+
+    EXPECT_EQ(status.code(), Code::kFailedPrecondition);
+    EXPECT_THAT(status.message(), HasSubstr("move it away"));
+    EXPECT_EQ(*database->UserVersion(), version);
+    EXPECT_FALSE(database->Prepare("SELECT * FROM sessions").ok());
+  }
 }
 
 // ---- Store ----

@@ -1,4 +1,4 @@
--- The first schema. Times are Unix ns unless a column says CLOCK_MONOTONIC;
+-- The schema of 0.2.0, the first release. Times are Unix ns unless a column says CLOCK_MONOTONIC;
 -- ids of graphs and plans are 16 hex digits; states are the numbers of the
 -- protos. What arrives by Ingest is stored in one transaction with its chunk,
 -- so every other table follows from `chunks` and is never ahead of it.
@@ -18,7 +18,17 @@ CREATE TABLE runs (
   dropped     INTEGER NOT NULL DEFAULT 0, -- by agents whose ring was full
   lost_chunks INTEGER NOT NULL DEFAULT 0,
   graph_id    TEXT NOT NULL DEFAULT '',   -- latest, '' for none
-  plan_id     TEXT NOT NULL DEFAULT ''    -- latest, '' for none
+  plan_id     TEXT NOT NULL DEFAULT '',   -- latest, '' for none
+  -- Bytes of chunks, reports, names and step graphs as they came; and what came
+  -- when the quota was used up: counted, not stored.
+  stored_bytes    INTEGER NOT NULL DEFAULT 0,
+  refused_records INTEGER NOT NULL DEFAULT 0,
+  refused_bytes   INTEGER NOT NULL DEFAULT 0,
+  -- How the process that `reprise run` started has ended. As a shell says it,
+  -- 128 + signal; -1: nobody said.
+  exit_code   INTEGER NOT NULL DEFAULT -1,
+  exit_signal INTEGER NOT NULL DEFAULT 0,
+  imported    TEXT NOT NULL DEFAULT ''    -- from what; '' of a job
 ) WITHOUT ROWID;
 CREATE INDEX runs_by_start ON runs (started_ns DESC, run_id);
 
@@ -41,7 +51,9 @@ CREATE TABLE sessions (
   ended_ns        INTEGER NOT NULL DEFAULT 0,
   pushed          INTEGER NOT NULL DEFAULT 0, -- from Bye
   dropped         INTEGER NOT NULL DEFAULT 0,
-  torn            INTEGER NOT NULL DEFAULT 0
+  torn            INTEGER NOT NULL DEFAULT 0,
+  who             TEXT NOT NULL DEFAULT '',   -- as in `audit`
+  peer            TEXT NOT NULL DEFAULT ''
 ) WITHOUT ROWID;
 CREATE INDEX sessions_by_run ON sessions (run_id);
 
@@ -128,9 +140,13 @@ CREATE TABLE checks (
   run_id     TEXT NOT NULL,
   session_id TEXT NOT NULL,
   step       INTEGER NOT NULL,
-  report     BLOB NOT NULL                -- a serialized VerifyReport
+  report     BLOB NOT NULL,               -- a serialized VerifyReport
+  plan_id    TEXT NOT NULL DEFAULT '',    -- of the report, as `failed` is
+  failed     INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX checks_by_run ON checks (run_id, id);
+-- A plan that failed anywhere is not offered again.
+CREATE INDEX failed_checks_by_plan ON checks (plan_id) WHERE failed = 1;
 
 -- What became of plans in executors.
 CREATE TABLE plan_states (
@@ -138,8 +154,64 @@ CREATE TABLE plan_states (
   run_id     TEXT NOT NULL,
   session_id TEXT NOT NULL,
   plan_id    TEXT NOT NULL,
-  state      INTEGER NOT NULL,            -- 1 applied, 2 refused, 3 stopped
+  state      INTEGER NOT NULL,            -- reprise.v1.PlanState
   why        TEXT NOT NULL,
-  at_ns      INTEGER NOT NULL             -- CLOCK_MONOTONIC
+  at_ns      INTEGER NOT NULL,            -- CLOCK_MONOTONIC
+  -- What the executor needs for itself per step beyond the plan's ops, and the
+  -- peak as it runs the plan; 0: as the plan says.
+  own_ns     INTEGER NOT NULL DEFAULT 0,
+  peak_bytes INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX plan_states_by_run ON plan_states (run_id, id);
+
+-- What a session said last; `report` is a serialized reprise.v1.Caps.
+CREATE TABLE capabilities (
+  session_id TEXT PRIMARY KEY REFERENCES sessions (session_id),
+  report     BLOB NOT NULL
+) WITHOUT ROWID;
+
+-- A few steps to be recorded, asked for while the job ran. What came of one
+-- follows from the rows of `steps` after it.
+CREATE TABLE windows (
+  id         INTEGER PRIMARY KEY,
+  run_id     TEXT NOT NULL,
+  asked_ns   INTEGER NOT NULL,
+  steps      INTEGER NOT NULL,
+  at_step    INTEGER NOT NULL,         -- not before this one; 0: the next
+  after_row  INTEGER NOT NULL          -- the newest steps.id when it was asked
+);
+CREATE INDEX windows_by_run ON windows (run_id, id);
+
+-- What was under way, and in memory, when jobs were killed or ran out of memory:
+-- one moment of one process, in order of arrival; from its chunk.
+CREATE TABLE moments (
+  id         INTEGER PRIMARY KEY,
+  run_id     TEXT NOT NULL,
+  session_id TEXT NOT NULL,
+  report     BLOB NOT NULL                -- a serialized reprise.v1.Moment
+);
+CREATE INDEX moments_by_run ON moments (run_id, id);
+
+-- One thing that was done, in order; a reprise.v1.AuditEntry. Only the newest
+-- are kept (audit_rows.h), those of removed runs too.
+CREATE TABLE audit (
+  id      INTEGER PRIMARY KEY,
+  at_ns   INTEGER NOT NULL,
+  who     TEXT NOT NULL,
+  peer    TEXT NOT NULL,
+  action  TEXT NOT NULL,
+  run_id  TEXT NOT NULL,
+  subject TEXT NOT NULL,
+  outcome TEXT NOT NULL,
+  detail  TEXT NOT NULL
+);
+CREATE INDEX audit_by_run ON audit (run_id, id);
+
+-- Verdicts of runs that are over, which are made of all their reports.
+-- `made_of` says which reports, plan and state `body`, a serialized
+-- reprise.v1.Verdict, was made of; another text means that it is out of date.
+CREATE TABLE verdicts (
+  run_id  TEXT PRIMARY KEY,
+  made_of TEXT NOT NULL,
+  body    BLOB NOT NULL
+) WITHOUT ROWID;
