@@ -6,8 +6,8 @@
 #include "planner/model/effort.h"
 #include "planner/model/flags.h"
 #include "planner/model/problem.h"
+#include "planner/once/search_once.h"
 #include "planner/reduce.h"
-#include "planner/regions/executor.h"
 #include "planner/search/solve.h"
 
 namespace reprise::planner {
@@ -29,7 +29,7 @@ Solution SolveNamed(const Problem& problem, const Request& request,
       archive.Add(candidate.peak_bytes, candidate.time_ns, candidate.execs,
                   name);
     } else {
-      AddRegions(problem, PlanLike(problem, candidate.execs), name, archive);
+      AddSaved(problem, SavedBy(problem, candidate.execs), name, archive);
     }
   }
   effort.Spend(generator.ticks());

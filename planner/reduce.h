@@ -97,7 +97,7 @@ class Reduction {
 };
 
 // Returns whether the reduced graph may be searched for this request: not for
-// named plans, for executors that run regions, nor if an op has replay windows,
+// named plans, for executors of kind `once`, nor if an op has replay windows,
 // whose ends could be ops that leave the graph.
 bool MayReduce(const StepGraph& graph, const Request& request);
 

@@ -72,7 +72,7 @@ struct CellFlags {
   double gap = 0.1;   // in %
   int64_t ticks = 0;  // 0: the default
   uint64_t seed = 1;
-  std::string executor = "free";          // or once, flat, nested
+  std::string executor = "free";          // or once
   std::vector<std::string> without = {};  // passes
   std::vector<double> budgets = {};
   std::vector<std::string> graphs = {};
@@ -106,10 +106,7 @@ struct CellFlags {
                     .seed = seed,
                     .without = without};
     if (executor != "free") {
-      request.capabilities.recompute_in_backward_only = true;
-      request.capabilities.execution =
-          executor == "once" ? Execution::kOnce : Execution::kNested;
-      if (executor == "flat") request.capabilities.max_runs = 2;
+      request.capabilities.execution = Execution::kOnce;
       request.capabilities = WithExecution(request.capabilities);
     }
     return request;

@@ -4,7 +4,7 @@
 // all passes, and again without each pass that ran.
 //
 //   planner_ablation [--ticks N] [--gap PERCENT] [--budgets F,F,...]
-//                    [--seed S] [--executor free|once|flat|nested]
+//                    [--seed S] [--executor free|once]
 //                    [--only PASS,...] GRAPH...
 //
 // GRAPH is a file of reprise.graph/1 or a generated step, KIND:OPS. Effort is

@@ -4,7 +4,7 @@
 // budgets.
 //
 //   planner_passes [--seconds S | --ticks N] [--gap PERCENT] [--seed S] [--trace]
-//                  [--executor free|once|flat|nested] [--without PASS,...]
+//                  [--executor free|once] [--without PASS,...]
 //                  [--budgets F,F,...] GRAPH...
 //   planner_passes --list
 //

@@ -13,9 +13,9 @@
 #include "formats/convert/graph_proto.h"
 #include "formats/solve/solve_plan.h"
 #include "planner/explain/explain.h"
+#include "planner/once/once.h"
 
 namespace reprise::cli {
-
 StatusOr<FilePlan> PlanGraphFile(Console& console, const std::string& path,
                                  const std::string& budget,
                                  const PlanningOptions& options,
@@ -53,6 +53,16 @@ std::optional<std::string> FindGraphOf(const std::string& plan_path,
   return std::nullopt;
 }
 
+StatusOr<planner::Capabilities> CapabilitiesOf(const v1::Plan& plan) {
+  v1::Capabilities named;
+  named.set_executor(plan.executor());
+  ASSIGN_OR_RETURN(
+      named, formats::ParseCapabilities(formats::WalkedAs(named).executor()));
+  named.set_seeded_ok(true);
+  named.set_collective_ok(true);
+  return formats::ToPlanner(named);
+}
+
 StatusOr<CheckedPlan> CheckPlanFile(const std::string& path,
                                     const v1::Plan& plan,
                                     const std::string& graph_path) {
@@ -64,14 +74,7 @@ StatusOr<CheckedPlan> CheckPlanFile(const std::string& path,
   }
   CheckedPlan checked;
   ASSIGN_OR_RETURN(checked.graph, formats::ToPlanner(file.graph));
-  ASSIGN_OR_RETURN(v1::Capabilities executor,
-                   formats::ParseCapabilities(
-                       plan.executor().empty() ? "free" : plan.executor()));
-  executor.set_seeded_ok(true);  // the schedule shows what was allowed
-  executor.set_collective_ok(true);
-  if (executor.execution() == v1::EXECUTION_NESTED) executor.set_max_runs(0);
-  executor.set_lazy_region(plan.lazy_region());
-  ASSIGN_OR_RETURN(checked.capabilities, formats::ToPlanner(executor));
+  ASSIGN_OR_RETURN(checked.capabilities, CapabilitiesOf(plan));
   ASSIGN_OR_RETURN(checked.schedule, formats::ToSchedule(plan, checked.graph));
   StatusOr<PeakReport> report =
       ReportPeak(checked.graph, checked.schedule, checked.capabilities);
@@ -80,11 +83,13 @@ StatusOr<CheckedPlan> CheckPlanFile(const std::string& path,
         StrCat(path, ": not a valid plan: ", report.status().message()));
   }
   if (checked.capabilities.execution != planner::Execution::kFree) {
-    const Status regions = formats::CheckRegions(
-        plan, checked.graph, checked.schedule, checked.capabilities);
-    if (!regions.ok()) {
+    const auto once = planner::EvaluateOnce(
+        planner::MakeProblem(checked.graph, checked.capabilities),
+        checked.schedule);
+    if (!once.ok()) {
       return InvalidArgument(StrCat(path, ": not a plan of executor ",
-                                    plan.executor(), ": ", regions.message()));
+                                    plan.executor(), ": ",
+                                    once.status().message()));
     }
   }
   if (report->evaluation.peak_bytes > plan.peak_bytes()) {

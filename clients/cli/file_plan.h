@@ -46,6 +46,10 @@ struct CheckedPlan {
   PeakReport report;
 };
 
+// Returns what the executor of a plan file can do. The schedule shows what else
+// was allowed when the plan was made.
+StatusOr<planner::Capabilities> CapabilitiesOf(const v1::Plan& plan);
+
 // INVALID_ARGUMENT, FAILED_PRECONDITION: the plan does not belong to this
 // graph, is invalid, or keeps more memory than it says. The plan must be
 // feasible.

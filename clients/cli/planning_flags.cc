@@ -40,11 +40,11 @@ void PlanningFlags::Define(Verb& verb, bool with_strategy) {
   verb_ = &verb;
   verb.Add("--executor", executor_,
            "Who will run it: free (any schedule; default for files), "
-           "once (each op at most once more, in the backward), nested "
-           "(regions run again), tape (PyTorch; default for ids), joint "
-           "(torch.compile), tf-graph (TensorFlow). Keys refine it: "
+           "once (each op at most once more, in the backward), tape "
+           "(PyTorch; default for ids), joint (torch.compile), tf-graph "
+           "(TensorFlow). Keys refine it: "
            "free:seeded_ok=1 runs random ops again",
-           {.offers = {"free", "once", "nested", "tape", "joint", "tf-graph"}});
+           {.offers = {"free", "once", "tape", "joint", "tf-graph"}});
   verb.Add("--time-limit", time_limit_,
            "Search this long unless the gap is reached before. "
            "Without it: a fixed amount of work, and this at most",

@@ -8,10 +8,10 @@
 #include "base/str_cat.h"
 #include "clients/cli/command.h"
 #include "clients/cli/exit_code.h"
+#include "clients/cli/file_plan.h"
 #include "clients/cli/files.h"
 #include "clients/cli/proto_json.h"
 #include "clients/cli/server_client.h"
-#include "formats/convert/capabilities.h"
 #include "formats/convert/graph_json.h"
 #include "formats/convert/graph_proto.h"
 #include "formats/convert/plan_json.h"
@@ -82,14 +82,8 @@ StatusOr<v1::Verification> VerifyCommand::VerifyFiles() {
   }
   ASSIGN_OR_RETURN(const planner::StepGraph graph,
                    formats::ToPlanner(file.graph));
-  // The schedule shows what was allowed when the plan was made.
-  ASSIGN_OR_RETURN(v1::Capabilities named,
-                   formats::ParseCapabilities(
-                       plan.executor().empty() ? "free" : plan.executor()));
-  named.set_seeded_ok(true);
-  named.set_collective_ok(true);
   ASSIGN_OR_RETURN(const planner::Capabilities capabilities,
-                   formats::ToPlanner(named));
+                   CapabilitiesOf(plan));
   return formats::VerifyPlan(
       graph, plan, planner::ExecutorOf(planner::WithExecution(capabilities)));
 }

@@ -27,11 +27,8 @@ std::string Why(const grpc::Status& status) {
 
 // The executors that their name says all about.
 std::string CheckExecutor(const std::string& executor) {
-  if (executor == "free" || executor == "once" || executor == "nested") {
-    return {};
-  }
-  return "executor: must be free, once or nested, got '" +
-         executor.substr(0, 80) + "'";
+  if (executor == "free" || executor == "once") return {};
+  return "executor: must be free or once, got '" + executor.substr(0, 80) + "'";
 }
 
 }  // namespace

@@ -50,9 +50,9 @@ class Remote {
   Remote(const Remote&) = delete;
   Remote& operator=(const Remote&) = delete;
 
-  // Returns a plan, as Session::Ask does. `executor` is "free", "once" or
-  // "nested". `time_limit_ms` is how long to search
-  // for a better one; 0: the default effort, the same plan every time.
+  // Returns a plan, as Session::Ask does. `executor` is "free" or "once".
+  // `time_limit_ms` is how long to search for a better one; 0: the default
+  // effort, the same plan every time.
   Answer Ask(const Graph& graph, const std::string& budget,
              const std::string& executor = "free", uint32_t time_limit_ms = 0);
 

@@ -44,17 +44,11 @@ std::optional<v1::Capabilities> Preset(std::string_view name) {
     preset.set_free_policy(v1::FREE_POLICY_EAGER);
     return preset;
   }
-  for (const auto& [once, nested] :
-       {std::pair{"once", "nested"}, std::pair{"joint", "region"}}) {
-    if (name != once && name != nested) continue;
+  if (name == "once" || name == "joint") {
     preset.set_executor(std::string(name));
     preset.set_recompute_in_backward_only(true);
-    preset.set_execution(name == once ? v1::EXECUTION_ONCE
-                                      : v1::EXECUTION_NESTED);
-    preset.set_duplicate_outputs(name == "region");
-    if (name == "region") preset.set_max_runs(2);
-    preset.set_free_policy(name == "region" ? v1::FREE_POLICY_PROGRAM
-                                            : v1::FREE_POLICY_EAGER);
+    preset.set_execution(v1::EXECUTION_ONCE);
+    preset.set_free_policy(v1::FREE_POLICY_EAGER);
     return preset;
   }
   if (name == "free" || name.empty()) {
@@ -111,7 +105,6 @@ Status ApplyKey(std::string_view key, std::string_view value,
       {"seeded_ok", &v1::Capabilities::set_seeded_ok},
       {"collective_ok", &v1::Capabilities::set_collective_ok},
       {"duplicate_outputs", &v1::Capabilities::set_duplicate_outputs},
-      {"lazy_region", &v1::Capabilities::set_lazy_region},
   };
   for (const auto& [name, set] : kFlags) {
     if (key != name) continue;
@@ -123,10 +116,25 @@ Status ApplyKey(std::string_view key, std::string_view value,
       StrCat("capabilities: unknown key \"", key.substr(0, 40), "\""));
 }
 
+// Whether an executor ran regions of the forward again, or is of a later
+// version.
+bool IsGone(const v1::Capabilities& proto) {
+  return proto.executor() == "nested" || proto.executor() == "region" ||
+         !v1::Execution_IsValid(proto.execution());
+}
+
 }  // namespace
 
+v1::Capabilities WalkedAs(v1::Capabilities stored) {
+  if (!IsGone(stored)) return stored;
+  const bool region = stored.executor() == "region";
+  stored.set_executor(region ? "tape" : "free");
+  stored.set_execution(v1::EXECUTION_FREE);
+  return stored;
+}
+
 std::string KnownExecutors() {
-  return "tape, graph, tf-graph, joint, region, free, once and nested";
+  return "tape, graph, tf-graph, joint, free and once";
 }
 
 StatusOr<v1::Capabilities> ParseCapabilities(std::string_view text) {
@@ -167,9 +175,13 @@ StatusOr<planner::Capabilities> ToPlanner(const v1::Capabilities& proto) {
     const std::optional<v1::Capabilities> preset = Preset(proto.executor());
     execution = preset ? preset->execution() : v1::EXECUTION_FREE;
   }
-  if (!v1::Execution_IsValid(execution)) {
-    return InvalidArgument(StrCat("capabilities.execution: unknown value ",
-                                  static_cast<int>(execution)));
+  if (IsGone(proto)) {
+    return InvalidArgument(
+        StrCat("capabilities: no known executor in \"",
+               proto.executor().empty()
+                   ? StrCat("execution ", static_cast<int>(execution))
+                   : proto.executor(),
+               "\"; known are ", KnownExecutors()));
   }
   if (policy != v1::FREE_POLICY_EAGER && policy != v1::FREE_POLICY_PROGRAM) {
     return InvalidArgument(StrCat("capabilities.free_policy: unknown value ",
@@ -186,10 +198,7 @@ StatusOr<planner::Capabilities> ToPlanner(const v1::Capabilities& proto) {
                          : planner::FreePolicy::kEager,
       .ns_per_op = proto.ns_per_op(),
       .execution = execution == v1::EXECUTION_ONCE ? planner::Execution::kOnce
-                   : execution == v1::EXECUTION_NESTED
-                       ? planner::Execution::kNested
-                       : planner::Execution::kFree,
-      .lazy_region = proto.lazy_region(),
+                                                   : planner::Execution::kFree,
   };
 }
 

@@ -11,16 +11,12 @@
 //   tape     free       yes            no      no          yes         program
 //   graph    free       no             yes     no          yes         eager
 //   joint    once       yes            no      no          no          eager
-//   region   nested     yes            no      no          yes         program
 //   free     free       no             no      no          no          eager
 //   once     once       yes            no      no          no          eager
-//   nested   nested     yes            no      no          no          eager
 //
-// `region` runs regions that do not nest; region:max_runs=0 allows nesting.
-//
-// `free`, `once` and `nested` are not executors: they are the reference
-// semantics of each kind of schedule in the file format. Presets and keys say
-// what the executor *can* do; the planner obeys all of them.
+// `free` and `once` are not executors: they are the reference semantics of each
+// kind of schedule in the file format. Presets and keys say what the executor
+// *can* do; the planner obeys all of them.
 #pragma once
 
 #include <string>
@@ -37,10 +33,14 @@ namespace reprise::formats {
 // of the chosen one is not.
 StatusOr<v1::Capabilities> ParseCapabilities(std::string_view text);
 
-// Returns the presets for error messages: "tape, graph, ..., once and nested".
+// Returns by which capabilities a stored plan is walked. The executors `nested`
+// and `region` are gone, but their schedules are like those of others.
+v1::Capabilities WalkedAs(v1::Capabilities stored);
+
+// Returns the presets for error messages: "tape, graph, ..., free and once".
 std::string KnownExecutors();
 
-// INVALID_ARGUMENT: a number is negative or too large. An unspecified free
+// INVALID_ARGUMENT: a number is negative or too large, or the executor is gone. An unspecified free
 // policy means that of the executor's preset.
 StatusOr<planner::Capabilities> ToPlanner(const v1::Capabilities& proto);
 

@@ -129,23 +129,6 @@ class Fields {
       }
     }
   }
-  void Regions(v1::Plan& to) {
-    const Json* value = Find("regions", false);
-    if (value == nullptr) return;
-    if (!value->is_array()) return Fail("regions: must be a list");
-    for (size_t i = 0; i < value->size(); ++i) {
-      const Json& pair = (*value)[i];
-      const bool two = pair.is_array() && pair.size() == 2;
-      const auto begin = two ? Integer(pair[0], kMaxId) : std::nullopt;
-      const auto end = two ? Integer(pair[1], kMaxId) : std::nullopt;
-      if (!begin || !end) {
-        return Fail(StrCat("regions[", i, "]: must be [begin, end]"));
-      }
-      v1::Region& region = *to.add_regions();
-      region.set_begin(static_cast<uint32_t>(*begin));
-      region.set_end(static_cast<uint32_t>(*end));
-    }
-  }
   void Fail(std::string message) {
     if (status_.ok()) status_ = InvalidArgument(std::move(message));
   }
@@ -264,16 +247,6 @@ std::string WritePlanText(const v1::Plan& plan, std::string_view graph) {
     schedule += entry >= 0 ? StrCat("[\"exec\", ", entry, "]")
                            : StrCat("[\"free\", ", -(entry + 1), "]");
   }
-  if (plan.levels_size() > 0) {
-    std::string regions = "[";
-    for (int i = 0; i < plan.regions_size(); ++i) {
-      regions += StrCat(i == 0 ? "[" : ", [", plan.regions(i).begin(), ", ",
-                        plan.regions(i).end(), "]");
-    }
-    add("regions", regions + "]");
-    add("levels", list(plan.levels()));
-    if (plan.lazy_region()) add("lazy_region", "true");
-  }
   add("schedule", schedule + "]");
   if (plan.has_certificate()) add("proof", WriteProof(plan.certificate()));
   return text + " }\n";
@@ -351,9 +324,6 @@ StatusOr<PlanText> ReadPlanText(std::string_view text) {
          [&](uint32_t id) { plan.add_recomputed_ops(id); });
   in.Schedule(fits, plan);
   in.Passes(plan);
-  in.Regions(plan);
-  in.Ids("levels", false, [&](uint32_t level) { plan.add_levels(level); });
-  in.Flag("lazy_region", false, [&](bool b) { plan.set_lazy_region(b); });
   in.Text("bound_proof", false, [&](const std::string& s) {
     plan.set_bound_proof(s == "checked"  ? v1::BOUND_PROOF_CHECKED
                          : s == "solver" ? v1::BOUND_PROOF_SOLVER

@@ -16,7 +16,6 @@
 #include "formats/convert/verify_proto.h"
 #include "planner/bounds/certify.h"
 #include "planner/construct/strategy.h"
-#include "planner/regions/regions.h"
 
 namespace reprise::formats {
 namespace {
@@ -43,14 +42,6 @@ void AddSchedule(const Task& task, const planner::Plan& plan, v1::Plan& to) {
   to.mutable_saved()->Assign(plan.saved.begin(), plan.saved.end());
   to.mutable_recomputed_ops()->Assign(plan.recomputed_ops.begin(),
                                       plan.recomputed_ops.end());
-  for (const planner::Region& region : plan.regions.regions) {
-    v1::Region& added = *to.add_regions();
-    added.set_begin(static_cast<uint32_t>(region.begin));
-    added.set_end(static_cast<uint32_t>(region.end));
-  }
-  to.mutable_levels()->Assign(plan.regions.levels.begin(),
-                              plan.regions.levels.end());
-  to.set_lazy_region(task.capabilities.lazy_region());
   std::vector<planner::MemoryPoint> profile;
   const StatusOr<planner::Evaluation> evaluation = planner::Evaluate(
       task.graph, plan.schedule, task.request.capabilities, &profile);
@@ -196,7 +187,6 @@ std::string PlanId(const v1::Plan& plan, const v1::Capabilities& capabilities) {
   if (capabilities.execution() > v1::EXECUTION_FREE) {
     digest.Add(int64_t{capabilities.execution()});
   }
-  if (capabilities.lazy_region()) digest.Add("lazy_region");
   return HexId(digest.id());
 }
 
@@ -218,20 +208,6 @@ StatusOr<planner::Schedule> ToSchedule(const v1::Plan& plan,
                             : planner::Free(static_cast<int32_t>(id)));
   }
   return schedule;
-}
-
-Status CheckRegions(const v1::Plan& plan, const planner::StepGraph& graph,
-                    const planner::Schedule& schedule,
-                    const planner::Capabilities& capabilities) {
-  planner::RegionPlan regions;
-  for (const v1::Region& region : plan.regions()) {
-    regions.regions.push_back({.begin = static_cast<int32_t>(region.begin()),
-                               .end = static_cast<int32_t>(region.end())});
-  }
-  regions.levels.assign(plan.levels().begin(), plan.levels().end());
-  return planner::EvaluateRegions(planner::MakeProblem(graph, capabilities),
-                                  schedule, regions)
-      .status();
 }
 
 }  // namespace reprise::formats

@@ -66,11 +66,4 @@ std::string PlanId(const v1::Plan& plan, const v1::Capabilities& capabilities);
 StatusOr<planner::Schedule> ToSchedule(const v1::Plan& plan,
                                        const planner::StepGraph& graph);
 
-// Checks that a schedule of `graph` is what an executor with regions
-// (capabilities.execution) does under the plan's regions and levels.
-// INVALID_ARGUMENT otherwise.
-Status CheckRegions(const v1::Plan& plan, const planner::StepGraph& graph,
-                    const planner::Schedule& schedule,
-                    const planner::Capabilities& capabilities);
-
 }  // namespace reprise::formats

@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "base/units.h"
 #include "formats/convert/graph_names.h"
+#include "planner/model/divide_bytes.h"
 
 namespace reprise::formats {
 
@@ -216,18 +217,17 @@ std::string PeakTable(const ExportTimeline& timeline) {
     rows += Row(folded, "", StrCat(alive.size() - kMostRows, " smaller ones"),
                 "", "");
   }
-  int64_t lasting = std::min(timeline.static_bytes, rest);
+  const int64_t lasting = std::min(timeline.static_bytes, rest);
   rest -= lasting;
-  for (const planner::StaticPart& part : timeline.static_parts) {
-    const int64_t bytes = std::min(part.bytes, lasting);
-    if (bytes == 0) continue;
-    rows += Row(bytes, WordOf(kCategoryTexts, static_cast<int>(part.category)),
-                "static memory, there throughout", "", "");
-    lasting -= bytes;
-  }
-  if (lasting > 0) {
-    rows +=
-        Row(lasting, "unknown", "there before the step, or reserve", "", "");
+  for (const planner::StaticPart& part : planner::DivideBytes(
+           lasting, timeline.static_parts, planner::Category::kUnspecified)) {
+    const bool named = part.category != planner::Category::kUnspecified;
+    rows += Row(part.bytes,
+                named ? WordOf(kCategoryTexts, static_cast<int>(part.category))
+                      : "unknown",
+                named ? "static memory, there throughout"
+                      : "there before the step, or reserve",
+                "", "");
   }
   if (rest > 0) {
     rows += Row(rest, "", "workspace, and what no record names", "", "");

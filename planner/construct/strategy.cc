@@ -80,7 +80,7 @@ std::string BlockOf(const std::string& module) {
 }
 
 // By forward op: its block, or -1. Empty if no block repeats.
-std::vector<int32_t> Blocks(const Problem& problem, const Chain& chain) {
+std::vector<int32_t> BlockOfStages(const Problem& problem, const Chain& chain) {
   std::vector<int32_t> block_of(chain.boundary, -1);
   std::string last;
   int32_t blocks = 0;
@@ -104,7 +104,7 @@ std::vector<int32_t> Blocks(const Problem& problem, const Chain& chain) {
 // Adds the plan that recomputes every block and keeps what leaves it.
 void AddPerBlock(const Problem& problem, const Chain& chain,
                  Generator& generator, std::vector<Candidate>& candidates) {
-  const std::vector<int32_t> block_of = Blocks(problem, chain);
+  const std::vector<int32_t> block_of = BlockOfStages(problem, chain);
   const auto keep = [&](ValueId v) {
     if (block_of.empty()) return true;
     const int32_t block = block_of[problem.versions.maker[v]];

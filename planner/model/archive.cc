@@ -4,8 +4,7 @@
 namespace reprise::planner {
 
 bool Archive::Add(int64_t peak_bytes, int64_t time_ns,
-                  const std::vector<OpId>& execs, const std::string& solver,
-                  const RegionPlan& regions) {
+                  const std::vector<OpId>& execs, const std::string& solver) {
   auto after = points_.upper_bound(peak_bytes);
   if (after != points_.begin()) {
     const Point& known = std::prev(after)->second;
@@ -18,7 +17,7 @@ bool Archive::Add(int64_t peak_bytes, int64_t time_ns,
   while (first != points_.end() && first->second.time_ns >= time_ns) {
     first = points_.erase(first);
   }
-  points_[peak_bytes] = {peak_bytes, time_ns, execs, solver, regions};
+  points_[peak_bytes] = {peak_bytes, time_ns, execs, solver};
   return true;
 }
 

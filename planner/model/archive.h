@@ -22,14 +22,13 @@ class Archive {
     int64_t time_ns = 0;
     std::vector<OpId> execs;
     std::string solver;
-    RegionPlan regions = {};  // for executors that run regions
   };
 
   // Adds the schedule unless a known one has no higher peak and no longer time,
   // and removes those it dominates. If peak and time are equal, fewer execs
   // win. Returns whether it was added.
   bool Add(int64_t peak_bytes, int64_t time_ns, const std::vector<OpId>& execs,
-           const std::string& solver, const RegionPlan& regions = {});
+           const std::string& solver);
 
   // Returns the fastest schedule within the budget, or null.
   const Point* Best(int64_t budget_bytes) const;

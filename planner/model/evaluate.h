@@ -40,22 +40,13 @@ enum class FreePolicy : uint8_t {
 
 // How an executor runs a plan.
 //
-//   kFree    any valid schedule
-//   kOnce    a set of saved storages: forward and backward run in base order.
-//            A discarded storage is recomputed just before its first reader in
-//            the backward, with everything that is missing for it, in base
-//            order, and stays until its last reader. No op runs more than twice
-//   kNested  regions of the forward, and regions inside regions: storages that
-//            cross them are saved, and some of those inside. At the first
-//            backward need of a discarded storage its whole region runs again,
-//            except ops whose outputs are present; of what inner regions make,
-//            it keeps no more than the forward does. An op inside d regions
-//            runs at most 1 + d times, so max_runs = 2 means that regions do
-//            not nest
-//
-// Both kNested and kOnce re-run forward ops only, and in the backward only
-// (regions.h).
-enum class Execution : uint8_t { kFree, kOnce, kNested };
+//   kFree  any valid schedule
+//   kOnce  a set of saved storages: forward and backward run in base order. A
+//          discarded storage is recomputed just before its first reader in the
+//          backward, with everything that is missing for it, in base order, and
+//          stays until its last reader. No op runs more than twice
+//          (planner/once/once.h)
+enum class Execution : uint8_t { kFree, kOnce };
 
 // What the executor that will run the plan can do. The default is an
 // unrestricted schedule under the reference semantics.
@@ -68,14 +59,11 @@ struct Capabilities {
   FreePolicy free_policy = FreePolicy::kEager;
   int64_t ns_per_op = 0;  // added to the time of every re-run
   Execution execution = Execution::kFree;
-  // For kNested: an innermost region recomputes only what each reader needs,
-  // when it needs it.
-  bool lazy_region = false;
 };
 
-// Returns the capabilities with the implications of `execution` filled in:
-// recompute in the backward only; for kOnce also at most two runs per op, and
-// lazily. Evaluator, rules and problems apply this.
+// Returns the capabilities with the implications of `execution` filled in: for
+// kOnce recompute in the backward only, and at most two runs per op. Evaluator,
+// rules and problems apply this.
 Capabilities WithExecution(Capabilities capabilities);
 
 // One step of a schedule.
@@ -90,21 +78,6 @@ inline Entry Exec(OpId op) { return {Entry::Kind::kExec, op}; }
 inline Entry Free(StorageId storage) { return {Entry::Kind::kFree, storage}; }
 
 using Schedule = std::vector<Entry>;
-
-// A stretch [begin, end) of the forward that is run again as a whole.
-struct Region {
-  OpId begin = 0;
-  OpId end = 0;
-
-  friend bool operator==(const Region&, const Region&) = default;
-};
-
-// The plan of an executor of kOnce or kNested, instead of a schedule; regions.h
-// defines the semantics.
-struct RegionPlan {
-  std::vector<Region> regions = {};  // by begin, outer before inner
-  std::vector<int32_t> levels = {};  // by storage: 0 is saved by the forward
-};
 
 struct Evaluation {
   int64_t peak_bytes = 0;

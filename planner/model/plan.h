@@ -126,8 +126,6 @@ struct Plan {
   std::vector<Decision> decisions;   // by storage
   std::vector<StorageId> saved;      // present when the backward begins
   std::vector<OpId> recomputed_ops;  // in schedule order, with repeats
-  // The plan of an executor of kOnce or kNested; empty for others.
-  RegionPlan regions;
 };
 
 }  // namespace reprise::planner

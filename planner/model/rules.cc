@@ -77,8 +77,6 @@ bool Rules::IsInWindow(OpId op, OpId before) const {
 Capabilities WithExecution(Capabilities capabilities) {
   if (capabilities.execution == Execution::kFree) return capabilities;
   capabilities.recompute_in_backward_only = true;
-  if (capabilities.execution == Execution::kNested) return capabilities;
-  capabilities.lazy_region = true;
   if (capabilities.max_runs == 0 || capabilities.max_runs > 2) {
     capabilities.max_runs = 2;
   }
@@ -91,12 +89,12 @@ Rules MakeRules(const StepGraph& graph, const Versions& versions,
   Rules rules;
   const bool backward_only = capabilities.recompute_in_backward_only;
   const bool windows = HasReplayWindows(graph);
-  // Regions run again as a whole, wherever their backward is.
-  const bool regions = capabilities.execution != Execution::kFree;
+  // What it runs again runs wherever it is read.
+  const bool once = capabilities.execution == Execution::kOnce;
   for (const Op& op : graph.ops) {
     if (windows) rules.windows.push_back(op.replay_windows);
     rules.may_rerun.push_back(KindAllows(op, capabilities) &&
-                              !(regions && !op.replay_windows.empty()) &&
+                              !(once && !op.replay_windows.empty()) &&
                               capabilities.max_runs != 1 &&
                               !(backward_only && op.phase != Phase::kForward));
     rules.may_trigger.push_back(

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/str_cat.h"
+#include "planner/model/divide_bytes.h"
 
 namespace reprise::planner {
 namespace {
@@ -157,19 +158,9 @@ Status CheckOp(const StepGraph& graph, OpId o, std::vector<OpId>& writer,
 }  // namespace
 
 std::vector<StaticPart> StaticMemory(const StepGraph& graph) {
-  std::vector<StaticPart> parts;
-  int64_t rest = graph.static_bytes;
-  const auto take = [&](Category category, int64_t bytes) {
-    bytes = std::min(bytes, rest);
-    if (bytes > 0) parts.push_back({.category = category, .bytes = bytes});
-    rest -= bytes;
-  };
-  for (const StaticPart& part : graph.static_parts) {
-    take(part.category, part.bytes);
-  }
-  take(graph.static_parts.empty() ? Category::kStatic : Category::kUnknown,
-       rest);
-  return parts;
+  return DivideBytes(
+      graph.static_bytes, graph.static_parts,
+      graph.static_parts.empty() ? Category::kStatic : Category::kUnknown);
 }
 
 bool HasReplayWindows(const StepGraph& graph) {

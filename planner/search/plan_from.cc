@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "planner/regions/regions.h"
+#include "planner/once/once.h"
 #include "planner/search/solve.h"
 
 namespace reprise::planner {
@@ -32,9 +32,7 @@ StatusOr<Plan> PlanFrom(const Problem& problem, int64_t budget_bytes,
     ASSIGN_OR_RETURN(plan.evaluation,
                      Evaluate(graph, plan.schedule, problem.capabilities));
   } else {
-    plan.regions = best->regions;
-    ASSIGN_OR_RETURN(plan.evaluation,
-                     EvaluateRegions(problem, plan.schedule, plan.regions));
+    ASSIGN_OR_RETURN(plan.evaluation, EvaluateOnce(problem, plan.schedule));
   }
   const int64_t added = plan.evaluation.time_ns - problem.base.time_ns;
   if (plan.evaluation.peak_bytes > budget_bytes || added < solution.added_ns) {

@@ -47,12 +47,8 @@ Status CheckRequest(const Request& request) {
 }
 
 Known::Known(const Problem& problem) : generator(problem), chains(problem) {
-  RegionPlan regions;
-  if (problem.capabilities.execution != Execution::kFree) {
-    regions.levels.assign(problem.bytes.size(), 0);
-  }
   archive.Add(problem.base.peak_bytes, problem.base.time_ns,
-              BaseExecs(*problem.graph), "base", regions);
+              BaseExecs(*problem.graph), "base");
 }
 
 int64_t TicksOf(const Problem& problem, const Request& request) {

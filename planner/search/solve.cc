@@ -7,7 +7,7 @@
 
 #include "planner/bounds/screen.h"
 #include "planner/construct/construct.h"
-#include "planner/regions/executor.h"
+#include "planner/once/search_once.h"
 #include "planner/search/search.h"
 
 namespace reprise::planner {
@@ -22,9 +22,9 @@ constexpr int kMostSqueezedOps = 256;
 // The optimum of some windows is worth starting from if it is below the best
 // plan's added time by at most this part of it.
 constexpr int64_t kNearPart = 8;
-// The pass of executors that run regions, and which part of half of the ticks it
+// The pass of executors of kind `once`, and which part of half of the ticks it
 // may take before anything else.
-constexpr std::string_view kRegionsName = "regions";
+constexpr std::string_view kOnceName = "saved-set";
 constexpr int64_t kBeginPart = 8;
 
 }  // namespace
@@ -297,11 +297,11 @@ Solution Search::Refuse() {
 
 namespace {
 
-// Executors that run regions: a cheap plan first, then any schedule under the
-// same rules, whose bound holds for the executor and whose plans are where its
+// Executors of kind `once`: a cheap plan first, then any schedule under the same
+// rules, whose bound holds for the executor and whose plans are where its
 // own search continues.
-Solution SolveRegions(const Problem& problem, const Request& request,
-                      Known& known, Effort& effort) {
+Solution SolveOnce(const Problem& problem, const Request& request, Known& known,
+                   Effort& effort) {
   const auto added_ns = [&] {
     const Archive::Point* best = known.archive.Best(request.budget_bytes);
     return best == nullptr ? -1 : best->time_ns - problem.base.time_ns;
@@ -309,7 +309,7 @@ Solution SolveRegions(const Problem& problem, const Request& request,
   const bool fits = problem.base.peak_bytes <= request.budget_bytes;
   const int64_t half = effort.most_ticks() / 2;
   PassLog log;
-  Progress progress{.pass = kRegionsName};
+  Progress progress{.pass = kOnceName};
   const auto now = [&] {
     return PassLog::State{.ticks = effort.ticks(), .added_ns = added_ns()};
   };
@@ -336,7 +336,7 @@ Solution SolveRegions(const Problem& problem, const Request& request,
     return good || (effort.should_stop() && effort.should_stop()());
   };
   const auto search_any = [&]() -> std::pair<const Archive*, int64_t> {
-    log.Add(kRegionsName, now());
+    log.Add(kOnceName, now());
     report();
     Effort first(half, should_stop);
     solution = Search(problem, of_any, any, first).Run();
@@ -348,10 +348,10 @@ Solution SolveRegions(const Problem& problem, const Request& request,
   const bool impossible =
       LargestWorkingSet(problem).smallest_budget_bytes > request.budget_bytes;
   log.Begin(now());
-  SearchRegions(problem, request, known.generator, known.archive, effort,
-                fits || impossible ? 0 : half / kBeginPart, search_any);
-  log.Add(kRegionsName, now());
-  progress.pass = kRegionsName;
+  SearchOnce(problem, request, known.generator, known.archive, effort,
+             fits || impossible ? 0 : half / kBeginPart, search_any);
+  log.Add(kOnceName, now());
+  progress.pass = kOnceName;
   report();
   // The executor cannot run these schedules.
   for (PassLine& line : solution.passes) {
@@ -369,7 +369,7 @@ Solution Solve(const Problem& problem, const Request& request, Known& known,
                Effort& effort) {
   return problem.capabilities.execution == Execution::kFree
              ? Search(problem, request, known, effort).Run()
-             : SolveRegions(problem, request, known, effort);
+             : SolveOnce(problem, request, known, effort);
 }
 
 }  // namespace reprise::planner

@@ -9,8 +9,8 @@
 //
 // What is known about a problem outlives a solve: a sweep shares it. A
 // solution's bound and refusal are those of the certificate (certificate.h),
-// however the search ended; constructions, chains, annealing and regions find
-// schedules and prove nothing.
+// however the search ended; constructions, chains, annealing and saved sets
+// find schedules and prove nothing.
 #pragma once
 
 #include "planner/bounds/certificate.h"

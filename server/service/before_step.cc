@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/service/before_step.h"
 
-#include <algorithm>
 #include <map>
 
 namespace reprise::server {
@@ -34,21 +33,6 @@ void NameBefore(const planner::StepGraph& graph, RecordedStep& step) {
   for (const auto& [bytes, category] : found) {
     step.before_parts.push_back({.category = category, .bytes = bytes});
   }
-}
-
-std::vector<planner::StaticPart> UnlistedBefore(const RecordedStep& step,
-                                                int64_t unlisted_bytes) {
-  std::vector<planner::StaticPart> parts;
-  const auto take = [&](planner::Category category, int64_t bytes) {
-    bytes = std::min(bytes, unlisted_bytes);
-    if (bytes > 0) parts.push_back({.category = category, .bytes = bytes});
-    unlisted_bytes -= bytes;
-  };
-  for (const planner::StaticPart& part : step.before_parts) {
-    take(part.category, part.bytes);
-  }
-  take(planner::Category::kUnknown, unlisted_bytes);
-  return parts;
 }
 
 }  // namespace reprise::server

@@ -9,9 +9,6 @@
 //            + what neither names     unknown
 #pragma once
 
-#include <cstdint>
-#include <vector>
-
 #include "planner/model/step_graph.h"
 #include "server/service/recorded_step.h"
 
@@ -19,10 +16,5 @@ namespace reprise::server {
 
 // Fills before_categories, by size, and before_parts.
 void NameBefore(const planner::StepGraph& graph, RecordedStep& step);
-
-// Returns the categories of bytes that are alive at an instant and have no
-// allocation in `step`; they add up to `unlisted_bytes`.
-std::vector<planner::StaticPart> UnlistedBefore(const RecordedStep& step,
-                                                int64_t unlisted_bytes);
 
 }  // namespace reprise::server

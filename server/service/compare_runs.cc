@@ -11,7 +11,7 @@
 #include "formats/convert/compare.h"
 #include "formats/convert/digest.h"
 #include "formats/convert/graph_proto.h"
-#include "server/service/before_step.h"
+#include "planner/model/divide_bytes.h"
 #include "server/service/evidence.h"
 #include "server/service/handlers.h"
 #include "server/service/step_cache.h"
@@ -85,7 +85,8 @@ formats::PeakSide SideOfStep(const RecordedStep& step) {
     rest -= step.BytesOf(index);
   });
   for (auto& [key, part] : parts) side.parts.push_back(std::move(part));
-  for (const planner::StaticPart& part : UnlistedBefore(step, rest)) {
+  for (const planner::StaticPart& part : planner::DivideBytes(
+           rest, step.before_parts, planner::Category::kUnknown)) {
     const auto category = static_cast<v1::Category>(part.category);
     const char* const name = category == v1::CATEGORY_UNKNOWN
                                  ? "(no record names it)"

@@ -10,7 +10,7 @@
 
 #include "base/str_cat.h"
 #include "formats/convert/graph_names.h"
-#include "server/service/before_step.h"
+#include "planner/model/divide_bytes.h"
 #include "server/service/evidence.h"
 #include "server/service/handlers.h"
 #include "server/service/step_cache.h"
@@ -233,7 +233,8 @@ class Instant {
   }
 
   void FillGroups(int64_t unlisted, v1::LiveMemory& answer) {
-    for (const planner::StaticPart& part : UnlistedBefore(step_, unlisted)) {
+    for (const planner::StaticPart& part : planner::DivideBytes(
+             unlisted, step_.before_parts, planner::Category::kUnknown)) {
       const auto category = static_cast<size_t>(part.category);
       categories_[category].bytes += part.bytes;
       nobody_[category].bytes += part.bytes;

@@ -48,7 +48,7 @@ std::optional<Walk> LoadWalk(Database& db, const v1::Moment& moment,
       auto schedule = formats::ToSchedule(plan->plan, walk.graph);
       const bool valid = schedule.ok() && [&] {
         const auto capabilities =
-            formats::ToPlanner(plan->request.capabilities());
+            formats::ToPlanner(formats::WalkedAs(plan->request.capabilities()));
         return capabilities.ok() &&
                planner::Evaluate(walk.graph, *schedule, *capabilities).ok();
       }();

@@ -21,9 +21,9 @@ StatusOr<StoredPlan> LoadStoredPlan(Store& store, const std::string& plan_id) {
   }));
   StoredPlan plan;
   ASSIGN_OR_RETURN(plan.graph, formats::ToPlanner(graph));
+  plan.asked_capabilities = formats::WalkedAs(row.request.capabilities());
   ASSIGN_OR_RETURN(plan.capabilities,
-                   formats::ToPlanner(row.request.capabilities()));
-  plan.asked_capabilities = row.request.capabilities();
+                   formats::ToPlanner(plan.asked_capabilities));
   ASSIGN_OR_RETURN(plan.schedule, formats::ToSchedule(row.plan, plan.graph));
   if (row.plan.feasible()) {
     ASSIGN_OR_RETURN(

@@ -86,6 +86,36 @@ TEST(Capabilities, AnUnspecifiedPolicyIsTheOneOfTheExecutor) {
   EXPECT_EQ(ToPlanner({})->free_policy, planner::FreePolicy::kEager);
 }
 
+TEST(Capabilities, AnExecutorThatIsGoneIsRefusedWithThoseThatExist) {
+  v1::Capabilities nested;
+  nested.set_executor("nested");
+  v1::Capabilities unnamed;
+  unnamed.set_execution(static_cast<v1::Execution>(3));
+
+  for (const v1::Capabilities& gone : {nested, unnamed}) {
+    EXPECT_THAT(ToPlanner(gone).status().message(),
+                HasSubstr("known are tape, graph, tf-graph, joint, free and "
+                          "once"));
+  }
+}
+
+TEST(Capabilities, AStoredPlanForAnExecutorThatIsGoneIsWalkedAsAnother) {
+  v1::Capabilities nested;
+  nested.set_executor("nested");
+  nested.set_execution(static_cast<v1::Execution>(3));
+  v1::Capabilities region;
+  region.set_executor("region");
+  const auto once = ParseCapabilities("once");
+  ASSERT_TRUE(once.ok());
+
+  EXPECT_EQ(ToPlanner(WalkedAs(nested))->execution, planner::Execution::kFree);
+  EXPECT_EQ(ToPlanner(WalkedAs(nested))->free_policy,
+            planner::FreePolicy::kEager);
+  EXPECT_EQ(ToPlanner(WalkedAs(region))->free_policy,
+            planner::FreePolicy::kProgram);
+  EXPECT_EQ(ToPlanner(WalkedAs(*once))->execution, planner::Execution::kOnce);
+}
+
 TEST(Capabilities, HostileNumbersAreRefused) {
   v1::Capabilities proto;
   proto.set_max_runs(0xffffffffu);

@@ -11,8 +11,8 @@
 
 #include "planner/explain/explain.h"
 #include "planner/model/evaluate.h"
+#include "planner/once/once.h"
 #include "planner/planner.h"
-#include "planner/regions/regions.h"
 #include "tests/fuzz/harness.h"
 
 namespace {
@@ -100,9 +100,7 @@ Capabilities ReadCapabilities(Bytes& in) {
       flags & 32 ? FreePolicy::kProgram : FreePolicy::kEager;
   capabilities.ns_per_op = flags & 64 ? in.Number() : 0;
   if (flags & 128) {
-    const int kind = in.Next();
-    capabilities.execution = static_cast<Execution>(kind % 3);
-    capabilities.lazy_region = kind >= 192;
+    capabilities.execution = static_cast<Execution>(in.Next() % 2);
   }
   return capabilities;
 }
@@ -121,8 +119,7 @@ void CheckPlan(const StepGraph& graph, const Request& request,
   REPRISE_FUZZ_CHECK(plan.bound <= plan.overhead);
   if (request.capabilities.execution == Execution::kFree) return;
   const Problem problem = MakeProblem(graph, request.capabilities);
-  REPRISE_FUZZ_CHECK(
-      EvaluateRegions(problem, plan.schedule, plan.regions).ok());
+  REPRISE_FUZZ_CHECK(EvaluateOnce(problem, plan.schedule).ok());
 }
 
 void CheckCurve(const std::vector<CurvePoint>& curve) {

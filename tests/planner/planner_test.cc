@@ -134,18 +134,18 @@ TEST(MakePlanTest, WhatThePassesGainedAddsUpToThePlanAndItsBound) {
   EXPECT_EQ(ticks, plan.ticks);
 }
 
-TEST(MakePlanTest, TheTicksOfThePassesAddUpForRefusalsAndRegionsToo) {
+TEST(MakePlanTest, TheTicksOfThePassesAddUpForRefusalsAndSavedSetsToo) {
   const auto graph = Generate({.kind = GraphKind::kTransformer, .ops = 150});
   ASSERT_TRUE(graph.ok());
   const Problem problem = MakeProblem(*graph, {});
   const int64_t dynamic = problem.base.peak_bytes - problem.static_bytes;
-  Capabilities regions;
-  regions.execution = Execution::kNested;
+  Capabilities once;
+  once.execution = Execution::kOnce;
 
   for (const Request& request :
        {Request{.budget_bytes = problem.static_bytes + 1},
         Request{.budget_bytes = problem.static_bytes + dynamic * 7 / 10,
-        .capabilities = WithExecution(regions),
+        .capabilities = WithExecution(once),
         .max_ticks = 4'000'000,
         .reduce = false}}) {
     const Plan plan = MustPlan(*graph, request);

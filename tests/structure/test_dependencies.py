@@ -38,8 +38,8 @@ PLANNER: dict[str, set[str]] = {
     "bounds": {"model", "verify"},
     "chains": {"model"},
     "construct": {"model", "bounds", "chains"},
-    "regions": {"model", "bounds", "chains", "construct"},
-    "search": {"model", "bounds", "chains", "construct", "regions"},
+    "once": {"model", "bounds", "construct"},
+    "search": {"model", "bounds", "chains", "construct", "once"},
     "explain": {"model", "bounds", "construct"},
     # The step graph as plain data.
     "verify": {"model"},

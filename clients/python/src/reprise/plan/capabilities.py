@@ -23,7 +23,6 @@ _FLAGS = (
     "seeded_ok",
     "collective_ok",
     "duplicate_outputs",
-    "lazy_region",
 )
 
 
@@ -42,9 +41,8 @@ class Capabilities:
     free_policy: FreePolicy = FreePolicy.EAGER
     # Added to the time of every re-run.
     ns_per_op: int = 0
-    # "free" (any schedule), "once" or "nested"; docs/formats.md, Regions.
+    # "free" (any schedule) or "once"; docs/formats.md, Once.
     execution: str = "free"
-    lazy_region: bool = False
 
     @classmethod
     def of(cls, executor: str | Capabilities) -> Capabilities:
@@ -71,11 +69,8 @@ class Capabilities:
         fields."""
         if self.execution == "free":
             return self
-        implied = replace(self, recompute_in_backward_only=True)
-        if self.execution == "nested":
-            return implied
         most = self.max_runs if 0 < self.max_runs <= 2 else 2
-        return replace(implied, lazy_region=True, max_runs=most)
+        return replace(self, recompute_in_backward_only=True, max_runs=most)
 
     def to_message(self) -> dict[str, Any]:
         """Returns these capabilities as proto3 JSON of reprise.v1.Capabilities."""
@@ -91,7 +86,6 @@ class Capabilities:
             ("collectiveOk", self.collective_ok),
             ("duplicateOutputs", self.duplicate_outputs),
             ("nsPerOp", self.ns_per_op),
-            ("lazyRegion", self.lazy_region),
         ):
             if value:
                 message[key] = value
@@ -117,21 +111,12 @@ def _value(key: str, value: str) -> Any:
 
 
 _ONCE = Capabilities(recompute_in_backward_only=True, execution="once")
-_NESTED = Capabilities(recompute_in_backward_only=True, execution="nested")
 
 EXECUTORS: dict[str, Capabilities] = {
     "": Capabilities(),
     "free": Capabilities(),
     "once": replace(_ONCE, executor="once"),
-    "nested": replace(_NESTED, executor="nested"),
     "joint": replace(_ONCE, executor="joint"),
-    "region": replace(
-        _NESTED,
-        executor="region",
-        max_runs=2,
-        duplicate_outputs=True,
-        free_policy=FreePolicy.PROGRAM,
-    ),
     "tape": Capabilities(
         executor="tape",
         recompute_in_backward_only=True,

@@ -74,8 +74,6 @@ def capabilities_text(executor: Capabilities) -> str:
     for name in ("max_runs", "ns_per_op"):
         if getattr(executor, name) != getattr(base, name):
             keys.append(f"{name}={getattr(executor, name)}")
-    if executor.lazy_region != base.lazy_region:
-        keys.append(f"lazy_region={int(executor.lazy_region)}")
     if executor.free_policy != base.free_policy:
         keys.append(f"free_policy={executor.free_policy.name.lower()}")
     return ":".join(keys)

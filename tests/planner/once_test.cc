@@ -1,17 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "planner/regions/executor.h"
+#include "planner/once/once.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
+#include <string>
 
 #include "bench/generate/generate.h"
 #include "tests/planner/chain_step.h"
+#include "tests/planner/once_oracle.h"
 #include "tests/planner/random_graph.h"
-#include "tests/planner/region_oracle.h"
 
 namespace reprise::planner {
 namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// A problem of an executor that runs an op again once.
+Problem Once(const StepGraph& graph) {
+  return MakeProblem(graph, {.execution = Execution::kOnce});
+}
+
+SavedSet NothingSaved(const StepGraph& graph) {
+  return SavedSet(graph.storage_count(), 0);
+}
 
 std::vector<OpId> ExecsIn(const Schedule& schedule) {
   std::vector<OpId> execs;
@@ -21,22 +34,79 @@ std::vector<OpId> ExecsIn(const Schedule& schedule) {
   return execs;
 }
 
-Plan PlanFor(const StepGraph& graph, Execution execution, int max_runs,
-             int64_t budget_bytes, int64_t ticks) {
-  return MustPlan(
-      graph, {.budget_bytes = budget_bytes,
-              .capabilities = {.max_runs = max_runs, .execution = execution},
-              .max_ticks = ticks});
+TEST(OnceTest, OnlyWhatIsNeededRunsAgain) {
+  const StepGraph graph = UniformChain(4);
+  SavedSet saved = NothingSaved(graph);
+  saved[3] = saved[0] = 1;
+
+  // Op 5 reads x2, whose recomputation needs x1; x1 then stays for op 6.
+  EXPECT_THAT(OnceExecs(Once(graph), saved),
+              ElementsAre(0, 1, 2, 3, 4, 1, 2, 5, 6, 7));
 }
 
-TEST(ExecutorTest, PlansOfBothKindsObeyTheirRulesAndTheBound) {
+TEST(OnceTest, WhatMayNotRunAgainIsSavedWhateverTheSetSays) {
+  StepGraph graph = UniformChain(4);
+  graph.ops[2].kind = OpKind::kOnce;
+
+  // x2 is there: x3 needs nothing else.
+  EXPECT_THAT(OnceExecs(Once(graph), NothingSaved(graph)),
+              ElementsAre(0, 1, 2, 3, 3, 4, 5, 0, 1, 6, 7));
+}
+
+TEST(OnceTest, AgreesWithAnotherReadingOfTheRules) {
+  Random random(7);
+  int ran = 0;
+  for (int i = 0; i < 3000; ++i) {
+    const StepGraph graph = RandomGraph(random, 9);
+    Capabilities capabilities = RandomCapabilities(random);
+    capabilities.execution = Execution::kOnce;
+    capabilities.max_runs = 0;
+    capabilities = WithExecution(capabilities);
+    const Problem problem = MakeProblem(graph, capabilities);
+    const int forward = ForwardOps(graph);
+    if (forward == 0 || forward == graph.op_count()) continue;
+    SavedSet saved;
+    for (StorageId s = 0; s < graph.storage_count(); ++s) {
+      saved.push_back(random.Percent(50));
+    }
+
+    const auto expected = ExecsOf(graph, capabilities, saved);
+    const std::vector<OpId> execs = OnceExecs(problem, saved);
+
+    EXPECT_EQ(execs, expected.value_or(std::vector<OpId>{})) << "graph " << i;
+    const bool again = expected.has_value() &&
+                       static_cast<int>(expected->size()) > graph.op_count();
+    if (!again || !EvaluateExecs(problem, execs).ok()) continue;
+    // Such a schedule shows what was saved.
+    EXPECT_EQ(OnceExecs(problem, SavedIn(problem, execs)), execs)
+        << "graph " << i;
+    ++ran;
+  }
+  EXPECT_GT(ran, 300);
+}
+
+TEST(OnceTest, TheRefereeNamesTheFirstDifference) {
+  const StepGraph graph = UniformChain(4);
+  const auto said = [&](const std::vector<OpId>& execs) {
+    return std::string(
+        EvaluateOnce(Once(graph), WithFrees(graph, execs, FreePolicy::kEager))
+            .status()
+            .message());
+  };
+  EXPECT_EQ(said(OnceExecs(Once(graph), NothingSaved(graph))), "");
+
+  // x1 is made again before op 4, which does not read it.
+  EXPECT_THAT(said({0, 1, 2, 3, 0, 1, 4, 5, 6, 7}),
+              HasSubstr("run 4 is op 0 where the executor"));
+}
+
+TEST(OnceTest, PlansObeyTheirRulesAndTheBound) {
   for (const GraphKind kind :
        {GraphKind::kTransformer, GraphKind::kResNet, GraphKind::kUNet}) {
     const auto graph = Generate({.kind = kind, .ops = 200});
     ASSERT_TRUE(graph.ok());
     double free_overhead = 0;
-    for (const Execution execution :
-         {Execution::kFree, Execution::kOnce, Execution::kNested}) {
+    for (const Execution execution : {Execution::kFree, Execution::kOnce}) {
       const Capabilities capabilities{.execution = execution};
       const Problem problem = MakeProblem(*graph, capabilities);
       const int64_t budget =
@@ -58,11 +128,12 @@ TEST(ExecutorTest, PlansOfBothKindsObeyTheirRulesAndTheBound) {
       }
       // No executor beats a schedule without restrictions.
       EXPECT_GE(plan->overhead, free_overhead);
-      // The plan's schedule is the one that the executor derives from its
-      // regions.
-      EXPECT_TRUE(EvaluateRegions(problem, plan->schedule, plan->regions).ok());
-      EXPECT_EQ(ExecsOf(*graph, problem.capabilities, plan->regions),
-                ExecsIn(plan->schedule));
+      // The plan's schedule is the one that the executor derives from what is
+      // saved.
+      EXPECT_TRUE(EvaluateOnce(problem, plan->schedule).ok());
+      const std::vector<OpId> execs = ExecsIn(plan->schedule);
+      EXPECT_EQ(ExecsOf(*graph, problem.capabilities, SavedIn(problem, execs)),
+                execs);
     }
   }
 }
@@ -105,9 +176,9 @@ StepGraph Perceptron(int layers) {
   return graph;
 }
 
-TEST(ExecutorTest, AMillionTicksAreEnoughForAPlanOfAPerceptron) {
+TEST(OnceTest, AMillionTicksAreEnoughForAPlanOfAPerceptron) {
   const StepGraph graph = Perceptron(16);
-  for (const Execution execution : {Execution::kOnce, Execution::kNested}) {
+  for (const Execution execution : {Execution::kOnce}) {
     const Capabilities capabilities{.execution = execution};
     const Problem problem = MakeProblem(graph, capabilities);
     for (const int percent : {90, 80, 70, 60, 50, 40}) {
@@ -128,13 +199,13 @@ TEST(ExecutorTest, AMillionTicksAreEnoughForAPlanOfAPerceptron) {
   }
 }
 
-TEST(ExecutorTest, RegionsCostAPerceptronNoMoreThanAnyScheduleAtHalfItsMemory) {
+TEST(OnceTest, SavedSetsCostAPerceptronNoMoreThanAnyScheduleAtHalfItsMemory) {
   const StepGraph graph = Perceptron(16);
   const int64_t budget = MakeProblem(graph, {}).base.peak_bytes / 2;
   const Plan free = MustPlan(graph, {.budget_bytes = budget});
   ASSERT_TRUE(free.feasible);
   ASSERT_GT(free.overhead, 0);
-  for (const Execution execution : {Execution::kOnce, Execution::kNested}) {
+  for (const Execution execution : {Execution::kOnce}) {
     const Request request{.budget_bytes = budget,
                           .capabilities = {.execution = execution}};
 
@@ -145,10 +216,10 @@ TEST(ExecutorTest, RegionsCostAPerceptronNoMoreThanAnyScheduleAtHalfItsMemory) {
   }
 }
 
-TEST(ExecutorTest, ReportsNoOverheadThatItsPlansDoNotHave) {
+TEST(OnceTest, ReportsNoOverheadThatItsPlansDoNotHave) {
   const StepGraph graph = Perceptron(16);
-  // At this budget, regions that run once need more time than schedules.
-  for (const Execution execution : {Execution::kOnce, Execution::kNested}) {
+  // At this budget, executors that run ops again once need more time than schedules.
+  for (const Execution execution : {Execution::kOnce}) {
     const Capabilities capabilities{.execution = execution};
     Request request{
         .budget_bytes =
@@ -168,13 +239,13 @@ TEST(ExecutorTest, ReportsNoOverheadThatItsPlansDoNotHave) {
   }
 }
 
-TEST(ExecutorTest, PlansOnRandomGraphsAreValid) {
+TEST(OnceTest, PlansOnRandomGraphsAreValid) {
   Random random(41);
   int feasible = 0;
   for (int i = 0; i < 300; ++i) {
     const StepGraph graph = RandomGraph(random, 12);
     Capabilities capabilities = RandomCapabilities(random);
-    capabilities.execution = i % 2 == 0 ? Execution::kOnce : Execution::kNested;
+    capabilities.execution = Execution::kOnce;
     const Problem problem = MakeProblem(graph, capabilities);
     const int64_t budget = problem.base.peak_bytes - 1 - random.Below(4);
     if (budget < 0) continue;
@@ -185,80 +256,14 @@ TEST(ExecutorTest, PlansOnRandomGraphsAreValid) {
 
     ASSERT_TRUE(plan.ok()) << "graph " << i << ": " << plan.status().message();
     if (plan->feasible) {
-      EXPECT_EQ(ExecsOf(graph, problem.capabilities, plan->regions),
-                ExecsIn(plan->schedule))
+      const std::vector<OpId> execs = ExecsIn(plan->schedule);
+      EXPECT_EQ(ExecsOf(graph, problem.capabilities, SavedIn(problem, execs)),
+                execs)
           << "graph " << i;
     }
     feasible += plan->feasible;
   }
   EXPECT_GT(feasible, 10);
-}
-
-TEST(ExecutorTest, NestedRegionsReachWhatFlatOnesCannot) {
-  // Flat regions of a chain of 100 keep at least about 2 sqrt(100) values;
-  // nested ones need about log2(100) of them.
-  const StepGraph graph = UniformChain(100);
-  const int64_t kBudget = 90;
-
-  EXPECT_FALSE(
-      PlanFor(graph, Execution::kNested, 2, kBudget, 4'000'000).feasible);
-  const Plan plan = PlanFor(graph, Execution::kNested, 0, kBudget, 4'000'000);
-
-  ASSERT_TRUE(plan.feasible);
-  EXPECT_EQ(plan.solver, "nested-regions");
-  EXPECT_LE(plan.evaluation.peak_bytes, kBudget);
-}
-
-TEST(ExecutorTest, NestedRegionsOfAUniformChainReachRevolve) {
-  for (const int length : {16, 100, 400}) {
-    const StepGraph graph = UniformChain(length);
-    for (const int slots : {3, 5, 9}) {
-      const auto revolve = Evaluate(
-          graph,
-          WithFrees(graph, RevolveExecs(length, slots), FreePolicy::kEager),
-          {});
-      ASSERT_TRUE(revolve.ok());
-      // One value more than Revolve: the output of a region is saved.
-      const int64_t budget = revolve->peak_bytes + 10;
-
-      const Plan plan =
-          PlanFor(graph, Execution::kNested, 0, budget, 20'000'000);
-
-      ASSERT_TRUE(plan.feasible) << length << " ops, " << budget << " bytes";
-      EXPECT_LE(plan.evaluation.time_ns, revolve->time_ns)
-          << length << " ops, " << slots << " slots";
-    }
-  }
-}
-
-TEST(ExecutorTest, NestedRegionsAreNotWorseThanFlatOnesForTheSameEffort) {
-  for (const GraphKind kind : {GraphKind::kTransformer, GraphKind::kResNet,
-                               GraphKind::kUNet, GraphKind::kMoe}) {
-    const auto graph = Generate({.kind = kind, .ops = 150});
-    ASSERT_TRUE(graph.ok());
-    const Problem problem = MakeProblem(*graph, {});
-    for (const int percent : {80, 60, 45}) {
-      const int64_t budget =
-          problem.static_bytes +
-          (problem.base.peak_bytes - problem.static_bytes) * percent / 100;
-
-      const Plan flat =
-          PlanFor(*graph, Execution::kNested, 2, budget, 4'000'000);
-      // Flat plans are a subset of the nested ones, which get only half of the
-      // effort.
-      const Plan nested =
-          PlanFor(*graph, Execution::kNested, 0, budget, 8'000'000);
-
-      if (!flat.feasible) continue;
-      ASSERT_TRUE(nested.feasible);
-      // A search ends as soon as it is this close to its bound. The two anneal
-      // from different schedules, so they may differ by what is far below that.
-      const double gap = Request().target_gap;
-      EXPECT_LE(nested.overhead,
-                std::max(flat.overhead + gap / 100, nested.bound + gap))
-          << static_cast<int>(kind) << " at " << percent << " %";
-    }
-  }
 }
 
 }  // namespace

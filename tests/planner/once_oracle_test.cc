@@ -1,30 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Plans of executors with regions against brute force over every plan that they
-// can run. Each test checks 60 graphs of at most 4 forward ops per kind of
-// executor; REPRISE_ORACLE_GRAPHS=10000 checks more, and oracle_graphs.h
-// explains how to split the work.
-#include "tests/planner/region_oracle.h"
+// Plans of executors of kind `once` against brute force over every set of saved
+// storages. It checks 60 graphs of at most 4 forward ops;
+// REPRISE_ORACLE_GRAPHS=10000 checks more, and oracle_graphs.h explains how to
+// split the work.
+#include "tests/planner/once_oracle.h"
 
 #include <gtest/gtest.h>
 
 #include <string>
 
 #include "planner/bounds/screen.h"
+#include "planner/once/once.h"
 #include "planner/planner.h"
-#include "planner/regions/regions.h"
 #include "tests/planner/oracle_graphs.h"
 #include "tests/planner/random_graph.h"
 
 namespace reprise::planner {
 namespace {
-
-struct Kind {
-  const char* name;
-  Execution execution;
-  int max_runs;
-  bool lazy;
-};
 
 // A graph with something to decide: 2 to 4 forward ops and a backward.
 StepGraph RandomStep(Random& random) {
@@ -37,17 +30,14 @@ StepGraph RandomStep(Random& random) {
   }
 }
 
-class RegionOracleTest : public testing::TestWithParam<Kind> {};
-
-TEST_P(RegionOracleTest, TheBoundIsNeverAboveAndThePlanNeverBelowTheOptimum) {
+TEST(OnceOracleTest, TheBoundIsNeverAboveAndThePlanNeverBelowTheOptimum) {
   OracleShares shares;
   for (const int i : OracleGraphs(60)) {
     Random random = OracleRandom(11, i);
     const StepGraph graph = RandomStep(random);
     Capabilities capabilities = RandomCapabilities(random);
-    capabilities.execution = GetParam().execution;
-    capabilities.max_runs = GetParam().max_runs;
-    capabilities.lazy_region = GetParam().lazy;
+    capabilities.execution = Execution::kOnce;
+    capabilities.max_runs = 0;
     capabilities = WithExecution(capabilities);
     const Problem problem = MakeProblem(graph, capabilities);
     const int64_t least = LargestWorkingSet(problem).smallest_budget_bytes;
@@ -56,7 +46,7 @@ TEST_P(RegionOracleTest, TheBoundIsNeverAboveAndThePlanNeverBelowTheOptimum) {
     SCOPED_TRACE("graph " + std::to_string(i) + " budget " +
                  std::to_string(budget));
 
-    const auto best = BestRegions(graph, capabilities, budget);
+    const auto best = BestSavedNs(graph, capabilities, budget);
     const auto plan = MakePlan(graph, {.budget_bytes = budget,
                                        .capabilities = capabilities,
                                        .target_gap = 0,
@@ -69,12 +59,12 @@ TEST_P(RegionOracleTest, TheBoundIsNeverAboveAndThePlanNeverBelowTheOptimum) {
     }
     ++shares.feasible;
     ASSERT_TRUE(plan->feasible || plan->undecided);
-    const int64_t optimum = best->time_ns - problem.base.time_ns;
+    const int64_t optimum = *best - problem.base.time_ns;
     EXPECT_LE(plan->bound * static_cast<double>(problem.base.time_ns),
               static_cast<double>(optimum) + 1e-6);
     if (!plan->feasible) continue;
     ++shares.found;
-    EXPECT_TRUE(EvaluateRegions(problem, plan->schedule, plan->regions).ok());
+    EXPECT_TRUE(EvaluateOnce(problem, plan->schedule).ok());
     const int64_t added = plan->evaluation.time_ns - problem.base.time_ns;
     EXPECT_GE(added, optimum);
     shares.optimal += added == optimum;
@@ -82,14 +72,6 @@ TEST_P(RegionOracleTest, TheBoundIsNeverAboveAndThePlanNeverBelowTheOptimum) {
   }
   shares.Expect99Percent();
 }
-
-INSTANTIATE_TEST_SUITE_P(
-    Executors, RegionOracleTest,
-    testing::Values(Kind{"Once", Execution::kOnce, 0, false},
-                    Kind{"Flat", Execution::kNested, 2, false},
-                    Kind{"Nested", Execution::kNested, 0, false},
-                    Kind{"NestedLazy", Execution::kNested, 0, true}),
-    [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
 }  // namespace reprise::planner
