@@ -3,7 +3,7 @@
 
     scripts/release prepare 0.3.0      # writes the version and the changelog; commit the result
     scripts/release check              # would `tag` do it?
-    scripts/release tag                # every test, the wheel, then the tag v0.3.0
+    scripts/release tag                # the tests, long ones too, the wheel, then the tag v0.3.0
 
 Nothing is pushed and nothing is published: that is left to a person.
 """
@@ -166,6 +166,7 @@ def passes(*command: str) -> None:
 def tag_release() -> None:
     tag = check()
     passes("scripts/test")
+    passes("scripts/test", "--no-setup", "long")
     passes("scripts/test", "--no-setup", "docs", "wheel")
     # The tests may take an hour: what is tagged is what they saw.
     check()
@@ -182,7 +183,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     verbs = parser.add_subparsers(dest="verb", required=True)
     verbs.add_parser("prepare", help="write a new version").add_argument("version")
     verbs.add_parser("check", help="look whether this can be tagged")
-    verbs.add_parser("tag", help="run every test, build the wheel, tag")
+    verbs.add_parser("tag", help="run the tests, build the wheel, tag")
     options = parser.parse_args(arguments)
     try:
         if options.verb == "prepare":
