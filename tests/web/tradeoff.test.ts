@@ -2,7 +2,8 @@
 import {create} from '@bufbuild/protobuf';
 import {expect, test} from 'vitest';
 import {boundPath, overheadRange, planPath, scale} from '../../web/src/data/geometry';
-import {domainOf, limitingOp, nearest, tradeoff} from '../../web/src/data/tradeoff';
+import {domainOf, limitingOp, measuredMark, nearest, tradeoff} from '../../web/src/data/tradeoff';
+import {VerdictSchema} from '../../web/src/gen/reprise/v1/query_pb';
 import {TradeoffPointSchema, type TradeoffPoint} from '../../web/src/gen/reprise/v1/planner_pb';
 
 function point(budget: number, overhead: number, peak = budget): TradeoffPoint {
@@ -110,4 +111,13 @@ test('a job timed on a busy machine does not dwarf the plans', () => {
 
   expect(bottom + 0).toBe(0);
   expect(top).toBeCloseTo(0.112);
+});
+
+test('a measured plan has a place where its time can be compared, and none elsewhere', () => {
+  const known = {measuredPeakBytes: 70n, measuredStepNs: 120n, baseStepNs: 100n};
+
+  expect(measuredMark(create(VerdictSchema, known))?.overhead).toBeCloseTo(0.2);
+  expect(measuredMark(create(VerdictSchema, {...known, otherLoad: 'it waited'}))).toBeUndefined();
+  expect(measuredMark(create(VerdictSchema, {...known, baseStepNs: 0n}))).toBeUndefined();
+  expect(measuredMark(undefined)).toBeUndefined();
 });

@@ -6,6 +6,7 @@
  */
 import type {Infeasible} from '../gen/reprise/v1/plan_pb';
 import type {TradeoffPoint} from '../gen/reprise/v1/planner_pb';
+import type {Verdict} from '../gen/reprise/v1/query_pb';
 import {num} from '../format/number';
 
 export interface CurvePoint {
@@ -137,6 +138,17 @@ export function nearest(
 export interface Mark {
   readonly bytes: number;
   readonly overhead: number;
+}
+
+/** What was measured; undefined where peak or times are not known, or the times not comparable. */
+export function measuredMark(verdict: Verdict | undefined): Mark | undefined {
+  if (!verdict || verdict.otherLoad !== '') return undefined;
+  const [bytes, step, base] = [
+    num(verdict.measuredPeakBytes),
+    num(verdict.measuredStepNs),
+    num(verdict.baseStepNs),
+  ];
+  return bytes > 0 && step > 0 && base > 0 ? {bytes, overhead: step / base - 1} : undefined;
 }
 
 /** All that the picture shows. */

@@ -10,6 +10,7 @@ import {largestOf} from '../data/peak';
 import {
   domainOf,
   limitOf,
+  measuredMark,
   type Domain,
   type Limit,
   type Tradeoff,
@@ -93,23 +94,12 @@ export class RunView extends WithSession {
 
   readonly tradeoffData: TradeoffData = $derived.by(() => {
     const {plan, run} = this.session;
-    const verdict = run?.verdict;
-    const measured =
-      verdict &&
-      verdict.measuredPeakBytes > 0n &&
-      verdict.measuredStepNs > 0n &&
-      verdict.baseStepNs > 0n;
     return {
       curve: this.curve,
       domain: this.domain,
       budgetBytes: num(plan?.budgetBytes),
       running: plan?.feasible ? {bytes: num(plan.budgetBytes), overhead: plan.overhead} : undefined,
-      measured: measured
-        ? {
-            bytes: num(verdict.measuredPeakBytes),
-            overhead: num(verdict.measuredStepNs) / num(verdict.baseStepNs) - 1,
-          }
-        : undefined,
+      measured: measuredMark(run?.verdict),
       chosen: this.other?.feasible
         ? {bytes: num(this.other.budgetBytes), overhead: this.other.overhead}
         : undefined,
