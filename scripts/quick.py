@@ -27,7 +27,7 @@ COMPONENTS = {
     "planner": ("planner",),
     "profiler": ("profiler", "collect"),
     "formats": ("formats",),
-    "server": ("server",),
+    "server": ("server", "collect"),
     "proto": ("formats", "server"),
     "clients/cli": ("cli",),
 }
@@ -55,9 +55,10 @@ def changed(paths: Sequence[str]) -> list[str]:
 def component(file: str) -> tuple[str, ...]:
     """The labels of the C++ tests that mirror a file."""
     for folder, labels in COMPONENTS.items():
-        if file.startswith((f"{folder}/", f"tests/{folder.split('/')[-1]}/")):
+        if file.startswith(f"{folder}/"):
             return labels
-    return ()
+    own = file.split("/")[1] if file.startswith("tests/") else ""
+    return (own,) if any(own in labels for labels in COMPONENTS.values()) else ()
 
 
 def python_tests(file: str) -> str | None:

@@ -16,7 +16,8 @@
 // anything makes it again. So a plan is its schedule, and the referee derives
 // the set and replays it.
 //
-// Everything here is O(execs + arities).
+// Everything here is O(execs + arities), and O(n log n) in the n ops that run
+// again for one reader.
 #pragma once
 
 #include <cstdint>

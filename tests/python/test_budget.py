@@ -86,3 +86,8 @@ def test_the_plan_that_needs_least_is_no_budget_that_anybody_can_write() -> None
     assert Budget.least().kind == "least"
     with pytest.raises(RepriseError, match="does not start with a number"):
         Budget("least")
+
+
+def test_a_budget_that_is_made_small_is_left_to_the_server_to_refuse() -> None:
+    assert Budget("1").scaled(0.5) == "0"
+    assert Budget("0.00001x").scaled(0.5).of_step(20, 20 + 10**7) == 20 + 50

@@ -45,16 +45,18 @@ class Budget(str):
                 f"budget: must be text or a number of bytes, got {budget!r}; {_HINT}"
             )
         text = str(budget).strip(" \t\r\n")
+        return cls._made(text, *_parsed(text))
+
+    @classmethod
+    def _made(cls, text: str, kind: Kind, amount: float) -> Budget:
         made = super().__new__(cls, text)
-        made.kind, made.amount = _parsed(text)
+        made.kind, made.amount = kind, amount
         return made
 
     @classmethod
     def least(cls) -> Budget:
         """Returns what asks the server for the plan that needs least. Nobody writes it."""
-        made = super().__new__(cls, "least")
-        made.kind, made.amount = "least", 0
-        return made
+        return cls._made("least", "least", 0)
 
     @property
     def is_share(self) -> bool:
@@ -78,9 +80,11 @@ class Budget(str):
         stays."""
         if self.kind == "fit" or factor >= 1:
             return self
+        # Not parsed again: however small it gets, the server says what is wrong with it.
+        amount = self.amount * factor
         if self.kind == "bytes":
-            return Budget(int(self.amount * factor))
-        return Budget(f"{self.amount * factor:.6g}{'x' if self.kind == 'share' else '%'}")
+            return self._made(str(int(amount)), "bytes", int(amount))
+        return self._made(f"{amount:.6g}{'x' if self.is_share else '%'}", self.kind, amount)
 
 
 def _parsed(text: str) -> tuple[Kind, float]:

@@ -307,6 +307,24 @@ def test_hooks_of_the_program_around_the_model_are_respected() -> None:
     assert agent.steps[-1]["flags"] & 2
 
 
+def test_a_job_without_a_budget_looks_through_its_modules_in_the_warm_up_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[nn.Module] = []
+
+    def none(model: nn.Module) -> list[str]:
+        asked.append(model)
+        return []
+
+    monkeypatch.setattr("reprise.torch.session.watched.compiled_parts", none)
+    model = RandomNet(3)
+    arm(model, LocalAgent(), budget=None, warmup=2)
+
+    train(model, 8)
+
+    assert len(asked) == 2
+
+
 def test_without_a_budget_one_step_is_captured_for_the_page_and_none_is_planned(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One eager model under Reprise, as its parts see it: a job with its step, its plans and its meter.
 
-job = EagerJob(model, agent, meter, Options(budget="0.5x"))
+job = EagerJob(model, agent, meter, options)
 job.step.number, job.plans.rung
 """
 

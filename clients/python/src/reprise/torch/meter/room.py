@@ -5,8 +5,8 @@
     room.bytes, room.what, room.host_apart
     capacity(device)             # of a GPU: the most this process can have in total
     advice(device)               # of a GPU: a setting that would waste less of it
-    share_of("90%", device, meter.live())     # what the planner must know for such a budget
-    in_bytes("90%", device, alive)            # such a budget as a number of bytes
+    share_of(Budget("90%"), device, meter.live())     # what the planner must know for such a budget
+    in_bytes(Budget("90%"), device, alive)            # such a budget as a number of bytes
 
 On a GPU the room is what the driver has free, within the share that the process has set for itself,
 plus what torch's allocator holds unused. Free parts of segments that also hold live blocks are not

@@ -32,7 +32,7 @@ class Meetings:
         self._left = 0  # meetings, for the ranks to find each other
         self.coordinator: RankCoordinator | None = None  # None: one rank, or not known yet
 
-    def begin(self, _: object = None) -> None:
+    def begin(self) -> None:
         """Has the ranks find each other when the step under way ends."""
         self._left = 0 if in_pipeline() else MEETINGS
 

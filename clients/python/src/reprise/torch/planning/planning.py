@@ -89,7 +89,7 @@ class Planning:
     def _alone(self) -> bool:
         return not self._job.state.several_ranks
 
-    def forget_steps(self, _: object = None) -> None:
+    def forget_steps(self) -> None:
         """Forgets all rungs and figures, because the steps are others than those whose budget was
         refused."""
         self._job.plans = Plans(Ladder(_next_number=self.ladder.next_number))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests for plans: a step graph and a budget, sent to the server.
 
-budget = own_budget(job, notes)                        # of the program
-budget = within_device(job, message, budget)    # no more than this process can have
-why = sent(job, executor, rung, message, budget)          # "": the request is under way
+budget = own_budget(job, notes)                       # of the program
+budget = within_device(job, message, budget)          # no more than this process can have
+why = sent(job, executor, rung, message, budget)      # "": the request is under way
 reply = replied(job, rung, wait_s)
 """
 

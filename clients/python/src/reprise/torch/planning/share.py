@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A budget that is a share of a step, in bytes.
 
-    budget = share.within("0.5x", rung.number, message, largest)   # of a step graph
+    budget = share.within(Budget("0.5x"), rung.number, message, largest)   # of a step graph
     why = share.raised(rung.number)                                # nothing fits: is it raised?
 
 It is fixed with the first graph that is planned: a share of the largest step known by then. Later

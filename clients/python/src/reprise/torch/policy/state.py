@@ -30,7 +30,7 @@ class Stage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """Where the job is."""
+    """Where a job is, and why: all that a decision reads beside the event."""
 
     stage: Stage = Stage.WARMUP
     why: str = ""  # it is there, in words; empty: nothing is to be said

@@ -182,7 +182,7 @@ class Startup:
         self.stop_watching()
         self._job.happened(StartStepEnded(on_host=self._job.host is not None))
 
-    def fits(self, _: object = None) -> None:
+    def fits(self) -> None:
         """Notes that the start is over: a step was captured, or nothing will be."""
         self._over = True
         self.notes.fits()

@@ -97,16 +97,16 @@ class Session(TrainingLoop):
         self.executor = TapeExecutor(
             job.device, lambda: agent.capabilities().cupti >= KERNELS, costs
         )
-        notes, together = Notes(model, job.device), Together(job)
-        unplanned, waiting, watched = Unplanned(job), Waiting(job), Watched(job)
-        offers, self.op_times = Offers(job), OpTimes(job)
+        self._together, self._offers = Together(job), Offers(job)
+        self._unplanned, self._waiting, self._watched = Unplanned(job), Waiting(job), Watched(job)
+        self._by_hand, self.op_times = Updates(job), OpTimes(job)
         self.planning = Planning(
             job,
             self.executor,
             graphs=Graphs(job, self.op_times),
-            notes=notes,
-            offers=offers,
-            together=together,
+            notes=Notes(model, job.device),
+            offers=self._offers,
+            together=self._together,
             wait_s=wait_s,
         )
         self.checks = CheckSchedule(job, self.planning)
@@ -114,15 +114,15 @@ class Session(TrainingLoop):
         self.startup = Startup(job, self.planning, self.progress)
         self.planned_retry = PlannedRetry(job, self.progress)
         self.meetings = Meetings(job, self.planning)
-        retry = Retry(job, together)
+        retry = Retry(job, self._together)
         step_end = StepEnd(
             job,
             self.planning,
-            together=together,
+            together=self._together,
             checks=self.checks,
-            unplanned=unplanned,
-            waiting=waiting,
-            watched=watched,
+            unplanned=self._unplanned,
+            waiting=self._waiting,
+            watched=self._watched,
         )
         parts = Parts(
             planning=self.planning,
@@ -133,20 +133,12 @@ class Session(TrainingLoop):
             checks=self.checks,
             op_times=self.op_times,
             first_calls=FirstCalls(job),
-            watched=watched,
+            watched=self._watched,
             retry=retry,
             step_end=step_end,
         )
         self._steps = Steps(job, parts)
         self._attempts = Attempts(job, self._steps, parts)
-        self._unplanned, self._waiting, self._watched, self._offers = (
-            unplanned,
-            waiting,
-            watched,
-            offers,
-        )
-        self._together = together
-        self._by_hand = Updates(job)
         job.carry_out(
             {
                 **self.checks.effects(),
@@ -155,12 +147,12 @@ class Session(TrainingLoop):
                 **self._attempts.effects(),
                 Action.NOTE_REFUSAL: retry.refused,
                 Action.LOOK_AT_REFUSAL: lambda peak: retry.ended(job.step.key, peak),
-                Action.FORGET_STEPS: self.planning.forget_steps,
-                Action.FIND_RANKS: self.meetings.begin,
-                Action.END_START: self.startup.fits,
-                Action.SAY_UNPLANNED: unplanned.say,
-                Action.SAY_STATUS: self._say_status,
-                Action.PLAN_TOGETHER: self._join,
+                Action.FORGET_STEPS: lambda _: self.planning.forget_steps(),
+                Action.FIND_RANKS: lambda _: self.meetings.begin(),
+                Action.END_START: lambda _: self.startup.fits(),
+                Action.SAY_UNPLANNED: self._unplanned.say,
+                Action.SAY_STATUS: lambda _: self._say_status(),
+                Action.PLAN_TOGETHER: lambda _: self._join(),
             }
         )
         self._eval_forward = self._eval_trains = False
@@ -260,13 +252,13 @@ class Session(TrainingLoop):
         guard.no_longer(self._broke)
         self._end_reports()
 
-    def _say_status(self, _: int) -> None:
+    def _say_status(self) -> None:
         """Says what was predicted and measured, in the verdict's own words, without the plan's
         sentence, which was said when the plan came."""
         if said := measured_part(self.job.record.verdict().sentence):
             self.job.say(said)
 
-    def _join(self, _: int) -> None:
+    def _join(self) -> None:
         """Plans the models that are trained in the same steps as one, in the place of each."""
         job = self.job
         jobs = [job, *self._together.alike()]

@@ -22,6 +22,7 @@ from reprise.torch.planning.planning import Planning
 from reprise.torch.planning.together import Together
 from reprise.torch.policy.events import PlannedStepEnded, StepEnded
 from reprise.torch.policy.policy import Action
+from reprise.torch.policy.state import Stage
 from reprise.torch.session.check_schedule import CheckSchedule, Looks
 from reprise.torch.session.leaving import Leaving
 from reprise.torch.session.peaks import Peaks
@@ -138,7 +139,10 @@ class StepEnd:
             planned_steps=job.measured.planned_steps,
             was_planned=run is not None,
             was_measured=ended.took is not None,
-            may_capture=job.budget is not None or self._watched.may_capture,
+            # Which looks at all modules: asked only where the answer decides.
+            may_capture=job.stage is not Stage.WARMUP
+            or job.budget is not None
+            or self._watched.may_capture,
             is_hopeless=job.plans.ladder.hopeless,
             is_joined=self._together.ended(),
         )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One armed model as a value: where it is, what was measured of it, and what is done about events.
 
-    job = Job(model, agent, "0.5x")
+    job = Job(model, agent, Budget("0.5x"))
     job.carry_out({Action.SAY_STATUS: lambda _: ...})     # once: the function of each action
     job.happened(StepEnded(plain_steps=3))                # the only way to another state
     job.stage, job.why                                    # to read
@@ -70,7 +70,7 @@ class Job:
 
     @property
     def state(self) -> JobState:
-        """Where the job is."""
+        """Where the job is, as the policy left it."""
         return self._state
 
     @property
