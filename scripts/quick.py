@@ -66,8 +66,8 @@ def python_tests(file: str) -> str | None:
     if file.startswith(f"{CLIENT}torch/"):
         folder = file.removeprefix(f"{CLIENT}torch/").split("/")[0]
         found = f"tests/python/pytorch/{folder}"
-    elif file.startswith(f"{CLIENT}plan/"):
-        found = "tests/python/plan"
+    elif file.startswith(tuple(f"{CLIENT}{folder}/" for folder in ("agent", "base", "plan"))):
+        found = f"tests/python/{file.removeprefix(CLIENT).split('/')[0]}"
     elif file.startswith(CLIENT) and file.count("/") == CLIENT.count("/"):
         found = f"tests/python/test_{Path(file).stem}.py"
     elif file.startswith("tests/python/") and Path(file).name.startswith("test_"):

@@ -21,9 +21,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from reprise import abi
-from reprise.agent import Agent
-from reprise.marks import OpBegin, OpEnd
+from reprise.agent import abi
+from reprise.agent.agent import Agent
+from reprise.agent.marks import OpBegin, OpEnd
 
 BATCHES, PAIRS = 300, 1000
 

@@ -40,7 +40,7 @@ from typing import Any
 
 import torch
 
-from reprise import abi
+from reprise.agent import abi
 
 CONDITIONS = ("absent", "loaded", "window")
 PAIRS = (("loaded", "absent"), ("window", "absent"), ("window", "loaded"))

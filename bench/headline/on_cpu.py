@@ -15,9 +15,9 @@ import torch
 from networks import Network, build
 
 import reprise
+from reprise.base.units import format_bytes
 from reprise.torch.meter.meter import open_meter
 from reprise.torch.meter.state import alive_bytes
-from reprise.units import format_bytes
 
 __all__ = ["measure"]
 

@@ -41,8 +41,8 @@ from networks import build
 from ways import out_of_memory
 
 import reprise
-from reprise import armed
 from reprise.torch.internals.guard import is_oom
+from reprise.torch.training import armed
 
 __all__ = ["SETTLING", "UNPLANNED", "attempt", "card", "digest", "ran_out"]
 

@@ -123,7 +123,7 @@ def _made(way: str) -> Any:
 
 def _again(model: Any) -> dict[str, Any]:
     """Returns the times of the operators that each way runs again, and how good the plan is."""
-    from reprise import armed
+    from reprise.torch.training import armed
 
     session: Any = armed.current(model)
     graph, plan = session.job.plans.graph.message(), session.plan

@@ -92,7 +92,7 @@ def digest(tensors: Any) -> str:
 def reports(models: list[Any]) -> list[dict[str, Any]]:
     """Returns what Reprise knows of those of these models that it plans."""
     import reprise
-    from reprise import armed
+    from reprise.torch.training import armed
 
     found = [reprise.report(model) for model in models if armed.current(model) is not None]
     return [asdict(report) | {"text": str(report)} for report in found]

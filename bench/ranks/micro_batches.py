@@ -40,7 +40,7 @@ def rank(job: str, folder: Path) -> None:
     from torch import distributed
 
     import reprise
-    from reprise import armed
+    from reprise.torch.training import armed
 
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "base/status.h"
-#include "clients/cli/options.h"
+#include "clients/cli/core/options.h"
 
 namespace reprise::cli {
 

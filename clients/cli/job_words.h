@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "clients/cli/options.h"
+#include "clients/cli/core/options.h"
 
 namespace reprise::cli {
 

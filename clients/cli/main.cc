@@ -10,15 +10,15 @@
 #include <vector>
 
 #include "base/str_cat.h"
-#include "clients/cli/command.h"
 #include "clients/cli/completion.h"
-#include "clients/cli/console.h"
-#include "clients/cli/exit_code.h"
+#include "clients/cli/core/command.h"
+#include "clients/cli/core/console.h"
+#include "clients/cli/core/exit_code.h"
 #include "clients/cli/job_words.h"
 #include "clients/cli/misspelt.h"
 #include "clients/cli/serve.h"
-#include "clients/cli/server_client.h"
-#include "clients/cli/store_commands.h"
+#include "clients/cli/server/server_client.h"
+#include "clients/cli/verbs/store_commands.h"
 
 namespace reprise::cli {
 namespace {

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "clients/cli/options.h"
+#include "clients/cli/core/options.h"
 
 namespace reprise::cli {
 

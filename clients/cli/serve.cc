@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "server/daemon.h"
+#include "server/daemon/daemon.h"
 
 namespace reprise::cli {
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "clients/cli/command.h"
+#include "clients/cli/core/command.h"
 #include "clients/cli/serve.h"
 
 namespace reprise::cli {

@@ -13,7 +13,7 @@
 namespace reprise {
 namespace {
 
-// As in server/service/put_graph_call.cc.
+// As in server/service/calls/put_graph_call.cc.
 constexpr size_t kPartBytes = 1 << 20;
 constexpr int kMostReceivedBytes = 64 << 20;
 constexpr std::chrono::minutes kLongest(10);

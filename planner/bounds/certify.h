@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Certificates for what a search has proven (verify/certificate.h), for the
+// Certificates for what a search has proven (model/certificate.h), for the
 // original graph: the search of a reduced graph names windows of the original,
 // and the certificate is made there, so it does not depend on the reduction.
 //

@@ -30,8 +30,8 @@
 #include <vector>
 
 #include "planner/bounds/max_flow.h"
+#include "planner/model/certificate.h"
 #include "planner/model/problem.h"
-#include "planner/verify/certificate.h"
 
 namespace reprise::planner {
 

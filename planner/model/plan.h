@@ -10,11 +10,11 @@
 #include <string_view>
 #include <vector>
 
+#include "planner/model/certificate.h"
 #include "planner/model/evaluate.h"
 #include "planner/model/exchange.h"
 #include "planner/model/passes.h"
 #include "planner/model/step_graph.h"
-#include "planner/verify/certificate.h"
 
 namespace reprise::planner {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "planner/verify/certificate.h"
+#include "planner/model/certificate.h"
 
 namespace reprise::verify {
 

@@ -11,7 +11,7 @@
 
 #include <span>
 
-#include "planner/verify/certificate.h"
+#include "planner/model/certificate.h"
 #include "planner/verify/facts.h"
 #include "planner/verify/walk.h"
 

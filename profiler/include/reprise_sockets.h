@@ -11,7 +11,7 @@
  * A daemon that a user starts listens at the first path that is not the
  * service's. It skips $XDG_RUNTIME_DIR if that is not a writable folder of the
  * user, as after `sudo`. The Python package implements the same rules
- * (reprise/daemon.py); tests/fixtures/socket_paths.json checks both.
+ * (reprise/agent/daemon.py); tests/fixtures/socket_paths.json checks both.
  */
 #ifndef REPRISE_SOCKETS_H_
 #define REPRISE_SOCKETS_H_

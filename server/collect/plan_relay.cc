@@ -10,8 +10,8 @@
 #include "formats/convert/capabilities.h"
 #include "formats/convert/digest.h"
 #include "profiler/include/reprise_wire.h"
-#include "server/caller.h"
 #include "server/collect/graph_measurement.h"
+#include "server/core/caller.h"
 
 namespace reprise::server {
 

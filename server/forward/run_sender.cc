@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/str_cat.h"
-#include "server/log.h"
+#include "server/core/log.h"
 #include "server/store/plan_rows.h"
 #include "server/store/run_rows.h"
 

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "base/str_cat.h"
-#include "server/log.h"
+#include "server/core/log.h"
 
 namespace reprise::server {
 

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "base/str_cat.h"
+#include "server/core/log.h"
 #include "server/forward/uplink.h"
-#include "server/log.h"
 
 namespace reprise::server {
 

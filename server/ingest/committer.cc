@@ -6,8 +6,8 @@
 
 #include "base/str_cat.h"
 #include "base/units.h"
+#include "server/core/log.h"
 #include "server/ingest/chunk_check.h"
-#include "server/log.h"
 #include "server/store/audit_rows.h"
 #include "server/store/session_rows.h"
 #include "server/store/window_rows.h"

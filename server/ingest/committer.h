@@ -39,7 +39,7 @@
 
 #include "base/status.h"
 #include "reprise/v1/ingest.pb.h"
-#include "server/metrics.h"
+#include "server/core/metrics.h"
 #include "server/store/chunk_rows.h"
 #include "server/store/quota_rows.h"
 #include "server/store/run_hub.h"

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "base/str_cat.h"
+#include "server/core/log.h"
 #include "server/ingest/chunk_check.h"
-#include "server/log.h"
 #include "server/store/session_rows.h"
 
 namespace reprise::server {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/ingest/ingest_service.h"
 
-#include "server/grpc_peer.h"
+#include "server/core/grpc_peer.h"
 #include "server/ingest/ingest_call.h"
 
 namespace reprise::server {

@@ -21,9 +21,9 @@
 #include <vector>
 
 #include "reprise/v1/ingest.grpc.pb.h"
-#include "server/caller.h"
+#include "server/core/caller.h"
+#include "server/core/metrics.h"
 #include "server/ingest/committer.h"
-#include "server/metrics.h"
 
 namespace reprise::server {
 

@@ -25,7 +25,7 @@
 
 #include "base/status.h"
 #include "server/net/http.h"
-#include "server/service/method.h"
+#include "server/service/calls/method.h"
 
 namespace reprise::server {
 

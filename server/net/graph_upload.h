@@ -19,7 +19,7 @@
 #include <string_view>
 
 #include "server/net/http.h"
-#include "server/service/handlers.h"
+#include "server/service/calls/handlers.h"
 
 namespace reprise::server {
 

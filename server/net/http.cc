@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "base/str_cat.h"
-#include "server/log.h"
+#include "server/core/log.h"
 #include "server/net/http_connection.h"
 
 namespace reprise::server {

@@ -6,7 +6,7 @@
 #include <boost/asio/write.hpp>
 #include <new>
 
-#include "server/log.h"
+#include "server/core/log.h"
 #include "server/net/compress.h"
 #include "server/net/peer.h"
 

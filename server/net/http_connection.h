@@ -23,7 +23,7 @@
 #include <string>
 #include <utility>
 
-#include "server/byte_share.h"
+#include "server/core/byte_share.h"
 #include "server/net/http.h"
 
 namespace reprise::server {

@@ -15,7 +15,7 @@
 #include "base/text.h"
 #include "base/units.h"
 #include "formats/import/import_file.h"
-#include "server/log.h"
+#include "server/core/log.h"
 #include "server/net/connect.h"
 #include "server/net/query_string.h"
 

@@ -31,10 +31,10 @@
 #include <memory>
 #include <string>
 
-#include "server/caller.h"
+#include "server/core/caller.h"
 #include "server/net/http.h"
-#include "server/service/audit.h"
-#include "server/service/worker_pool.h"
+#include "server/service/calls/audit.h"
+#include "server/service/calls/worker_pool.h"
 
 namespace reprise::server {
 

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "base/str_cat.h"
-#include "server/log.h"
+#include "server/core/log.h"
 
 namespace reprise::server {
 

@@ -21,7 +21,7 @@
 #include <string_view>
 
 #include "server/net/http.h"
-#include "server/service/method.h"
+#include "server/service/calls/method.h"
 
 namespace reprise::server {
 

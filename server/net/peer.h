@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "server/caller.h"
+#include "server/core/caller.h"
 
 namespace reprise::server {
 

@@ -27,7 +27,7 @@
 #include "server/net/import_upload.h"
 #include "server/net/secret.h"
 #include "server/net/web_files.h"
-#include "server/service/method.h"
+#include "server/service/calls/method.h"
 
 namespace reprise::server {
 

@@ -30,7 +30,7 @@
 #include <vector>
 
 #include "base/str_cat.h"
-#include "server/log.h"
+#include "server/core/log.h"
 #include "server/net/peer.h"
 
 namespace reprise::server {

@@ -17,7 +17,7 @@
 #include <string>
 
 #include "base/status.h"
-#include "server/caller.h"
+#include "server/core/caller.h"
 #include "server/net/listener.h"
 
 namespace reprise::server {

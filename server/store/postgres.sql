@@ -31,7 +31,7 @@ CREATE TABLE IF NOT EXISTS reprise_leases (
 );
 
 -- Which plan answers a request, whoever made it. `request` is what
--- the request says (server/service/planning_once.cc).
+-- the request says (server/service/planning/planning_once.cc).
 CREATE TABLE IF NOT EXISTS reprise_answers (
   request TEXT COLLATE "C" PRIMARY KEY,
   plan_id TEXT COLLATE "C" NOT NULL REFERENCES plans (plan_id) ON DELETE CASCADE

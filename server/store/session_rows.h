@@ -12,7 +12,7 @@
 
 #include "base/status.h"
 #include "reprise/v1/ingest.pb.h"
-#include "server/caller.h"
+#include "server/core/caller.h"
 #include "server/store/database.h"
 
 namespace reprise::server {

@@ -2,8 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "clients/cli/curve_svg.h"
-#include "clients/cli/curve_text.h"
+#include "clients/cli/verbs/curve_svg.h"
+#include "clients/cli/verbs/curve_text.h"
 
 namespace reprise::cli {
 namespace {

@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "clients/cli/server_client.h"
+#include "clients/cli/server/server_client.h"
 
 namespace reprise::cli {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "clients/cli/files.h"
+#include "clients/cli/core/files.h"
 #include "formats/convert/graph_json.h"
 #include "tests/cli/small_graph.h"
 

@@ -22,8 +22,8 @@ import time
 
 from cli_program import small_graph
 
-from reprise import abi
-from reprise.agent import Agent
+from reprise.agent import abi
+from reprise.agent.agent import Agent
 
 
 def proto3_json() -> bytes:

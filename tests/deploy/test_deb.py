@@ -71,7 +71,7 @@ def test_an_installed_package_has_programs_pages_completions_and_a_python_module
         man reprised | grep -c -- --data-dir
         bash -n /usr/share/bash-completion/completions/reprise
         grep -c '^reprise:' /etc/passwd
-        /usr/bin/python3 -c 'import reprise.bundled as b; print(b.program("reprise").resolve())'
+        /usr/bin/python3 -c 'from reprise.agent import bundled; print(bundled.program("reprise"))'
         reprise generate transformer --ops 200 -o /run/t.json >/dev/null
         reprise plan /run/t.json --budget 0.9x -o /run/t.plan.json >/dev/null
         reprise verify /run/t.json /run/t.plan.json >/dev/null && echo verified

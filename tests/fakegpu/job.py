@@ -208,7 +208,7 @@ def main() -> None:
     session: Any = None
     if asked.budget:
         import reprise
-        from reprise import armed
+        from reprise.torch.training import armed
 
         job.model = reprise.auto(job.model, asked.budget, verify_every=4, first=asked.first)
         session = armed.current(job.model)

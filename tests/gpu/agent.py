@@ -15,7 +15,7 @@ from runner import Figures, Here
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from reprise import abi
+from reprise.agent import abi
 
 
 class Work:

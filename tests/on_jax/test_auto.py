@@ -167,7 +167,7 @@ def test_an_impossible_budget_is_refused_with_the_compiled_bytes() -> None:
         step(params, *data)
 
     plain = memory_of(compile_flat(jax.value_and_grad(loss), [params, *data], ordered=False))
-    said = reprise.units.format_bytes(plain.total)
+    said = reprise.base.units.format_bytes(plain.total)
     assert f"XLA compiles the plain step to {said}" in str(refusal.value)
 
 

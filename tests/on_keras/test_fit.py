@@ -78,7 +78,9 @@ def test_a_fit_within_a_budget_has_the_history_of_a_plain_one_and_is_saved_like_
 
     assert_same(expected, history)
     if BACKEND != "torch":  # where the first plan comes after five steps: test_torch.py
-        assert any(word in reprise.keras.report(armed) for word in ("run again", "It fits in"))
+        assert any(
+            word in reprise.keras.report(armed).sentence for word in ("run again", "It fits in")
+        )
     armed.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
     x, _ = data()
@@ -129,7 +131,7 @@ def test_the_first_step_of_a_plan_is_measured_and_compared_in_the_run_of_the_fit
     reprise.keras.auto(armed, budget="0.8x", time_limit_s=SECONDS)
     fit(armed, epochs=2)
 
-    said = reprise.keras.report(armed)
+    said = reprise.keras.report(armed).sentence
     assert "B was kept. " in said
     assert said.endswith("all are equal bit for bit.")
     made = vars(armed)["_reprise_step"].planned.applied

@@ -87,7 +87,7 @@ def test_a_fit_keeps_its_budget_and_the_history_of_a_plain_one_bit_for_bit(
     assert found.predicted_peak_bytes <= found.budget_bytes < found.base_peak_bytes
     assert found.measured_peak_bytes <= found.budget_bytes
     assert (found.validated, found.failed_checks, found.mismatched_steps) == (True, 0, 0)
-    assert reprise.keras.report(armed) == found.sentence
+    assert reprise.keras.report(armed).sentence == found.sentence
     x = np.ones((2, WIDTH), "float32")
     if make is not Subclassed:  # one that does not say how it is made cannot be loaded
         armed.save(tmp_path / "model.keras")
@@ -105,7 +105,7 @@ def test_a_budget_that_nothing_fits_in_trains_without_a_plan_and_says_so() -> No
 
     assert fit(armed) == fit(plain)
 
-    assert "needs at least" in reprise.keras.report(armed)
+    assert "needs at least" in reprise.keras.report(armed).sentence
     assert reprise.report(armed).planned_steps == 0
 
 

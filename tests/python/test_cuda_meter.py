@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from reprise.errors import RepriseError  # noqa: E402
+from reprise.base.errors import RepriseError  # noqa: E402
 from reprise.torch.meter.cuda_meter import CudaMeter  # noqa: E402
 from reprise.torch.meter.room import capacity, room_on  # noqa: E402
 from reprise.torch.meter.state import alive_bytes, alive_tensors  # noqa: E402

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from reprise.errors import RepriseError  # noqa: E402
+from reprise.base.errors import RepriseError  # noqa: E402
 from reprise.torch.meter import probe  # noqa: E402
 from reprise.torch.meter.meter import CudaMeter, ProbeMeter, StorageMeter, open_meter  # noqa: E402
 from reprise.torch.meter.storage_meter import open_modes  # noqa: E402
@@ -340,7 +340,7 @@ EVENTS = """
 import json, sys, torch
 from torch import nn
 from torch.profiler import profile
-from reprise.agent import Agent
+from reprise.agent.agent import Agent
 from reprise.torch.meter.meter import ProbeMeter
 
 torch.set_num_threads(2)

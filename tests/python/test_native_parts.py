@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from reprise import native_parts
-from reprise.errors import RepriseError
+from reprise.base.errors import RepriseError
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reprise.errors import RepriseError
+from reprise.base.errors import RepriseError
 from reprise.plan import BoundScope, Decision, FreePolicy, Plan
 
 # Three ops and two storages: storage 1 is dropped and op 1 runs again.

@@ -14,8 +14,8 @@
 #include <string>
 #include <thread>
 
-#include "server/lock_file.h"
-#include "server/paths.h"
+#include "server/core/lock_file.h"
+#include "server/core/paths.h"
 #include "tests/server/temporary_folder.h"
 
 namespace reprise::server {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/log.h"
+#include "server/core/log.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

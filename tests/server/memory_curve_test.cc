@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/service/memory_curve.h"
+#include "server/service/memory/memory_curve.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,9 +8,9 @@
 #include <set>
 #include <vector>
 
-#include "server/service/evidence.h"
-#include "server/service/recorded_step.h"
-#include "server/service/timeline_fold.h"
+#include "server/service/memory/evidence.h"
+#include "server/service/memory/recorded_step.h"
+#include "server/service/memory/timeline_fold.h"
 
 namespace reprise::server {
 namespace {

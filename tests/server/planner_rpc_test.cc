@@ -8,7 +8,7 @@
 #include "bench/generate/generate.h"
 #include "formats/convert/digest.h"
 #include "formats/convert/graph_proto.h"
-#include "server/service/planning.h"
+#include "server/service/planning/planning.h"
 #include "server/store/plan_rows.h"
 #include "server/store/store.h"
 #include "tests/server/server_harness.h"

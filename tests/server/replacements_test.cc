@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/service/replacements.h"
+#include "server/service/planning/replacements.h"
 
 #include <gtest/gtest.h>
 

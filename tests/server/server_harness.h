@@ -17,7 +17,7 @@
 #include "reprise/v1/ingest.grpc.pb.h"
 #include "reprise/v1/planner.grpc.pb.h"
 #include "reprise/v1/query.grpc.pb.h"
-#include "server/daemon.h"
+#include "server/daemon/daemon.h"
 #include "server/store/store.h"
 #include "tests/server/temporary_folder.h"
 

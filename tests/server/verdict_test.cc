@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// tests/python/test_verdict.py checks the same cases for the Python package.
-#include "server/service/verdict.h"
+// tests/python/plan/test_verdict.py checks the same cases for the Python package.
+#include "server/service/runs/verdict.h"
 
 #include <google/protobuf/util/json_util.h>
 #include <google/protobuf/util/message_differencer.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/service/worker_pool.h"
+#include "server/service/calls/worker_pool.h"
 
 #include <gtest/gtest.h>
 

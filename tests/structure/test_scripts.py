@@ -137,8 +137,8 @@ def test_a_part_that_is_none_shows_the_usage(checkout: Checkout) -> None:
         ("tests/collect/collector_test.cc", ("collect",), None),
         ("clients/python/src/reprise/torch/tape/tape.py", (), "tests/python/pytorch/tape"),
         ("clients/python/src/reprise/plan/server.py", (), "tests/python/plan"),
-        ("clients/python/src/reprise/units.py", (), "tests/python/test_units.py"),
-        ("tests/python/test_units.py", (), "tests/python/test_units.py"),
+        ("clients/python/src/reprise/base/units.py", (), "tests/python/base"),
+        ("tests/python/base/test_units.py", (), "tests/python/base/test_units.py"),
         ("docs/api.md", (), None),
     ],
 )

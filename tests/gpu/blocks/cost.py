@@ -13,7 +13,7 @@ import torch
 from agent import Ops, Work, caps, read_records, start, window
 from runner import Block, Figures, Here, Row
 
-from reprise import abi
+from reprise.agent import abi
 
 KINDS = {
     "kernels": abi.KIND_KERNELS,

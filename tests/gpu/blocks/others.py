@@ -12,7 +12,7 @@ from runner import Block, Here, Row
 from sizes import sizes
 from training import trained
 
-from reprise import abi
+from reprise.agent import abi
 
 
 def profiler(here: Here) -> None:

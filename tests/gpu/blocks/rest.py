@@ -12,7 +12,7 @@ import torch
 from agent import Ops, Work, read_records, start, window
 from runner import Block, Here, Row
 
-from reprise import abi
+from reprise.agent import abi
 
 from .windows import by_call
 

@@ -17,7 +17,8 @@ import pytest
 
 import reprise
 from reprise import plan as neutral
-from reprise.errors import RepriseError, ServerUnavailable
+from reprise.agent.received import InfeasibleBudget
+from reprise.base.errors import RepriseError, ServerUnavailable
 from reprise.plan import (
     Plan,
     StepGraph,
@@ -30,7 +31,6 @@ from reprise.plan import (
     sweep,
 )
 from reprise.plan.asking import run_of
-from reprise.plan.received import InfeasibleBudget
 from reprise.plan.server import Server
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -281,7 +281,7 @@ def test_steps_reported_while_there_is_no_daemon_are_in_the_run_of_before_at_the
     until: Callable[..., None],
     no_session: None,
 ) -> None:
-    from reprise import daemon
+    from reprise.agent import daemon
 
     monkeypatch.setenv("REPRISE_AGENT", str(agent_library))
     monkeypatch.setenv("REPRISE_DAEMON", str(daemon_binary))
@@ -406,7 +406,7 @@ def test_the_neutral_client_loads_no_framework_and_nothing_heavy(python: Any) ->
         "heavy = {'torch', 'jax', 'keras', 'tensorflow', 'numpy', 'grpc', 'google', 'ctypes',"
         " 'subprocess', 'http.client', 'urllib.request', 'ssl', 'hashlib', 'socket', 'asyncio',"
         " 'json', 'pathlib', 'tempfile', 'logging', 'threading', 'importlib.metadata',"
-        " 'reprise.plan.server', 'reprise.agent', 'reprise.daemon'}\n"
+        " 'reprise.plan.server', 'reprise.agent.agent', 'reprise.agent.daemon'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from reprise.errors import RepriseError
+from reprise.base.errors import RepriseError
 from reprise.plan import FreePolicy, StepGraph, base_schedule, evaluate, with_frees
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reprise.errors import RepriseError
+from reprise.base.errors import RepriseError
 from reprise.plan import StepGraph
 
 

@@ -9,11 +9,11 @@ from jobs import start_meter
 from local_agent import LocalAgent
 from torch import nn
 
-from reprise import armed
-from reprise.budget import Budget
+from reprise.base.budget import Budget
 from reprise.torch.job.options import Options
 from reprise.torch.session.session import Session
 from reprise.torch.tape.costs import Costs
+from reprise.torch.training import armed
 
 __all__ = ["arm", "remove_all", "sessions"]
 

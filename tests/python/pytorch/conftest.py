@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from reprise import saying
+from reprise.base import saying
 
 # The tests import their neighbours: jobs, nets, referee.
 if str(Path(__file__).parent) not in sys.path:

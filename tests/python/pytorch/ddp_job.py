@@ -21,12 +21,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 from zoo import ResNet
 
 import reprise
-from reprise.armed import current
 from reprise.torch.ladder import ranks
 from reprise.torch.ladder.ladder import Ladder
 from reprise.torch.planning.coordination import RankCoordinator
 from reprise.torch.planning.planning import Planning
 from reprise.torch.session.session import Session
+from reprise.torch.training.armed import current
 
 
 class Odd(nn.Module):

@@ -30,11 +30,11 @@ from torch import Tensor, nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import reprise  # noqa: E402
-from reprise.armed import current  # noqa: E402
-from reprise.entry import otherwise  # noqa: E402
 from reprise.torch.compiled.fast import FAST  # noqa: E402
+from reprise.torch.internals.entry import otherwise  # noqa: E402
 from reprise.torch.meter.room import Room  # noqa: E402
 from reprise.torch.recovery import planned_retry, startup  # noqa: E402
+from reprise.torch.training.armed import current  # noqa: E402
 
 __all__ = [
     "KINDS",

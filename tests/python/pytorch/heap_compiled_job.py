@@ -24,9 +24,9 @@ from torch.nn.parallel import DistributedDataParallel
 from zoo import GPT
 
 import reprise
-from reprise.armed import current
 from reprise.torch.joint.job import CompiledJob
 from reprise.torch.meter.state import alive_bytes
+from reprise.torch.training.armed import current
 
 STEPS = 9
 WIDTH, ROWS = 192, 1536

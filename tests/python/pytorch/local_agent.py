@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """An agent whose planner is `referee.random_plan`, so that sessions run in one process without a
-daemon. It has the calls of `reprise.agent.Agent`, and keeps what was reported."""
+daemon. It has the calls of `reprise.agent.agent.Agent`, and keeps what was reported."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import referee
 
-from reprise import abi
-from reprise.agent import PlanReply
+from reprise.agent import abi
+from reprise.agent.agent import PlanReply
 from reprise.plan import Plan
 
 

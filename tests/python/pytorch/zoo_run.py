@@ -27,7 +27,7 @@ for folder in (HERE, HERE.parents[2] / "clients/python/src"):
 from zoo import ZOO, ZooJob  # noqa: E402
 
 import reprise  # noqa: E402
-from reprise.armed import current  # noqa: E402
+from reprise.torch.training.armed import current  # noqa: E402
 
 BUDGETS = ("0.8x", "0.6x", "0.4x", "0.3x")
 

@@ -13,15 +13,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from reprise.errors import RepriseError, ServerUnavailable
+from reprise.base.errors import RepriseError, ServerUnavailable
 
 if TYPE_CHECKING:
-    from reprise.api import auto, remove, report
-    from reprise.pausing import pause
-    from reprise.plan.received import InfeasibleBudget, Plan
+    from reprise.agent.pausing import pause
+    from reprise.agent.received import InfeasibleBudget, Plan
+    from reprise.results import report
     from reprise.torch.estimation.estimate import estimate
     from reprise.torch.estimation.saved import saved
     from reprise.torch.session.ab import check
+    from reprise.torch.session.api import auto, remove
     from reprise.torch.session.keep import keep
 
 __version__ = "0.2.0"
@@ -44,15 +45,15 @@ __all__ = [
 
 # The modules of the names that need more than a few milliseconds, a framework or the agent.
 _LATER = {
-    "InfeasibleBudget": "reprise.plan.received",
-    "Plan": "reprise.plan.received",
-    "auto": "reprise.api",
+    "InfeasibleBudget": "reprise.agent.received",
+    "Plan": "reprise.agent.received",
+    "auto": "reprise.torch.session.api",
     "check": "reprise.torch.session.ab",
     "estimate": "reprise.torch.estimation.estimate",
     "keep": "reprise.torch.session.keep",
-    "pause": "reprise.pausing",
-    "remove": "reprise.api",
-    "report": "reprise.api",
+    "pause": "reprise.agent.pausing",
+    "remove": "reprise.torch.session.api",
+    "report": "reprise.results",
     "saved": "reprise.torch.estimation.saved",
 }
 

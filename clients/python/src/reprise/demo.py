@@ -28,9 +28,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from reprise import abi, bundled
-from reprise.budget import Budget
-from reprise.errors import RepriseError
+from reprise.agent import abi, bundled
+from reprise.base.budget import Budget
+from reprise.base.errors import RepriseError
 
 EXAMPLES = {"resnet": "train_resnet.py", "gpt": "train_gpt.py"}
 EXIT_FAILED, EXIT_USAGE, EXIT_NO_PLAN, EXIT_UNREACHABLE = 1, 2, 3, 4

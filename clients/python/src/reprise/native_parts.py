@@ -16,7 +16,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from reprise.errors import RepriseError
+from reprise.base.errors import RepriseError
 
 if TYPE_CHECKING:
     from reprise.torch.internals.native import Native

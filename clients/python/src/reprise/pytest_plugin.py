@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from reprise.budget import Budget
-from reprise.errors import RepriseError
-from reprise.units import format_bytes
+from reprise.base.budget import Budget
+from reprise.base.errors import RepriseError
+from reprise.base.units import format_bytes
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import reprise
-from reprise.errors import RepriseError
+from reprise.base.errors import RepriseError
 from reprise.torch.compiled import fast
 from reprise.torch.internals.native import Native
 from reprise.torch.internals.stale import refuse_modified, refuse_stale

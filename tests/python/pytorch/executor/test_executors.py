@@ -14,8 +14,8 @@ from arming import arm, remove_all
 from local_agent import LocalAgent
 from torch import Tensor, nn
 
-from reprise import abi
-from reprise.errors import RepriseError
+from reprise.agent import abi
+from reprise.base.errors import RepriseError
 from reprise.torch.check.result import CheckResult
 from reprise.torch.executor.protocol import Executor, Handle, installed
 from reprise.torch.joint.executor import JointGraph

@@ -20,10 +20,9 @@ from loops import curves, deep, train
 from torch import Tensor, nn
 
 import reprise
-from reprise import api
 from reprise.torch.internals import guard, modes
 from reprise.torch.internals.saved_hooks import unpacking
-from reprise.torch.session import attach, start
+from reprise.torch.session import api, attach, start
 from reprise.torch.tape.python_engine import PythonEngine
 from reprise.torch.tape.tape_run import Run
 

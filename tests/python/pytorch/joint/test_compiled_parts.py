@@ -12,9 +12,9 @@ from arming import arm, remove_all
 from local_agent import LocalAgent
 from torch import Tensor, nn
 
-from reprise import api
 from reprise.torch.internals.dynamo import compiled_parts
 from reprise.torch.policy.state import Stage
+from reprise.torch.session import api
 from reprise.torch.session.session import Session
 
 Compile = Callable[..., Any]

@@ -20,7 +20,7 @@ from torch._functorch.partitioners import (
 from zoo import GPT
 
 import reprise
-from reprise.errors import RepriseError
+from reprise.base.errors import RepriseError
 from reprise.plan import Plan
 from reprise.torch.internals.forward import ArmedForward
 from reprise.torch.joint.hooks import FunctorchHook, InductorHook, find_hooks, hooks_of

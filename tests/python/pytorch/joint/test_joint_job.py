@@ -19,13 +19,13 @@ from torch.nn.functional import cross_entropy
 from zoo import GPT
 
 import reprise
-from reprise import armed
 from reprise.torch.check.result import GRADIENTS
 from reprise.torch.joint.code import Code
 from reprise.torch.joint.job import CompiledJob
 from reprise.torch.joint.joint_pass import JointPass
 from reprise.torch.joint.whole import Whole
 from reprise.torch.meter import room
+from reprise.torch.training import armed
 from reprise.torch.training.loop import open_loops
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("compiles_afresh")]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from reprise.budget import Budget
+from reprise.base.budget import Budget
 from reprise.plan import Plan
 from reprise.torch.joint.joint_pass import JointPass
 from reprise.torch.joint.over_budget import OverBudget

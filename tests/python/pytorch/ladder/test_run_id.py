@@ -11,8 +11,8 @@ import pytest
 from ladder.test_meeting import process
 from torch import distributed
 
-from reprise.agent import Agent
-from reprise.errors import RepriseError
+from reprise.agent.agent import Agent
+from reprise.base.errors import RepriseError
 from reprise.torch.ladder import ranks
 from reprise.torch.ladder.ranks import Ranks, run_of_job
 from reprise.torch.session import start

@@ -16,10 +16,10 @@ from loops import curves, deep, sgd
 from nets import WIDTH
 from torch import Tensor, nn
 
-from reprise import api
 from reprise.torch.ladder.ladder import Ladder
 from reprise.torch.ladder.rung import Key, Rung
 from reprise.torch.policy.state import Stage
+from reprise.torch.session import api
 from reprise.torch.training.measure import Measured
 
 pytestmark = pytest.mark.usefixtures("removed")

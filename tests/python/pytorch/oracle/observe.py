@@ -18,7 +18,7 @@ from oracle.calls import BACKWARD, FORWARD, Call, Traced, Value, below_autograd
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from reprise.errors import RepriseError
+from reprise.base.errors import RepriseError
 from reprise.torch.internals.ops import (
     OpKind,
     first_kind,

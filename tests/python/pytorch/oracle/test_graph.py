@@ -27,7 +27,7 @@ from oracle.trace import trace, untouched
 from torch import Tensor, nn
 from zoo import GPT, CellLSTM, Experts, ResNet, ViT
 
-from reprise.errors import RepriseError
+from reprise.base.errors import RepriseError
 from reprise.torch.meter.meter import Meter
 
 # Random programs, and schedules for each. REPRISE_PROGRAMS=504 makes it 504 programs,

@@ -23,7 +23,7 @@ from oracle.calls import FORWARD, Traced
 from oracle.observe import Observer
 from torch import Tensor, nn
 
-from reprise.errors import RepriseError
+from reprise.base.errors import RepriseError
 from reprise.torch.rerun.snapshot import Generators
 
 __all__ = ["trace", "untouched"]

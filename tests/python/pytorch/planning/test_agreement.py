@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from reprise.agent import PlanReply
+from reprise.agent.agent import PlanReply
 from reprise.torch.ladder import ladder as ladder_module
 from reprise.torch.ladder.ladder import Ladder
 from reprise.torch.ladder.rung import Key, Rung

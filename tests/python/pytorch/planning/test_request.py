@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from reprise.budget import Budget
+from reprise.base.budget import Budget
 from reprise.torch.meter import room
 from reprise.torch.planning import request
 

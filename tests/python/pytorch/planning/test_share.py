@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from reprise.budget import Budget
+from reprise.base.budget import Budget
 from reprise.torch.planning.share import Share
 
 # Static bytes and peak of step graphs as they are planned; whether nothing fits; what is asked for.

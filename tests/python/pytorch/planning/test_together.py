@@ -15,11 +15,11 @@ from loops import curves, deep, sgd
 from torch import Tensor, nn
 
 import reprise
-from reprise import armed
 from reprise.torch.job.options import Options
 from reprise.torch.policy.state import Stage
 from reprise.torch.session import start as starting
 from reprise.torch.session.session import Session
+from reprise.torch.training import armed
 
 pytestmark = pytest.mark.usefixtures("removed")
 

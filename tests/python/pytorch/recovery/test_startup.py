@@ -20,8 +20,9 @@ from arming import arm, remove_all
 from local_agent import LocalAgent
 from torch import Tensor, nn
 
-from reprise import abi
-from reprise.agent import PlanReply
+from reprise.agent import abi
+from reprise.agent.agent import PlanReply
+from reprise.base.units import format_bytes
 from reprise.torch.meter.room import Room, room_on
 from reprise.torch.meter.state import alive_bytes
 from reprise.torch.planning import least
@@ -29,7 +30,6 @@ from reprise.torch.planning import notes as notes_of
 from reprise.torch.planning.notes import Notes
 from reprise.torch.policy.state import Stage
 from reprise.torch.recovery import sketch, startup
-from reprise.units import format_bytes
 
 CPU = torch.device("cpu")
 

@@ -17,7 +17,7 @@ from nets import WIDTH, RandomNet
 from torch import Tensor, nn
 
 import reprise
-from reprise.agent import PlanReply
+from reprise.agent.agent import PlanReply
 from reprise.plan import Plan
 from reprise.torch.ladder.rung import Key, key_of
 from reprise.torch.session.steps import capturing

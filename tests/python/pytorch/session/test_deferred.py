@@ -12,9 +12,9 @@ from arming import arm, remove_all, sessions
 from torch import nn
 
 import reprise
-from reprise import armed
 from reprise.torch.policy.state import Stage
 from reprise.torch.session.deferred import defer
+from reprise.torch.training import armed
 
 
 @pytest.fixture(autouse=True)

@@ -11,10 +11,9 @@ from loops import sgd, train
 from nets import WIDTH
 from torch import Tensor, nn
 
-from reprise import api
-from reprise.agent import PlanReply
+from reprise.agent.agent import PlanReply
 from reprise.torch.policy.state import Stage
-from reprise.torch.session import unplanned
+from reprise.torch.session import api, unplanned
 
 pytestmark = pytest.mark.usefixtures("removed")
 

@@ -17,8 +17,8 @@ from nets import WIDTH, ConvNet, RandomNet, TwoFaced
 from torch import Tensor, nn
 
 import reprise
-from reprise import abi
-from reprise.agent import PlanReply
+from reprise.agent import abi
+from reprise.agent.agent import PlanReply
 from reprise.torch.policy.state import Stage
 from reprise.torch.session import session as session_of
 

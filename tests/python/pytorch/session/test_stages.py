@@ -17,10 +17,10 @@ from nets import WIDTH
 from torch import nn
 
 import reprise
-from reprise import armed
-from reprise.errors import RepriseError
+from reprise.base.errors import RepriseError
 from reprise.torch.job.stages import Stages, stages_around
 from reprise.torch.policy.state import Stage
+from reprise.torch.training import armed
 from reprise.torch.training.loop import open_loops
 
 

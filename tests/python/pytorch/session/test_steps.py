@@ -14,7 +14,7 @@ from loops import curves, deep, sgd, train
 from nets import WIDTH, ConvNet, RandomNet, TwoFaced
 from torch import Tensor, nn
 
-from reprise import abi
+from reprise.agent import abi
 from reprise.torch.policy.state import Stage
 from reprise.torch.session.session import Session
 

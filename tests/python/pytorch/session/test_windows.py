@@ -11,7 +11,7 @@ from arming import arm, remove_all
 from local_agent import LocalAgent
 from torch import nn
 
-from reprise import abi
+from reprise.agent import abi
 
 
 @pytest.fixture(autouse=True)

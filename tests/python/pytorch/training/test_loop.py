@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.optim import SGD, Optimizer
 
-from reprise.agent import Agent
+from reprise.agent.agent import Agent
 from reprise.torch.internals import optimizers
 from reprise.torch.training.job import Job
 from reprise.torch.training.loop import TrainingLoop, forward_runs, open_loops

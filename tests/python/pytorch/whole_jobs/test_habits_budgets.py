@@ -11,8 +11,8 @@ import pytest
 from habits_compared import ALL, HABITS, compare
 
 import reprise
-from reprise.armed import current
 from reprise.torch.session.session import Session
+from reprise.torch.training.armed import current
 from reprise.torch.training.measure import Measured
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("one_daemon")]

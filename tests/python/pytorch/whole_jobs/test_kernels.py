@@ -21,7 +21,7 @@ from arming import arm, remove_all
 from local_agent import LocalAgent
 from torch import nn
 
-from reprise import abi
+from reprise.agent import abi
 from reprise.torch.meter import windows
 
 # A tool of the checks on GPUs.

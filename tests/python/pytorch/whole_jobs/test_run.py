@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import torch
 
+from reprise.base.units import format_bytes
 from reprise.torch.session import attach
-from reprise.units import format_bytes
 
 pytestmark = pytest.mark.e2e
 

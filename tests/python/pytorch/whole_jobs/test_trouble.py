@@ -13,7 +13,7 @@ pytestmark = pytest.mark.e2e
 
 PROGRAM = """
 import json, os, signal, sys, torch, reprise
-from reprise.agent import Agent
+from reprise.agent.agent import Agent
 from torch import nn
 waits, wait = [], Agent.wait_plan
 Agent.wait_plan = lambda agent, asked, *how: (waits.append(asked), wait(agent, asked, *how))[1]

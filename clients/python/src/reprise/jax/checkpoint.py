@@ -19,7 +19,7 @@ from typing import Any
 
 import jax
 
-from reprise.errors import RepriseError
+from reprise.base.errors import RepriseError
 from reprise.jax.function import PlannedFunction, auto, check_request
 from reprise.jax.planning import MOST_EQUATIONS, Found
 

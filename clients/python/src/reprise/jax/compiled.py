@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from reprise.errors import RepriseError
+from reprise.base.errors import RepriseError
 
 __all__ = ["Memory", "compile_flat", "compiler_options", "memory_of"]
 

@@ -12,12 +12,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from reprise.errors import RepriseError
+from reprise.base.errors import RepriseError
+from reprise.base.units import format_bytes
 from reprise.jax.function import PlannedFunction
 from reprise.jax.planning import Found
 from reprise.jax.ulps import Difference, difference
 from reprise.plan import evaluate
-from reprise.units import format_bytes
 
 __all__ = ["Alive", "Explanation", "explain"]
 

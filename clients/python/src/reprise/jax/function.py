@@ -15,8 +15,8 @@ from typing import Any
 
 import jax
 
-from reprise.budget import Budget
-from reprise.errors import RepriseError
+from reprise.base.budget import Budget
+from reprise.base.errors import RepriseError
 from reprise.jax.planning import MOST_EQUATIONS, Found, find
 from reprise.plan.asking import check_time_limit
 

@@ -14,8 +14,10 @@ from typing import Any
 import jax
 from jax.extend import core
 
-from reprise.budget import Budget
-from reprise.errors import RepriseError
+from reprise.agent.received import InfeasibleBudget
+from reprise.base.budget import Budget
+from reprise.base.errors import RepriseError
+from reprise.base.units import format_bytes, format_percent
 from reprise.jax.captured import CapturedStep, capture
 from reprise.jax.clusters import cluster
 from reprise.jax.compiled import Memory, compile_flat, memory_of
@@ -25,8 +27,6 @@ from reprise.jax.rewrite import planned
 from reprise.jax.workspace import Workspaces
 from reprise.plan import Plan
 from reprise.plan import plan as ask
-from reprise.plan.received import InfeasibleBudget
-from reprise.units import format_bytes, format_percent
 
 __all__ = ["MOST_EQUATIONS", "MOST_ROUNDS", "Found", "bytes_of_budget", "find", "refused"]
 

@@ -13,8 +13,9 @@ from typing import Any
 
 import keras
 
-from reprise.budget import Budget
-from reprise.errors import RepriseError
+from reprise.base.budget import Budget
+from reprise.base.errors import RepriseError
+from reprise.plan.result import Known, Result
 
 __all__ = ["arm", "auto", "is_armed", "measure", "remove", "report"]
 
@@ -79,12 +80,12 @@ def remove(model: Any) -> None:
     model.train_function = None
 
 
-def report(model: Any) -> str:
-    """Returns the newest plan of an armed model in one sentence."""
+def report(model: Any) -> Result:
+    """Returns the newest plan of an armed model, and what was measured under it."""
     step = vars(model).get(_STEP)
     if step is None:
         raise RepriseError("report: the model is not armed; reprise.keras.auto(model, budget=...)")
-    return str(step.sentence) or "No step has run yet."
+    return Known(str(step.sentence) or "No step has run yet.")
 
 
 def measure(model: Any) -> Any:

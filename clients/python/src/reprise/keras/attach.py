@@ -15,9 +15,9 @@ from typing import Any
 
 import keras
 
-from reprise.errors import RepriseError
+from reprise.base.errors import RepriseError
+from reprise.base.saying import say
 from reprise.keras.arming import arm, is_armed
-from reprise.saying import say
 
 __all__ = ["attach"]
 

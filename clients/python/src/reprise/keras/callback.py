@@ -36,5 +36,5 @@ class Budget(keras.callbacks.Callback):  # type: ignore[misc]
     def on_train_end(self, logs: Any = None) -> None:
         """Keeps the sentence, and disarms the model."""
         if is_armed(self.model):
-            self.sentence = report(self.model)
+            self.sentence = report(self.model).sentence
         remove(self.model)

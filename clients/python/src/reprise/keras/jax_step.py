@@ -9,9 +9,9 @@ from typing import Any
 import keras
 
 import reprise.jax
-from reprise.errors import RepriseError
+from reprise.base.errors import RepriseError
+from reprise.base.saying import say
 from reprise.keras.step_reports import StepReports
-from reprise.saying import say
 
 __all__ = ["JaxStep"]
 

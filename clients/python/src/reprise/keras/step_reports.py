@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 
-from reprise.errors import RepriseError
+from reprise.base.errors import RepriseError
 from reprise.plan import Plan, report_step
 from reprise.plan.reporting import report_unchecked
 

@@ -10,10 +10,10 @@ from typing import Any
 import keras
 
 import reprise.tensorflow
-from reprise.errors import RepriseError
+from reprise.base.errors import RepriseError
+from reprise.base.saying import say
 from reprise.keras.step_reports import StepReports
 from reprise.plan import Plan
-from reprise.saying import say
 
 __all__ = ["TensorFlowStep"]
 

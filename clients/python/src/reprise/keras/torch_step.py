@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
-import reprise.api
-from reprise.errors import RepriseError
+from reprise.base.errors import RepriseError
+from reprise.base.saying import say
 from reprise.keras.functional_graph import let_go_early, undo
-from reprise.saying import say
+from reprise.torch.session import api
 
 __all__ = ["TorchStep"]
 
@@ -64,12 +64,12 @@ class TorchStep:
     @property
     def sentence(self) -> str:
         """The newest plan and what was measured under it; empty before the first step."""
-        return "" if self._update is None else reprise.api.report(self._model).sentence
+        return "" if self._update is None else api.report(self._model).sentence
 
     def close(self) -> None:
         """Takes everything out of the model again."""
         if self._update is not None:
-            reprise.api.remove(self._model)
+            api.remove(self._model)
             undo(self._model)
             self._update = None
 
@@ -99,7 +99,7 @@ class TorchStep:
         if self._update is None:
             let_go_early(model)
             try:
-                reprise.api.auto(model, self._budget, name=model.name)
+                api.auto(model, self._budget, name=model.name)
             except RepriseError as error:
                 if not self._attached:
                     raise

@@ -19,10 +19,10 @@ opens nothing. docs/api.md tells the same in Python, C++ and curl.
 
 from __future__ import annotations
 
+from reprise.agent.received import BoundProof, BoundScope, Decision, FreePolicy, Infeasible, Plan
 from reprise.plan.asking import TradeoffPoint, plan, sweep
 from reprise.plan.capabilities import Capabilities
 from reprise.plan.evaluate import Evaluation, base_schedule, evaluate, with_frees
-from reprise.plan.received import BoundProof, BoundScope, Decision, FreePolicy, Infeasible, Plan
 from reprise.plan.reporting import report_check, report_step
 from reprise.plan.step_graph import Op, StepGraph, Storage
 

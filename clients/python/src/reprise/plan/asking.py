@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from operator import index
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
-from reprise.budget import Budget
-from reprise.errors import RepriseError, ServerUnavailable
+from reprise.agent.received import Infeasible, InfeasibleBudget, Plan, read_infeasible
+from reprise.base.budget import Budget
+from reprise.base.errors import RepriseError, ServerUnavailable
+from reprise.base.proto_json import Fields
 from reprise.plan.capabilities import Capabilities
-from reprise.plan.received import Infeasible, InfeasibleBudget, Plan, read_infeasible
 from reprise.plan.step_graph import MOST_SUM, StepGraph
-from reprise.proto_json import Fields
 
 if TYPE_CHECKING:
     from reprise.plan.sent import Sent

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from reprise.errors import RepriseError
-from reprise.plan.received import FreePolicy
+from reprise.agent.received import FreePolicy
+from reprise.base.errors import RepriseError
 
 __all__ = ["EXECUTORS", "Capabilities"]
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from operator import index
 from typing import NoReturn, SupportsIndex
 
-from reprise.errors import RepriseError
+from reprise.agent.received import FreePolicy
+from reprise.base.errors import RepriseError
 from reprise.plan.capabilities import Capabilities
-from reprise.plan.received import FreePolicy
 from reprise.plan.step_graph import Op, StepGraph
 
 __all__ = ["Evaluation", "base_schedule", "evaluate", "free", "with_frees"]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 
-from reprise.errors import RepriseError
+from reprise.base.errors import RepriseError
 from reprise.plan.sent import split_address
 from reprise.plan.server import Server
 
@@ -38,7 +38,7 @@ def server_at(address: str) -> Server:
 
 def _token_of(address: str) -> str:
     """Returns the token of a server that was named; "" if none is known."""
-    from reprise import daemon
+    from reprise.agent import daemon
 
     named = os.environ.get("REPRISE_TOKEN_FILE")
     if named:

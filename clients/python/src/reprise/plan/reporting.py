@@ -16,13 +16,13 @@ from __future__ import annotations
 from operator import index
 from typing import TYPE_CHECKING, SupportsIndex
 
-from reprise.errors import RepriseError
+from reprise.agent.received import Plan
+from reprise.base.errors import RepriseError
 from reprise.plan.asking import run_of
-from reprise.plan.received import Plan
 from reprise.plan.step_graph import MOST_SUM
 
 if TYPE_CHECKING:
-    from reprise.agent import Agent
+    from reprise.agent.agent import Agent
 
 __all__ = ["report_check", "report_step", "report_unchecked"]
 
@@ -55,7 +55,7 @@ def report_step(
 
     Returns False where nobody takes the report: no daemon, or no agent library. If the daemon ends
     later, reports are kept for the next one. Raises RepriseError for figures that cannot be."""
-    from reprise import abi
+    from reprise.agent import abi
 
     figures = {
         "step": step,
@@ -111,7 +111,7 @@ def report_check(
 ) -> bool:
     """Reports that `checked` gradients of a step under `plan` were compared, bit for bit, with
     those of the same step without it, and `differing` of them differ. Returns as `report_step`."""
-    from reprise import abi
+    from reprise.agent import abi
 
     figures = {"step": step, "checked": checked, "differing": differing}
     step, checked, differing = _checked(plan, figures)
@@ -134,7 +134,7 @@ def report_check(
 
 def report_unchecked(plan: Plan, why: str) -> None:
     """Reports why no step under `plan` is compared with one without it; the verdict says it."""
-    from reprise import abi
+    from reprise.agent import abi
 
     _connected(plan).plan_state(plan.plan_number, abi.PLAN_UNCHECKED, why)
 

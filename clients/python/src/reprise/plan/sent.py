@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from reprise.errors import RepriseError
+from reprise.base.errors import RepriseError
 
 __all__ = ["LONGEST_S", "Sent", "split_address"]
 
-# A plan may be searched for ten minutes (server/service/planning.h).
+# A plan may be searched for ten minutes (server/service/planning/planning.h).
 LONGEST_S = 660.0
 
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from reprise.errors import RepriseError, ServerUnavailable
+from reprise.base.errors import RepriseError, ServerUnavailable
 from reprise.plan.sent import LONGEST_S, Sent, split_address
 from reprise.plan.step_graph import StepGraph
 
@@ -55,7 +55,7 @@ class Server:
     def find(cls) -> Server:
         """Returns the server of the daemon beside this process, over HTTP. Raises ServerUnavailable
         if none answers and none can be started."""
-        from reprise import daemon
+        from reprise.agent import daemon
 
         # A private daemon that is about to end still answers at its socket for a moment.
         deadline = time.monotonic() + ENDING_S

@@ -8,10 +8,10 @@ import atexit
 import os
 from typing import TYPE_CHECKING
 
-from reprise.errors import RepriseError
+from reprise.base.errors import RepriseError
 
 if TYPE_CHECKING:
-    from reprise.agent import Agent
+    from reprise.agent.agent import Agent
 
 __all__ = ["agent_of", "close", "current", "reports"]
 
@@ -32,7 +32,7 @@ def agent_of(run: str | None, name: str = "step graph") -> Agent:
     """Returns the agent whose reports belong to `run`; None: to the newest one, or to that of
     `reprise run`. Raises RepriseError if another part of this process reports."""
     global _agent
-    from reprise.agent import Agent
+    from reprise.agent.agent import Agent
 
     live = Agent.live()
     if live is not None and live is not _agent:

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, SupportsIndex
 
-from reprise.errors import RepriseError
+from reprise.base.errors import RepriseError
 
 __all__ = ["CATEGORIES", "KINDS", "PHASES", "Op", "StepGraph", "Storage"]
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 import json
 import os
 
-from reprise.errors import RepriseError, ServerUnavailable
+from reprise.agent.received import InfeasibleBudget, Plan
+from reprise.base.errors import RepriseError, ServerUnavailable
 from reprise.plan.capabilities import Capabilities
 from reprise.plan.graph_message import graph_message
-from reprise.plan.received import InfeasibleBudget, Plan
 from reprise.plan.sent import LONGEST_S
 from reprise.plan.step_graph import StepGraph
 
@@ -26,7 +26,7 @@ def is_within_run() -> bool:
     the run."""
     if not os.environ.get("REPRISE_RUN_ID") or os.environ.get("REPRISE_SERVER"):
         return False
-    from reprise.agent import Agent
+    from reprise.agent.agent import Agent
     from reprise.plan.session import reports
 
     live = Agent.live()

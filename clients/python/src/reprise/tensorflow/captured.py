@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import Any
 
-from reprise.errors import RepriseError
+from reprise.base.errors import RepriseError
 from reprise.plan.step_graph import StepGraph
 from reprise.tensorflow.kinds import (
     forwards,

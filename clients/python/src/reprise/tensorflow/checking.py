@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from reprise.errors import RepriseError
+from reprise.base.errors import RepriseError
 from reprise.plan import report_check
 from reprise.tensorflow.captured import step_ops
 from reprise.tensorflow.gradients import Applied, applied_to, graph_of

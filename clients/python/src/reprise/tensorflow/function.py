@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from reprise.errors import RepriseError
+from reprise.base.errors import RepriseError
 from reprise.tensorflow.captured import step_ops
 from reprise.tensorflow.checking import Checked, compare
 from reprise.tensorflow.gradients import Applied, check_request, rewrite_step

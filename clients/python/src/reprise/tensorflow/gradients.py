@@ -18,12 +18,12 @@ from typing import Any, SupportsIndex
 import tensorflow as tf
 from tensorflow.python.ops import gradients_impl
 
-from reprise.budget import Budget
-from reprise.errors import RepriseError
+from reprise.agent.received import InfeasibleBudget
+from reprise.base.budget import Budget
+from reprise.base.errors import RepriseError
 from reprise.plan import Evaluation, Plan, base_schedule, evaluate
 from reprise.plan import plan as ask
 from reprise.plan.asking import check_time_limit
-from reprise.plan.received import InfeasibleBudget
 from reprise.tensorflow.captured import CapturedStep, capture
 from reprise.tensorflow.grappler import keep_away
 from reprise.tensorflow.in_place import peak_in_place

@@ -20,7 +20,7 @@ from tensorflow.python.client import session as sessions
 from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function.atomic_function import AtomicFunction
 
-from reprise.saying import say
+from reprise.base.saying import say
 
 __all__ = ["keep_away", "without_grappler"]
 

@@ -17,7 +17,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from reprise.errors import RepriseError
+from reprise.base.errors import RepriseError
 from reprise.plan import with_frees
 from reprise.tensorflow.captured import CapturedStep
 

@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops import handle_data_util
 
-from reprise.errors import RepriseError
+from reprise.base.errors import RepriseError
 from reprise.tensorflow.captured import constant_bytes, step_ops
 from reprise.tensorflow.kinds import is_source
 from reprise.tensorflow.trace import OpRecord, op_records, peak_bytes, run_traced

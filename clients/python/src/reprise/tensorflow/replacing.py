@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops import gradients as modern
 
-from reprise.errors import RepriseError
+from reprise.base.errors import RepriseError
 from reprise.tensorflow.gradients import gradients
 
 __all__ = [

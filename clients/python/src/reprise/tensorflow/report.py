@@ -11,11 +11,11 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from reprise.errors import RepriseError
+from reprise.base.errors import RepriseError
+from reprise.base.units import format_bytes, format_percent
 from reprise.plan import report_step
 from reprise.tensorflow.gradients import Applied, applied_to, graph_of
 from reprise.tensorflow.trace import peak_bytes, run_traced
-from reprise.units import format_bytes, format_percent
 
 __all__ = ["Validation", "reported", "step_number", "validate"]
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from reprise.errors import RepriseError
+from reprise.base.errors import RepriseError
 from reprise.tensorflow.captured import CapturedStep
 from reprise.tensorflow.kinds import is_several
 

@@ -23,9 +23,9 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
+from reprise.base.units import format_bytes
 from reprise.torch.compiled.digest import load, store
 from reprise.torch.internals.guard import described
-from reprise.units import format_bytes
 
 __all__ = ["Originals"]
 

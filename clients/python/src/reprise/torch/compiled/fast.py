@@ -26,7 +26,7 @@ from typing import IO, Any
 
 import torch
 
-from reprise.saying import say
+from reprise.base.saying import say
 from reprise.torch.internals import ambient, guard, modes, saved_hooks
 from reprise.torch.internals.native import SOURCES, Native
 from reprise.torch.internals.ops import IGNORED, PLAIN_TYPES

@@ -21,12 +21,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from reprise.budget import Budget
-from reprise.errors import RepriseError
+from reprise.base.budget import Budget
+from reprise.base.errors import RepriseError
+from reprise.base.units import format_bytes, format_percent
 from reprise.torch.estimation.assumed import walk, with_assumed
 from reprise.torch.estimation.fake import fake_graph, resized
 from reprise.torch.estimation.planner import ask, asked
-from reprise.units import format_bytes, format_percent
 
 __all__ = ["Estimate", "estimate", "recorded_peaks"]
 

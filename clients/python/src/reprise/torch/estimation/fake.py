@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from reprise.agent import Agent
-from reprise.errors import RepriseError
+from reprise.agent.agent import Agent
+from reprise.base.errors import RepriseError
 from reprise.torch.capture.step_graph import CapturedGraph
 from reprise.torch.estimation.once import capture_step
 

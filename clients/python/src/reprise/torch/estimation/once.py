@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from reprise.errors import RepriseError
+from reprise.base.errors import RepriseError
 from reprise.torch.capture.capture import Capture
 from reprise.torch.capture.step_graph import CapturedGraph, build
 from reprise.torch.internals.forward import ArmedForward

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from reprise.agent import Agent
+from reprise.agent.agent import Agent
 from reprise.plan import Plan
 
 __all__ = ["ask", "asked", "replacement"]

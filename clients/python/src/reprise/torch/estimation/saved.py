@@ -15,9 +15,9 @@ from typing import Any
 
 from torch import nn
 
+from reprise.base.units import format_bytes
 from reprise.torch.capture.captured import BACKWARD
 from reprise.torch.estimation.once import capture_step
-from reprise.units import format_bytes
 
 __all__ = ["Saved", "SavedStorage", "saved"]
 

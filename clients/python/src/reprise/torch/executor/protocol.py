@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, TypeVar, runtime_checkable
 
-from reprise.errors import RepriseError
+from reprise.base.errors import RepriseError
 from reprise.plan import Plan
 from reprise.torch.check import quarantine
 

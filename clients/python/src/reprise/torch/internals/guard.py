@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from reprise.saying import named, say
+from reprise.base.saying import named, say
 
 __all__ = [
     "caught",

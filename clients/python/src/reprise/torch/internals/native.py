@@ -31,7 +31,7 @@ from pathlib import Path
 
 import torch
 
-from reprise.errors import RepriseError
+from reprise.base.errors import RepriseError
 
 __all__ = ["SOURCES", "Native"]
 

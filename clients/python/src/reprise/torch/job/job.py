@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from torch import nn
 
-from reprise.agent import Agent
+from reprise.agent.agent import Agent
 from reprise.torch.internals.forward import ArmedForward
 from reprise.torch.internals.host import HostSaves
 from reprise.torch.job.options import Options

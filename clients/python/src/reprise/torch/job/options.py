@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from reprise.budget import Budget
+from reprise.base.budget import Budget
 from reprise.torch.check.result import VALUES
 
 __all__ = ["Options"]

@@ -20,7 +20,7 @@ from typing import Any
 
 from torch import nn
 
-from reprise.errors import RepriseError
+from reprise.base.errors import RepriseError
 from reprise.torch.internals.forward import ArmedForward
 from reprise.torch.internals.guard import quiet
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from reprise.agent import Agent
+from reprise.agent.agent import Agent
 from reprise.torch.meter.meter import Meter
 from reprise.torch.meter.state import blocked
 from reprise.torch.meter.windows import OpWindow

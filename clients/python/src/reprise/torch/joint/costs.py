@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reprise.errors import RepriseError
+from reprise.base.errors import RepriseError
 from reprise.torch.estimation.assumed import roofline_ns
 from reprise.torch.internals.ops import tensors_in
 from reprise.torch.meter.meter import Meter, open_meter

@@ -16,7 +16,7 @@ import json
 import operator
 from typing import Any
 
-from reprise.errors import RepriseError
+from reprise.base.errors import RepriseError
 from reprise.plan import Decision, Plan
 from reprise.torch.executor.protocol import StepStats
 from reprise.torch.joint.joint_graph import LOSS, JointGraph, Made

@@ -31,11 +31,12 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from reprise.agent import Agent
-from reprise.budget import Budget
-from reprise.errors import RepriseError
+from reprise.agent.agent import Agent
+from reprise.base.budget import Budget
+from reprise.base.errors import RepriseError
+from reprise.base.saying import because, say
 from reprise.plan import Plan
-from reprise.saying import because, say
+from reprise.plan.verdict import measured_part
 from reprise.torch.check.result import GRADIENTS, VALUES, CheckResult
 from reprise.torch.check.verify import Check
 from reprise.torch.internals import calls, guard, optimizers
@@ -62,7 +63,6 @@ from reprise.torch.policy.policy import UNSEEN, Action
 from reprise.torch.policy.state import Stage
 from reprise.torch.training.job import Job
 from reprise.torch.training.loop import TrainingLoop
-from reprise.verdict import measured_part
 
 __all__ = ["CompiledJob"]
 

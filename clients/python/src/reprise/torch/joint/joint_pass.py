@@ -30,10 +30,11 @@ from typing import Any
 
 import torch
 
-from reprise.budget import Budget
-from reprise.errors import RepriseError
+from reprise.base.budget import Budget
+from reprise.base.errors import RepriseError
+from reprise.base.saying import say
+from reprise.base.units import format_bytes
 from reprise.plan import Plan
-from reprise.saying import say
 from reprise.torch.estimation.planner import ask, replacement
 from reprise.torch.executor.protocol import installed
 from reprise.torch.internals.guard import described
@@ -44,7 +45,6 @@ from reprise.torch.joint.joint_graph import JointGraph, Made, alike, has_backwar
 from reprise.torch.joint.peak import peak_under
 from reprise.torch.meter.room import in_bytes, room_on
 from reprise.torch.meter.state import alive_bytes
-from reprise.units import format_bytes
 
 __all__ = ["JointPass", "install", "supported"]
 

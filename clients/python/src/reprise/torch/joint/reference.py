@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import torch
 
+from reprise.base.saying import say
+from reprise.base.units import format_bytes
 from reprise.plan import Plan
-from reprise.saying import say
 from reprise.torch.meter.meter import Meter
 from reprise.torch.meter.room import room_on
-from reprise.units import format_bytes
 
 __all__ = ["ReferenceRoom"]
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from reprise import abi
-from reprise.agent import Agent
+from reprise.agent import abi
+from reprise.agent.agent import Agent
 from reprise.plan import Plan
 from reprise.torch.training.measure import Measured
 from reprise.torch.training.record import Record

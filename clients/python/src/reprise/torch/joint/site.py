@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from reprise.errors import RepriseError
+from reprise.base.errors import RepriseError
 from reprise.torch.internals.calls import Call, chained, method_of
 from reprise.torch.internals.dynamo import is_compiled
 from reprise.torch.internals.forward import ArmedForward

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reprise.errors import RepriseError
-from reprise.saying import say
+from reprise.base.errors import RepriseError
+from reprise.base.saying import say
 from reprise.torch.internals import guard
 from reprise.torch.meter.meter import Meter, open_meter
 from reprise.torch.meter.state import start_counting

@@ -31,7 +31,7 @@ from typing import Any
 
 import torch
 
-from reprise.errors import RepriseError
+from reprise.base.errors import RepriseError
 from reprise.torch.internals.distributed import rank_here, several_ranks
 
 __all__ = ["PLAN", "Missing", "Ranks", "coming", "in_pipeline", "leave", "run_of_job"]

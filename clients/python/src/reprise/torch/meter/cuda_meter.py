@@ -21,8 +21,8 @@ from typing import Any
 
 import torch
 
-from reprise.agent import Agent
-from reprise.errors import RepriseError
+from reprise.agent.agent import Agent
+from reprise.base.errors import RepriseError
 
 __all__ = ["MOST_BLOCKS", "CudaMeter", "device_index", "expandable"]
 

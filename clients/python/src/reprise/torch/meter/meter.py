@@ -22,8 +22,8 @@ from typing import ClassVar, Protocol
 
 import torch
 
-from reprise.agent import Agent
-from reprise.errors import RepriseError
+from reprise.agent.agent import Agent
+from reprise.base.errors import RepriseError
 from reprise.torch.internals.guard import quiet
 from reprise.torch.meter import probe
 from reprise.torch.meter.cuda_meter import MOST_BLOCKS, CudaMeter

@@ -15,7 +15,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from reprise.errors import RepriseError
+from reprise.base.errors import RepriseError
 from reprise.torch.internals.native import SOURCES, Native
 
 __all__ = ["PROBE", "build", "load"]

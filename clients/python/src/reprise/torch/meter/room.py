@@ -25,9 +25,9 @@ from pathlib import Path
 
 import torch
 
-from reprise.budget import Budget
+from reprise.base.budget import Budget
+from reprise.base.units import format_bytes
 from reprise.torch.meter.cuda_meter import expandable
-from reprise.units import format_bytes
 
 __all__ = [
     "EXPANDABLE",

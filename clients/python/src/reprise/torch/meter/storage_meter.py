@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_iter
 
-from reprise import abi
-from reprise.agent import Agent
+from reprise.agent import abi
+from reprise.agent.agent import Agent
 from reprise.torch.internals.guard import quiet
 from reprise.torch.internals.modes import Mode, Op
 

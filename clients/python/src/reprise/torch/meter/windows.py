@@ -25,8 +25,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from reprise import abi
-from reprise.agent import Agent
+from reprise.agent import abi
+from reprise.agent.agent import Agent
 from reprise.torch.internals.modes import Mode, Op
 from reprise.torch.internals.open_hooks import close
 

@@ -36,8 +36,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from reprise.agent import PlanReply
-from reprise.errors import RepriseError
+from reprise.agent.agent import PlanReply
+from reprise.base.errors import RepriseError
 from reprise.torch.job.job import EagerJob
 from reprise.torch.ladder.ladder import MAX_RUNGS
 from reprise.torch.ladder.ranks import PLAN, Ranks

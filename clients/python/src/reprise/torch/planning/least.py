@@ -10,13 +10,13 @@ reason of the refusal says what would fit.
 
 from __future__ import annotations
 
-from reprise.budget import Budget
+from reprise.base.budget import Budget
+from reprise.base.units import format_bytes
 from reprise.plan import Plan
 from reprise.torch.job.job import EagerJob
 from reprise.torch.ladder.rung import Rung
 from reprise.torch.meter.room import room_on
 from reprise.torch.planning.message import on_the_host
-from reprise.units import format_bytes
 
 __all__ = ["LEAST", "asks_for_least", "least_is_too_large"]
 

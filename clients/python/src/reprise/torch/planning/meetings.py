@@ -11,7 +11,7 @@ come, of the second. From then on the ranks decide together (coordination.py).
 
 from __future__ import annotations
 
-from reprise.errors import RepriseError
+from reprise.base.errors import RepriseError
 from reprise.torch.job.job import EagerJob
 from reprise.torch.ladder.ranks import Missing, Ranks, in_pipeline
 from reprise.torch.planning.coordination import RankCoordinator

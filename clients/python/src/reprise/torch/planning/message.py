@@ -7,10 +7,10 @@ unsupported(step)                       # what in the step cannot be planned yet
 
 from __future__ import annotations
 
-from reprise.budget import Budget
+from reprise.base.budget import Budget
+from reprise.base.units import format_bytes
 from reprise.torch.capture.captured import CapturedStep
 from reprise.torch.ladder.rung import Rung
-from reprise.units import format_bytes
 
 __all__ = ["ON_THE_HOST", "on_the_host", "unsupported"]
 

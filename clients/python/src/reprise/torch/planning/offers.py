@@ -11,8 +11,8 @@ one in its place (planning.py) and needs nothing of this.
 
 from __future__ import annotations
 
-from reprise.budget import Budget
-from reprise.errors import RepriseError
+from reprise.base.budget import Budget
+from reprise.base.errors import RepriseError
 from reprise.torch.job.job import EagerJob
 from reprise.torch.policy.events import BudgetSent
 from reprise.torch.policy.state import Stage

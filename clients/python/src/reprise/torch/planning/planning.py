@@ -13,8 +13,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from reprise.agent import PlanReply
-from reprise.budget import Budget
+from reprise.agent.agent import PlanReply
+from reprise.base.budget import Budget
 from reprise.plan import Plan
 from reprise.torch.capture.capture import CapturedStep
 from reprise.torch.capture.step_graph import CapturedGraph, own_frees

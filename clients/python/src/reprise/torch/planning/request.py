@@ -12,15 +12,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from reprise.agent import PlanReply
-from reprise.budget import Budget
-from reprise.errors import RepriseError
+from reprise.agent.agent import PlanReply
+from reprise.base.budget import Budget
+from reprise.base.errors import RepriseError
+from reprise.base.units import format_bytes, format_percent
 from reprise.torch.job.job import EagerJob
 from reprise.torch.ladder.rung import Rung
 from reprise.torch.meter.room import advice, capacity, in_bytes, share_of
 from reprise.torch.planning.notes import Notes
 from reprise.torch.tape.executor import TapeExecutor
-from reprise.units import format_bytes, format_percent
 
 __all__ = ["own_budget", "replied", "sent", "within_device"]
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from reprise.budget import Budget
-from reprise.units import format_bytes
+from reprise.base.budget import Budget
+from reprise.base.units import format_bytes
 
 __all__ = ["Share"]
 

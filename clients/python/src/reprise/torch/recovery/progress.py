@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from reprise.marks import At, ignore_end
+from reprise.agent.marks import At, ignore_end
 from reprise.torch.job.job import EagerJob
 from reprise.torch.recovery import moment, oom
 from reprise.torch.tape.tape_run import Run

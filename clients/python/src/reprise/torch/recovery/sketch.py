@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map
 
-from reprise.errors import RepriseError
+from reprise.base.errors import RepriseError
 from reprise.torch.capture.step_graph import CapturedGraph
 from reprise.torch.estimation.assumed import with_rooflines
 from reprise.torch.estimation.fake import NoMeter, faked

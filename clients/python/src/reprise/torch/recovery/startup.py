@@ -31,7 +31,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reprise.errors import RepriseError
+from reprise.base.errors import RepriseError
+from reprise.base.units import format_bytes
 from reprise.torch.internals.distributed import several_ranks
 from reprise.torch.internals.host import HostSaves
 from reprise.torch.internals.open_hooks import Hooks
@@ -45,7 +46,6 @@ from reprise.torch.policy.state import Stage
 from reprise.torch.recovery.plain_retry import KeptTensor, PlainRetry
 from reprise.torch.recovery.progress import Progress
 from reprise.torch.recovery.sketch import sketched
-from reprise.units import format_bytes
 
 __all__ = ["DoesNotFit", "Startup"]
 

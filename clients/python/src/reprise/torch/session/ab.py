@@ -19,12 +19,12 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from reprise.errors import RepriseError
-from reprise.plan.received import InfeasibleBudget
+from reprise.agent.received import InfeasibleBudget
+from reprise.base.errors import RepriseError
 from reprise.torch.rerun.snapshot import Generators
 
 if TYPE_CHECKING:
-    from reprise.api import Report
+    from reprise.torch.training.report import Report
 
 __all__ = ["check"]
 
@@ -34,7 +34,8 @@ STEPS = 8
 def check(model: nn.Module, step: Callable[[], Any], budget: str | int | None = "0.5x") -> Report:
     """Runs `step` some times. RepriseError: gradients differ, or no plan came; InfeasibleBudget:
     none fits. The report says what was compared."""
-    from reprise import api, armed
+    from reprise.torch.session import api
+    from reprise.torch.training import armed
 
     if armed.current(model) is not None:
         raise RepriseError("this model is already armed: call reprise.remove(model) first")

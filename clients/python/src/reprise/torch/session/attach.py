@@ -25,8 +25,8 @@ from torch import nn
 from torch.nn.modules import module as modules
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from reprise.errors import RepriseError
-from reprise.saying import say
+from reprise.base.errors import RepriseError
+from reprise.base.saying import say
 from reprise.torch.internals import calls, guard
 
 __all__ = ["attach"]
@@ -72,7 +72,7 @@ class _Watch:
     def _enter(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
         try:
             if _is_of_keras(module, inputs):
-                from reprise import armed
+                from reprise.torch.training import armed
 
                 self._armed = self._armed or armed.current(module) is not None
             elif self._is_root(module):
@@ -121,8 +121,9 @@ class _Watch:
 
     @staticmethod
     def _arm(module: nn.Module) -> None:
-        from reprise import api, armed
         from reprise.torch.job.stages import stages_around
+        from reprise.torch.session import api
+        from reprise.torch.training import armed
 
         # One that could not be armed was told why, and is not tried at each of its calls.
         if armed.current(module) is None and module not in armed.unarmed:

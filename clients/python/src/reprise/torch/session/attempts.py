@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from reprise.base.units import format_bytes
 from reprise.torch.internals import guard
 from reprise.torch.job.job import EagerJob
 from reprise.torch.ladder.rung import key_of
@@ -26,7 +27,6 @@ from reprise.torch.recovery import oom
 from reprise.torch.recovery.planned_forward import PlannedForward
 from reprise.torch.rerun.snapshot import Snapshot
 from reprise.torch.session.steps import Parts, Steps
-from reprise.units import format_bytes
 
 __all__ = ["Attempts"]
 

@@ -19,9 +19,9 @@ from typing import Any
 
 from torch import nn
 
-from reprise import armed
 from reprise.torch.internals.calls import Call
 from reprise.torch.internals.forward import ArmedForward
+from reprise.torch.training import armed
 
 __all__ = ["defer", "on_meta"]
 

@@ -11,11 +11,11 @@ peaks.uncovered()             # one whose input no plan is for
 
 from __future__ import annotations
 
+from reprise.base.units import format_bytes
 from reprise.plan import Plan
 from reprise.torch.job.job import EagerJob
 from reprise.torch.ladder.rung import Rung
 from reprise.torch.planning.planning import Planning
-from reprise.units import format_bytes
 
 __all__ = ["Peaks"]
 

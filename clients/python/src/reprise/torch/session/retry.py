@@ -19,11 +19,11 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
+from reprise.base.units import format_bytes
 from reprise.torch.job.job import EagerJob
 from reprise.torch.planning.together import Together
 from reprise.torch.policy.events import PlainStepEnded
 from reprise.torch.policy.policy import Action
-from reprise.units import format_bytes
 
 __all__ = ["Retry"]
 

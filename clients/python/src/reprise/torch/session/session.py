@@ -25,10 +25,10 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from reprise import armed
-from reprise.agent import Agent
+from reprise.agent.agent import Agent
+from reprise.base.saying import because
 from reprise.plan import Plan
-from reprise.saying import because
+from reprise.plan.verdict import measured_part
 from reprise.torch.compiled import fast
 from reprise.torch.internals import calls, guard, optimizers
 from reprise.torch.internals.cycle import Cycle
@@ -66,8 +66,8 @@ from reprise.torch.session.waiting import Waiting
 from reprise.torch.session.watched import Watched
 from reprise.torch.tape.costs import Costs
 from reprise.torch.tape.executor import TapeExecutor, TapePlan
+from reprise.torch.training import armed
 from reprise.torch.training.loop import TrainingLoop, forward_runs, open_loops
-from reprise.verdict import measured_part
 
 __all__ = ["Session"]
 

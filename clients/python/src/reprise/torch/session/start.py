@@ -16,10 +16,10 @@ from types import BuiltinFunctionType
 import torch
 from torch import nn
 
-from reprise import abi, armed, daemon
-from reprise.agent import Agent, own_run_id
-from reprise.errors import RepriseError
-from reprise.saying import say
+from reprise.agent import abi, daemon
+from reprise.agent.agent import Agent, own_run_id
+from reprise.base.errors import RepriseError
+from reprise.base.saying import say
 from reprise.torch.compiled.fast import prepare
 from reprise.torch.internals.distributed import rank_here
 from reprise.torch.internals.dynamo import compiled_in_pieces, compiled_parts
@@ -37,6 +37,7 @@ from reprise.torch.meter.state import model_device, start_counting
 from reprise.torch.session.deferred import defer, on_meta
 from reprise.torch.session.elsewhere import compiled_around
 from reprise.torch.session.session import Session
+from reprise.torch.training import armed
 
 __all__ = ["start"]
 

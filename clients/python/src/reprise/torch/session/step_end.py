@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from reprise import abi
+from reprise.agent import abi
 from reprise.plan import Plan
 from reprise.torch.job.job import EagerJob
 from reprise.torch.ladder.rung import Rung

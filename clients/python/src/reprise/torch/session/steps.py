@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from reprise import abi
+from reprise.agent import abi
 from reprise.torch.capture.capture import BACKWARD, FORWARD, OPTIMIZER, Capture
 from reprise.torch.internals.dynamo import compiled_in_pieces
 from reprise.torch.internals.dynamo import watch as watch_compiled

@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 from collections import Counter
 
+from reprise.base.units import format_bytes
 from reprise.torch.job.job import EagerJob
-from reprise.units import format_bytes
 
 __all__ = ["Unplanned"]
 

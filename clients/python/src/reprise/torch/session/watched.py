@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import os
 
-from reprise.errors import RepriseError
+from reprise.base.errors import RepriseError
+from reprise.base.units import format_duration
 from reprise.torch.capture.captured import CapturedStep
 from reprise.torch.capture.step_graph import build, settle
 from reprise.torch.internals.distributed import ranks_have_met
@@ -24,7 +25,6 @@ from reprise.torch.internals.dynamo import compiled_parts
 from reprise.torch.job.job import EagerJob
 from reprise.torch.policy.events import PageServed
 from reprise.torch.policy.state import Stage
-from reprise.units import format_duration
 
 __all__ = ["Watched"]
 

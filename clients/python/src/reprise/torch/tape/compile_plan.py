@@ -30,7 +30,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from reprise.errors import RepriseError
+from reprise.base.errors import RepriseError
 from reprise.torch.capture.captured import BACKWARD, FORWARD, CapturedStorage
 from reprise.torch.capture.step_graph import CapturedGraph
 from reprise.torch.internals.ops import OpKind, mutated_positions

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from reprise.errors import RepriseError
+from reprise.base.errors import RepriseError
 from reprise.torch.internals.ambient import Surroundings
 from reprise.torch.internals.ops import tensors_in
 from reprise.torch.tape.calls import alone, call, copy, first_life, view

@@ -30,7 +30,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from reprise.marks import At, ignore_end
+from reprise.agent.marks import At, ignore_end
 from reprise.torch.compiled import fast
 from reprise.torch.compiled.shortcut import prepare
 from reprise.torch.internals.guard import surely

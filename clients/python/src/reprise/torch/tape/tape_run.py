@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reprise.marks import At, ignore_end
+from reprise.agent.marks import At, ignore_end
 from reprise.torch.check.control import Control
 from reprise.torch.check.values import Audit, Given
 from reprise.torch.internals.guard import caught, described, fault, ours, told

@@ -20,10 +20,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from reprise.agent import Agent
-from reprise.budget import Budget
-from reprise.errors import RepriseError
-from reprise.saying import say
+from reprise.agent.agent import Agent
+from reprise.base.budget import Budget
+from reprise.base.errors import RepriseError
+from reprise.base.saying import say
 from reprise.torch.check import quarantine
 from reprise.torch.check.result import CheckResult
 from reprise.torch.executor.protocol import Handle

@@ -21,12 +21,12 @@ from typing import Any
 import torch.distributed as dist
 from torch.optim import Optimizer
 
+from reprise.base.units import format_bytes
 from reprise.plan import Plan
 from reprise.torch.executor.protocol import Handle
 from reprise.torch.internals import guard, optimizers
 from reprise.torch.internals.distributed import ranks_have_met
 from reprise.torch.training.job import Job
-from reprise.units import format_bytes
 
 __all__ = ["TrainingLoop", "fatal_error", "forward_runs", "open_loops"]
 
@@ -147,6 +147,7 @@ class TrainingLoop:
             "verify_peak_bytes": measured.verify_peak_bytes,
             "validated": verdict.validated,
             "sentence": verdict.sentence or self._no_plan_yet(stage, why),
+            "plan": plan,
         }
 
     def _no_plan_yet(self, stage: str, why: str) -> str:

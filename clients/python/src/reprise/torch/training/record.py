@@ -12,13 +12,13 @@ verdict of the same reports.
 
 from __future__ import annotations
 
-from reprise import abi
-from reprise.agent import Agent
+from reprise.agent import abi
+from reprise.agent.agent import Agent
+from reprise.base.saying import because
 from reprise.plan import Plan
-from reprise.saying import because
+from reprise.plan.verdict import Tally, Verdict
 from reprise.torch.check.result import CheckResult
 from reprise.torch.training.load import Load
-from reprise.verdict import Tally, Verdict
 
 __all__ = ["Record"]
 

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "clients/cli/core/console.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "base/str_cat.h"
+#include "clients/cli/core/exit_code.h"
+
+namespace reprise::cli {
+namespace {
+
+bool IsTerminal(int fd) {
+  const char* term = std::getenv("TERM");
+  return isatty(fd) == 1 && (term == nullptr || std::string(term) != "dumb");
+}
+
+bool NoColorAsked() {
+  // https://no-color.org: set and not empty, whatever its value.
+  const char* value = std::getenv("NO_COLOR");
+  return value != nullptr && *value != '\0';
+}
+
+// Returns whether stdout is a pipe whose other end is closed.
+bool ReaderIsGone() {
+  pollfd out = {STDOUT_FILENO, 0, 0};
+  return poll(&out, 1, 0) == 1 && (out.revents & POLLERR) != 0;
+}
+
+void Write(std::FILE* stream, std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stream);
+}
+
+}  // namespace
+
+Console::Console(const Globals& globals)
+    : json_(globals.json),
+      may_color_(!globals.json && !globals.quiet && !globals.no_color &&
+                 !NoColorAsked()),
+      color_(may_color_ && IsTerminal(STDOUT_FILENO)),
+      progress_(!globals.json && !globals.quiet && IsTerminal(STDERR_FILENO)),
+      quiet_(globals.quiet || globals.json) {}
+
+bool Console::results_on_terminal() const {
+  return !json_ &&
+         isatty(results_ == stderr ? STDERR_FILENO : STDOUT_FILENO) == 1;
+}
+
+bool Console::notes_on_terminal() const {
+  return !quiet_ && isatty(STDERR_FILENO) == 1;
+}
+
+void Console::LeaveStdout() {
+  if (json_) return;
+  results_ = stderr;
+  color_ = may_color_ && IsTerminal(STDERR_FILENO);
+}
+
+void Console::Line(std::string_view text, Tone tone) {
+  static constexpr std::string_view kCodes[] = {"", "\033[1;32m", "\033[1;31m",
+                                                "\033[2m"};
+  ClearProgress();
+  const bool coloured = color_ && tone != Tone::kPlain;
+  if (coloured) Write(results_, kCodes[static_cast<int>(tone)]);
+  Write(results_, text);
+  if (coloured) Write(results_, "\033[0m");
+  Write(results_, "\n");
+}
+
+void Console::Raw(std::string_view text) {
+  ClearProgress();
+  Write(results_, text);
+}
+
+void Console::Note(std::string_view text) {
+  if (quiet_) return;
+  ClearProgress();
+  std::fflush(stdout);
+  Write(stderr, StrCat(text, "\n"));
+}
+
+int Console::Error(const Status& status) {
+  return Fail(ExitCodeOf(status), status.message());
+}
+
+int Console::UsageError(std::string_view sentence) {
+  return Fail(kUsage, sentence);
+}
+
+int Console::Fail(int exit_code, std::string_view sentence) {
+  ClearProgress();
+  std::fflush(stdout);
+  Write(stderr, StrCat("reprise: ", sentence, "\n"));
+  return exit_code;
+}
+
+void Console::Progress(std::string_view text) {
+  if (!progress_) return;
+  // Erase to the end of the line: the new text may be shorter.
+  Write(stderr, StrCat("\r", text, "\033[K"));
+  std::fflush(stderr);
+  progress_shown_ = true;
+}
+
+void Console::ClearProgress() {
+  if (!progress_shown_) return;
+  Write(stderr, "\r\033[K");
+  std::fflush(stderr);
+  progress_shown_ = false;
+}
+
+bool Console::Flush() {
+  const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  return written || ReaderIsGone();
+}
+
+}  // namespace reprise::cli

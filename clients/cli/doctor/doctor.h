@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The checks of `reprise doctor`, one function per part of the machine. A check
+// never changes anything, and none needs a GPU, a daemon or torch: if one of
+// these is missing, the check says so, but it is a problem only if something is
+// broken.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <functional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "clients/cli/core/console.h"
+
+namespace reprise::cli {
+
+enum class Health {
+  kOk,
+  kWarning,  // works, but less than it could
+  kProblem,  // broken: Reprise, or a part of it, cannot work
+};
+
+struct Check {
+  Health health = Health::kOk;
+  std::string name;    // "driver"
+  std::string found;   // what was found, in one sentence
+  std::string advice;  // what to do; empty: nothing
+};
+
+// What the job's Python reports.
+struct PythonFacts {
+  std::string path;     // empty: none was found
+  std::string late;     // one that did not answer in time, and how busy it was
+  std::string version;  // version of our package; empty: not installed
+  std::string reprise;  // version of the package; empty: not installed
+  std::string torch;    // "2.13.0+cpu"; empty: not installed
+  std::string agent;    // path of libreprise_agent.so; empty: not found
+  std::vector<std::string> libcupti;  // those in its packages
+  // Checks of what is compiled for its torch, if package and torch are
+  // installed.
+  std::vector<Check> parts;
+};
+// Runs `python` to collect the facts. Imports torch in a child process, only
+// for `parts`.
+PythonFacts AskPython(const std::string& python);
+
+// Checks driver, profiling permissions, namespaces, and what the ring needs.
+std::vector<Check> CheckHost();
+// Returns the newest CUDA that the driver supports, as 12080 for 12.8; 0: no
+// driver.
+int DriverVersion();
+
+// The GPUs, what prevents CUPTI from tracing on them (MIG, vGPU, confidential
+// computing), and the processes that the driver sees on them.
+struct DeviceFacts {
+  std::vector<Check> checks;
+  std::vector<pid_t> processes;
+  std::set<std::string> capabilities;  // compute: "9.0"; "0.0": unknown
+};
+DeviceFacts CheckDevices();
+// Checks libcupti and the injection slot. Uses CUPTI only in a child process.
+std::vector<Check> CheckCupti(const PythonFacts& python,
+                              const DeviceFacts& devices);
+// Checks the versions of package, agent and torch.
+std::vector<Check> CheckPython(const PythonFacts& python);
+// Checks the socket that agents of this user connect to. Sets `listening` if a
+// daemon answers.
+Check CheckSocket(bool& listening);
+// Checks the server, its store and clock, its agents, which tool holds CUPTI in
+// them, and processes without an agent. `on_gpu` is DeviceFacts::processes.
+std::vector<Check> CheckDaemon(const Globals& globals,
+                               const std::vector<pid_t>& on_gpu);
+
+// Returns what `work` returned in a forked child; empty if it crashed or took
+// longer than `patience`. Call it before any thread is started.
+std::string InChild(const std::function<std::string()>& work,
+                    std::chrono::seconds patience = std::chrono::seconds(10));
+
+}  // namespace reprise::cli

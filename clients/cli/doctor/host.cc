@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Checks the machine: driver, permissions, namespaces, and what the ring needs.
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+#include "base/str_cat.h"
+#include "base/units.h"
+#include "clients/cli/core/files.h"
+#include "clients/cli/doctor/doctor.h"
+
+namespace reprise::cli {
+namespace {
+
+std::string Slurp(const char* path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+std::string Trimmed(std::string text) {
+  while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) {
+    text.pop_back();
+  }
+  return text;
+}
+
+// "12080" -> "12.8"
+std::string CudaVersion(int number) {
+  return StrCat(number / 1000, ".", number % 1000 / 10);
+}
+
+Check Driver() {
+  const std::string text = InChild([]() -> std::string {
+    void* library = dlopen("libcuda.so.1", RTLD_LAZY);
+    if (library == nullptr) return "none";
+    using Version = int (*)(int*);
+    using Init = int (*)(unsigned);
+    using Count = int (*)(int*);
+    const auto version =
+        reinterpret_cast<Version>(dlsym(library, "cuDriverGetVersion"));
+    const auto init = reinterpret_cast<Init>(dlsym(library, "cuInit"));
+    const auto count =
+        reinterpret_cast<Count>(dlsym(library, "cuDeviceGetCount"));
+    if (version == nullptr || init == nullptr || count == nullptr) {
+      return "broken";
+    }
+    int number = 0;
+    int devices = 0;
+    version(&number);
+    const int error = init(0);
+    if (error == 0) count(&devices);
+    return StrCat(number, " ", error, " ", devices);
+  });
+  if (text == "none") {
+    return {Health::kOk, "driver",
+            "no NVIDIA driver (libcuda.so.1) here: allocations and the host's "
+            "clock are recorded, kernels are not",
+            ""};
+  }
+  int number = 0;
+  int error = 0;
+  int devices = 0;
+  std::istringstream(text) >> number >> error >> devices;
+  if (text.empty() || text == "broken" || number == 0) {
+    return {Health::kProblem, "driver",
+            "libcuda.so.1 is there and cannot be used",
+            "reinstall the driver; in a container, start it with the GPU "
+            "(--gpus all)"};
+  }
+  if (error != 0) {
+    return {Health::kProblem, "driver",
+            StrCat("driver for CUDA ", CudaVersion(number),
+                   ", but it does not start (error ", error, ")"),
+            "see nvidia-smi; in a container, start it with the GPU (--gpus "
+            "all)"};
+  }
+  return {Health::kOk, "driver",
+          StrCat("for CUDA up to ", CudaVersion(number), ", ", devices,
+                 devices == 1 ? " device" : " devices"),
+          ""};
+}
+
+Check Permissions() {
+  const std::string params = Slurp("/proc/driver/nvidia/params");
+  const std::string perf =
+      Trimmed(Slurp("/proc/sys/kernel/perf_event_paranoid"));
+  const std::string unused =
+      StrCat("perf_event_paranoid is ", perf.empty() ? "unknown" : perf,
+             ", which Reprise does not need");
+  if (params.find("RmProfilingAdminOnly: 1") != std::string::npos) {
+    return {Health::kWarning, "permissions",
+            "the driver lets only administrators profile "
+            "(NVreg_RestrictProfilingToAdminUsers=1); tracing kernels works, "
+            "counters would not; " +
+                unused,
+            "only if a window says that tracing is refused: set it to 0 in "
+            "/etc/modprobe.d and reload the driver"};
+  }
+  if (params.empty()) {
+    return {Health::kOk, "permissions",
+            "no NVIDIA kernel module to restrict anything; " + unused, ""};
+  }
+  return {Health::kOk, "permissions", "profiling is not restricted; " + unused,
+          ""};
+}
+
+// Returns the nesting depth of our pid namespace.
+int NamespaceDepth() {
+  std::istringstream lines(Slurp("/proc/self/status"));
+  for (std::string line; std::getline(lines, line);) {
+    if (line.rfind("NSpid:", 0) != 0) continue;
+    std::istringstream words(line.substr(6));
+    int count = 0;
+    for (std::string word; words >> word;) ++count;
+    return count;
+  }
+  return 1;
+}
+
+Check Namespaces() {
+  std::string container;
+  if (Exists("/.dockerenv")) container = "docker";
+  if (Exists("/run/.containerenv")) container = "podman";
+  if (std::getenv("KUBERNETES_SERVICE_HOST") != nullptr) {
+    container = "kubernetes";
+  }
+  if (std::getenv("APPTAINER_CONTAINER") != nullptr) container = "apptainer";
+  std::istringstream map(Slurp("/proc/self/uid_map"));
+  int64_t inside = 0;
+  int64_t outside = 0;
+  int64_t length = 0;
+  map >> inside >> outside >> length;
+  const bool own_users = length != 0 && length != 4294967295;
+  const int depth = NamespaceDepth();
+  std::string found = container.empty()
+                          ? std::string("no container")
+                          : StrCat("in a container (", container, ")");
+  found += depth > 1 ? StrCat(", ", depth, " process namespaces deep")
+                     : std::string(", no process namespace of its own seen");
+  if (own_users) {
+    found += StrCat(", a user namespace of its own (uid ", getuid(),
+                    " here is ", outside + getuid() - inside, " outside)");
+  }
+  const bool apart = !container.empty() || own_users;
+  return {Health::kOk, "namespaces", found,
+          apart ? "a daemon outside must share the socket's folder with the "
+                  "job and see the same uid; `reprise run` in here needs "
+                  "neither"
+                : ""};
+}
+
+// Checks what libreprise_agent.so needs from the kernel.
+Check Ring() {
+  const int fd =
+      memfd_create("reprise-doctor", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (fd < 0) {
+    return {Health::kProblem, "ring",
+            StrCat("memfd_create: ", std::strerror(errno)),
+            "the agent needs memfd (Linux 3.17, and no seccomp rule against "
+            "it)"};
+  }
+  std::string wrong;
+  constexpr off_t kBytes = 1 << 20;
+  const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+  if (ftruncate(fd, kBytes) != 0) {
+    wrong = StrCat("ftruncate of a memfd: ", std::strerror(errno));
+  } else if (fcntl(fd, F_ADD_SEALS, seals) != 0 ||
+             fcntl(fd, F_GET_SEALS) != seals) {
+    wrong = StrCat("sealing a memfd: ", std::strerror(errno));
+  } else {
+    void* at = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (at == MAP_FAILED) {
+      wrong = StrCat("mapping a memfd: ", std::strerror(errno));
+    } else {
+      if (madvise(at, kBytes, MADV_DONTFORK) != 0) {
+        wrong = StrCat("MADV_DONTFORK: ", std::strerror(errno));
+      }
+      munmap(at, kBytes);
+    }
+  }
+  close(fd);
+  if (!wrong.empty()) {
+    return {Health::kProblem, "ring", wrong,
+            "the agent cannot make its ring here; is a seccomp profile in the "
+            "way?"};
+  }
+  void* page = mmap(nullptr, 4096, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  const bool wipes =
+      page != MAP_FAILED && madvise(page, 4096, MADV_WIPEONFORK) == 0;
+  if (page != MAP_FAILED) munmap(page, 4096);
+  if (!wipes) {
+    return {Health::kWarning, "ring",
+            "memfd and seals work, MADV_WIPEONFORK does not",
+            "a Linux of 4.14 or newer covers children of a raw clone too"};
+  }
+  return {Health::kOk, "ring",
+          "memfd, seals and fork protection work; 16 MiB per job by default",
+          ""};
+}
+
+// Checks the memory limit of the control group.
+std::vector<Check> ControlGroup() {
+  std::string group = Slurp("/proc/self/cgroup");
+  const size_t unified = group.find("0::");
+  if (unified == std::string::npos) return {};
+  group = Trimmed(group.substr(unified + 3));
+  group = group.substr(0, group.find('\n'));
+  const std::string folder = "/sys/fs/cgroup" + group;
+  const std::string limit = Trimmed(Slurp((folder + "/memory.max").c_str()));
+  const std::string used = Trimmed(Slurp((folder + "/memory.current").c_str()));
+  if (limit.empty() || limit == "max" || used.empty()) return {};
+  const int64_t left = std::strtoll(limit.c_str(), nullptr, 10) -
+                       std::strtoll(used.c_str(), nullptr, 10);
+  constexpr int64_t kNeeded = int64_t{64} << 20;
+  Check check{Health::kOk, "memory",
+              StrCat(FormatBytes(left), " left in this control group"), ""};
+  if (left < kNeeded) {
+    check.health = Health::kWarning;
+    check.advice = "agent and daemon take up to 64 MiB: raise the limit";
+  }
+  return {check};
+}
+
+}  // namespace
+
+int DriverVersion() {
+  const std::string text = InChild([]() -> std::string {
+    void* library = dlopen("libcuda.so.1", RTLD_LAZY);
+    using Version = int (*)(int*);
+    const auto version =
+        library == nullptr
+            ? nullptr
+            : reinterpret_cast<Version>(dlsym(library, "cuDriverGetVersion"));
+    int number = 0;
+    if (version != nullptr) version(&number);
+    return std::to_string(number);
+  });
+  return static_cast<int>(std::strtol(text.c_str(), nullptr, 10));
+}
+
+std::vector<Check> CheckHost() {
+  std::vector<Check> checks = {Driver(), Permissions(), Namespaces(), Ring()};
+  for (Check& check : ControlGroup()) checks.push_back(std::move(check));
+  return checks;
+}
+
+}  // namespace reprise::cli

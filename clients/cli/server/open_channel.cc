@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "clients/cli/server/open_channel.h"
+
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/security/tls_certificate_provider.h>
+#include <grpcpp/security/tls_certificate_verifier.h>
+#include <grpcpp/security/tls_credentials_options.h>
+#include <grpcpp/support/client_interceptor.h>
+
+#include <string>
+#include <vector>
+
+#include "base/str_cat.h"
+#include "clients/cli/core/files.h"
+
+namespace reprise::cli {
+namespace {
+
+// Returns the first certificate in a file, as PEM.
+StatusOr<std::string> LeafOf(const std::string& path) {
+  ASSIGN_OR_RETURN(const std::string text, ReadFile(path, 1 << 20));
+  constexpr std::string_view kEnd = "-----END CERTIFICATE-----";
+  const size_t begin = text.find("-----BEGIN CERTIFICATE-----");
+  const size_t end = text.find(kEnd);
+  if (begin == std::string::npos || end == std::string::npos || end < begin) {
+    return FailedPrecondition(StrCat(path, ": is not a certificate in PEM"));
+  }
+  return text.substr(begin, end + kEnd.size() - begin);
+}
+
+// Removes white space, to compare PEM blocks whatever their line breaks.
+std::string WithoutSpace(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (c > ' ') out += c;
+  }
+  return out;
+}
+
+// Trusts one certificate, whatever its signer and names.
+class PinVerifier final
+    : public grpc::experimental::ExternalCertificateVerifier {
+ public:
+  explicit PinVerifier(std::string_view pem) : pem_(WithoutSpace(pem)) {}
+
+  bool Verify(grpc::experimental::TlsCustomVerificationCheckRequest* request,
+              std::function<void(grpc::Status)>,
+              grpc::Status* status) override {
+    const grpc::string_ref given = request->peer_cert();
+    if (WithoutSpace({given.data(), given.size()}) != pem_) {
+      *status = {grpc::StatusCode::UNAUTHENTICATED,
+                 "not the certificate that the server announced"};
+    }
+    return true;
+  }
+  void Cancel(grpc::experimental::TlsCustomVerificationCheckRequest*) override {
+  }
+
+ private:
+  const std::string pem_;
+};
+
+std::shared_ptr<grpc::ChannelCredentials> Pinned(
+    const std::string& pem, const grpc::SslCredentialsOptions& own) {
+  using grpc::experimental::ExternalCertificateVerifier;
+  grpc::experimental::TlsChannelCredentialsOptions options;
+  options.set_verify_server_certs(false);  // the verifier does it
+  options.set_check_call_host(false);
+  options.set_certificate_verifier(
+      ExternalCertificateVerifier::Create<PinVerifier>(pem));
+  if (!own.pem_cert_chain.empty()) {
+    options.set_certificate_provider(
+        std::make_shared<grpc::experimental::StaticDataCertificateProvider>(
+            std::vector<grpc::experimental::IdentityKeyCertPair>{
+                {own.pem_private_key, own.pem_cert_chain}}));
+    options.watch_identity_key_cert_pairs();
+  }
+  return grpc::experimental::TlsCredentials(options);
+}
+
+// Returns TLS credentials if the endpoint uses TLS.
+StatusOr<std::shared_ptr<grpc::ChannelCredentials>> CredentialsOf(
+    const Endpoint& endpoint) {
+  if (!endpoint.tls) return grpc::InsecureChannelCredentials();
+  grpc::SslCredentialsOptions options;
+  const auto read = [](const std::string& path, std::string& into) -> Status {
+    if (path.empty()) return OkStatus();
+    ASSIGN_OR_RETURN(into, ReadFile(path, 1 << 20));
+    return OkStatus();
+  };
+  RETURN_IF_ERROR(read(endpoint.ca, options.pem_root_certs));
+  RETURN_IF_ERROR(read(endpoint.certificate, options.pem_cert_chain));
+  RETURN_IF_ERROR(read(endpoint.key, options.pem_private_key));
+  if (endpoint.pinned.empty() || !endpoint.ca.empty()) {
+    return grpc::SslCredentials(options);
+  }
+  ASSIGN_OR_RETURN(const std::string pinned, LeafOf(endpoint.pinned));
+  return Pinned(pinned, options);
+}
+
+// Adds the token to every call of a channel.
+class TokenSender final : public grpc::experimental::Interceptor {
+ public:
+  explicit TokenSender(std::string header) : header_(std::move(header)) {}
+
+  void Intercept(grpc::experimental::InterceptorBatchMethods* call) override {
+    using grpc::experimental::InterceptionHookPoints;
+    if (call->QueryInterceptionHookPoint(
+            InterceptionHookPoints::PRE_SEND_INITIAL_METADATA)) {
+      call->GetSendInitialMetadata()->emplace("authorization", header_);
+    }
+    call->Proceed();
+  }
+
+ private:
+  const std::string header_;
+};
+
+class TokenSenders final
+    : public grpc::experimental::ClientInterceptorFactoryInterface {
+ public:
+  explicit TokenSenders(std::string token) : header_("Bearer " + token) {}
+  grpc::experimental::Interceptor* CreateClientInterceptor(
+      grpc::experimental::ClientRpcInfo*) override {
+    return new TokenSender(header_);  // gRPC owns it
+  }
+
+ private:
+  const std::string header_;
+};
+
+std::vector<
+    std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>>
+SendToken(const std::string& token) {
+  std::vector<
+      std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>>
+      all;
+  if (!token.empty()) all.push_back(std::make_unique<TokenSenders>(token));
+  return all;
+}
+
+}  // namespace
+
+StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const Endpoint& endpoint) {
+  grpc::ChannelArguments arguments;
+  // A proxy from the environment must not be used for loopback.
+  if (!endpoint.tls) arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetMaxReceiveMessageSize(64 << 20);
+  ASSIGN_OR_RETURN(const auto credentials, CredentialsOf(endpoint));
+  return grpc::experimental::CreateCustomChannelWithInterceptors(
+      endpoint.target, credentials, arguments, SendToken(endpoint.token));
+}
+
+}  // namespace reprise::cli

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "clients/cli/server/scratch_daemon.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <utility>
+
+#include "base/str_cat.h"
+
+namespace reprise::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Leaves room for file names within the 107 characters of a socket's path.
+constexpr size_t kLongestFolder = 80;
+
+nlohmann::json ServerFacts(const std::string& socket) {
+  std::ifstream file(fs::path(socket).parent_path() / "server.json");
+  std::ostringstream text;
+  text << file.rdbuf();
+  return nlohmann::json::parse(text.str(), nullptr, /*exceptions=*/false);
+}
+
+StatusOr<std::string> NewFolder() {
+  const char* named = std::getenv("TMPDIR");
+  std::string base = named != nullptr ? named : "";
+  if (base.empty() || base[0] != '/' || base.size() > kLongestFolder) {
+    base = "/tmp";
+  }
+  std::string pattern = base + "/reprise-doctor-XXXXXX";
+  if (mkdtemp(pattern.data()) == nullptr) {
+    return FailedPrecondition(StrCat(base, ": no folder can be made there: ",
+                                     std::strerror(errno), "; set TMPDIR"));
+  }
+  return pattern;
+}
+
+}  // namespace
+
+StatusOr<ScratchDaemon> ScratchDaemon::Start() {
+  ScratchDaemon scratch;
+  ASSIGN_OR_RETURN(scratch.folder_, NewFolder());
+  ASSIGN_OR_RETURN(scratch.daemon_,
+                   StartDaemon(scratch.folder_ + "/agent.sock",
+                               {"--data-dir", scratch.folder_ + "/data"}));
+  return scratch;
+}
+
+ScratchDaemon::ScratchDaemon(ScratchDaemon&& other) noexcept
+    : folder_(std::exchange(other.folder_, {})),
+      daemon_(std::exchange(other.daemon_, {})) {}
+
+ScratchDaemon& ScratchDaemon::operator=(ScratchDaemon&& other) noexcept {
+  std::swap(folder_, other.folder_);
+  std::swap(daemon_, other.daemon_);
+  return *this;
+}
+
+ScratchDaemon::~ScratchDaemon() {
+  StopDaemon(daemon_);
+  std::error_code ignored;
+  if (!folder_.empty()) fs::remove_all(folder_, ignored);
+}
+
+std::string ScratchDaemon::server() const {
+  const nlohmann::json facts = ServerFacts(daemon_.socket);
+  return facts.is_object() && facts.contains("listen") &&
+                 facts["listen"].is_string()
+             ? facts["listen"].get<std::string>()
+             : "";
+}
+
+std::string ScratchDaemon::token_file() const {
+  return folder_ + "/server.token";
+}
+
+pid_t DaemonPid(const std::string& socket) {
+  const nlohmann::json facts = ServerFacts(socket);
+  return facts.is_object() && facts.contains("pid") &&
+                 facts["pid"].is_number_integer()
+             ? facts["pid"].get<pid_t>()
+             : 0;
+}
+
+}  // namespace reprise::cli

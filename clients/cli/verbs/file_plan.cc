@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "clients/cli/verbs/file_plan.h"
+
+#include <filesystem>
+#include <utility>
+
+#include "base/str_cat.h"
+#include "clients/cli/core/files.h"
+#include "clients/cli/core/interrupt.h"
+#include "clients/cli/core/plan_options.h"
+#include "formats/convert/capabilities.h"
+#include "formats/convert/explain_proto.h"
+#include "formats/convert/graph_proto.h"
+#include "formats/solve/solve_plan.h"
+#include "planner/explain/explain.h"
+#include "planner/once/once.h"
+
+namespace reprise::cli {
+StatusOr<FilePlan> PlanGraphFile(Console& console, const std::string& path,
+                                 const std::string& budget,
+                                 const PlanningOptions& options,
+                                 bool& wrong_usage) {
+  ASSIGN_OR_RETURN(const GraphFile file, ReadGraph(path));
+  StatusOr<formats::Task> task = formats::MakeTask(
+      file.graph, file.graph_id, budget, options.capabilities);
+  // ReadGraph has checked the graph, so an error here concerns the budget.
+  wrong_usage = !task.ok();
+  if (!task.ok()) return task.status();
+
+  const CatchInterrupt catch_interrupt;
+  Watch watch(console, options.time_limit);
+  FilePlan result{.task = *std::move(task), .plan = {}, .proto = {}};
+  options.Apply(result.task.request);
+  watch.Attach(result.task.request);
+  ASSIGN_OR_RETURN(result.plan,
+                   formats::SolvePlan(result.task.graph, result.task.request,
+                                      {.threads = options.threads}));
+  if (result.plan.undecided && CatchInterrupt::Asked()) {
+    return Cancelled("interrupted before a plan was found");
+  }
+  result.proto = formats::ToProto(result.task, result.plan, watch.elapsed_ms());
+  return result;
+}
+
+std::optional<std::string> FindGraphOf(const std::string& plan_path,
+                                       const std::string& graph) {
+  if (graph.empty()) return std::nullopt;
+  if (Exists(graph)) return graph;
+  namespace fs = std::filesystem;
+  const std::string beside =
+      (fs::path(plan_path).parent_path() / fs::path(graph).filename()).string();
+  if (Exists(beside)) return beside;
+  return std::nullopt;
+}
+
+StatusOr<planner::Capabilities> CapabilitiesOf(const v1::Plan& plan) {
+  v1::Capabilities named;
+  named.set_executor(plan.executor());
+  ASSIGN_OR_RETURN(
+      named, formats::ParseCapabilities(formats::WalkedAs(named).executor()));
+  named.set_seeded_ok(true);
+  named.set_collective_ok(true);
+  return formats::ToPlanner(named);
+}
+
+StatusOr<CheckedPlan> CheckPlanFile(const std::string& path,
+                                    const v1::Plan& plan,
+                                    const std::string& graph_path) {
+  ASSIGN_OR_RETURN(const GraphFile file, ReadGraph(graph_path));
+  if (!plan.graph_id().empty() && plan.graph_id() != file.graph_id) {
+    return FailedPrecondition(
+        StrCat(path, ": the plan is for graph ", plan.graph_id(), ", but ",
+               graph_path, " is ", file.graph_id, "; make a new plan"));
+  }
+  CheckedPlan checked;
+  ASSIGN_OR_RETURN(checked.graph, formats::ToPlanner(file.graph));
+  ASSIGN_OR_RETURN(checked.capabilities, CapabilitiesOf(plan));
+  ASSIGN_OR_RETURN(checked.schedule, formats::ToSchedule(plan, checked.graph));
+  StatusOr<PeakReport> report =
+      ReportPeak(checked.graph, checked.schedule, checked.capabilities);
+  if (!report.ok()) {
+    return InvalidArgument(
+        StrCat(path, ": not a valid plan: ", report.status().message()));
+  }
+  if (checked.capabilities.execution != planner::Execution::kFree) {
+    const auto once = planner::EvaluateOnce(
+        planner::MakeProblem(checked.graph, checked.capabilities),
+        checked.schedule);
+    if (!once.ok()) {
+      return InvalidArgument(StrCat(path, ": not a plan of executor ",
+                                    plan.executor(), ": ",
+                                    once.status().message()));
+    }
+  }
+  if (report->evaluation.peak_bytes > plan.peak_bytes()) {
+    return FailedPrecondition(StrCat(
+        path, ": says its peak is ", plan.peak_bytes(),
+        " bytes, but its schedule needs ", report->evaluation.peak_bytes));
+  }
+  checked.report = *std::move(report);
+  return checked;
+}
+
+v1::Explanation ExplainFilePlan(const FilePlan& plan) {
+  v1::Explanation explanation =
+      formats::ToProto(plan.task.graph,
+                       planner::Explain(plan.task.graph, plan.plan,
+                                        plan.task.request.budget_bytes,
+                                        plan.task.request.capabilities),
+                       plan.task.reserve_bytes);
+  *explanation.mutable_plan() = plan.proto;
+  *explanation.mutable_capabilities() = plan.task.capabilities;
+  return explanation;
+}
+
+v1::Explanation ExplainCheckedPlan(const CheckedPlan& checked,
+                                   const v1::Plan& plan) {
+  const int64_t reserve_bytes =
+      plan.peak_bytes() - checked.report.evaluation.peak_bytes;
+  const planner::Plan view = formats::ToPlanner(
+      plan, checked.schedule, checked.report.evaluation, reserve_bytes);
+  v1::Explanation explanation = formats::ToProto(
+      checked.graph,
+      planner::Explain(checked.graph, view, plan.budget_bytes() - reserve_bytes,
+                       checked.capabilities),
+      reserve_bytes);
+  *explanation.mutable_plan() = plan;
+  // The plan file does not have this.
+  explanation.mutable_plan()->set_peak_op(
+      static_cast<uint32_t>(checked.report.evaluation.peak_op));
+  return explanation;
+}
+
+}  // namespace reprise::cli

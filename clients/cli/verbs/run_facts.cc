@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "clients/cli/verbs/run_facts.h"
+
+#include <algorithm>
+#include <map>
+#include <unordered_map>
+#include <vector>
+
+#include "base/str_cat.h"
+#include "base/units.h"
+#include "clients/cli/core/columns.h"
+#include "formats/export/timeline.h"
+
+namespace reprise::cli {
+namespace {
+
+constexpr size_t kShown = 10;
+
+struct Group {
+  int64_t bytes = 0;
+  int64_t count = 0;
+};
+
+// Returns what was allocated in the step and is alive at its peak, by name.
+std::vector<std::pair<std::string, Group>> AliveAtPeak(
+    const formats::ExportTimeline& timeline, int64_t& before_bytes) {
+  int64_t live = timeline.static_bytes;
+  int64_t peak = live;
+  size_t until = 0;
+  for (size_t i = 0; i < timeline.events.size(); ++i) {
+    live += timeline.events[i].bytes;
+    if (live > peak) {
+      peak = live;
+      until = i + 1;
+    }
+  }
+  std::unordered_map<uint64_t, std::pair<int64_t, uint32_t>> alive;
+  before_bytes = timeline.static_bytes;
+  for (size_t i = 0; i < until; ++i) {
+    const formats::ExportEvent& event = timeline.events[i];
+    if (event.bytes > 0) {
+      alive[event.address] = {event.bytes, event.what};
+    } else if (alive.erase(event.address) == 0) {
+      before_bytes += event.bytes;
+    }
+  }
+  std::map<uint32_t, Group> groups;
+  for (const auto& [address, one] : alive) {
+    Group& group = groups[one.second];
+    group.bytes += one.first;
+    ++group.count;
+  }
+  std::vector<std::pair<std::string, Group>> sorted;
+  for (const auto& [name, group] : groups) {
+    sorted.emplace_back(
+        timeline.names[name].empty() ? "unknown" : timeline.names[name], group);
+  }
+  std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {
+    return a.second.bytes != b.second.bytes ? a.second.bytes > b.second.bytes
+                                            : a.first < b.first;
+  });
+  return sorted;
+}
+
+}  // namespace
+
+Tone ToneOf(const v1::Verdict& verdict) {
+  if (verdict.validated()) {
+    return verdict.other_load().empty() ? Tone::kGood : Tone::kPlain;
+  }
+  const bool failed =
+      !verdict.feasible() || !verdict.refused().empty() ||
+      !verdict.withdrawn().empty() || verdict.over_budget_steps() > 0 ||
+      verdict.mismatches() > 0 || verdict.checks_differing() > 0 ||
+      verdict.state() == v1::RUN_STATE_KILLED ||
+      verdict.state() == v1::RUN_STATE_FAILED;
+  return failed ? Tone::kBad : Tone::kPlain;
+}
+
+Status PrintMeasuredPeak(const v1::Run& run, const ServerClient& client,
+                         Console& console) {
+  formats::MeasuredTimeline measured("measured");
+  uint64_t step = 0;
+  const Status read = client.ReadStep(run.run_id(), /*planned=*/false,
+                                      [&](const v1::StepPart& part) {
+                                        if (part.end_ns() != 0)
+                                          step = part.step();
+                                        measured.Add(part);
+                                      });
+  if (read.code() == Code::kNotFound) return OkStatus();
+  RETURN_IF_ERROR(read);
+  const formats::ExportTimeline timeline = measured.Finish();
+  int64_t before_bytes = 0;
+  const auto alive = AliveAtPeak(timeline, before_bytes);
+  console.Line(StrCat("\nAT THE MEASURED PEAK (",
+                      FormatBytes(timeline.PeakBytes()), ", step ", step,
+                      " of ", FormatDuration(timeline.duration_ns), ")"));
+  console.Line(StrCat("  ", Right(FormatBytes(before_bytes), 11),
+                      "  there before the step"));
+  for (size_t i = 0; i < std::min(alive.size(), kShown); ++i) {
+    const auto& [name, group] = alive[i];
+    console.Line(StrCat("  ", Right(FormatBytes(group.bytes), 11), "  ", name,
+                        group.count > 1
+                            ? StrCat("  (", group.count, " allocations)")
+                            : std::string()));
+  }
+  if (alive.size() > kShown) {
+    console.Line(
+        StrCat("  ", Right("", 11), "  and ", alive.size() - kShown, " more"));
+  }
+  return OkStatus();
+}
+
+void PrintWindow(const v1::Run& run, Console& console) {
+  if (!run.has_window()) return;
+  const v1::WindowStatus& window = run.window();
+  std::string text;
+  switch (window.state()) {
+    case v1::WINDOW_STATE_DONE:
+      text = StrCat("recorded ", window.recorded(), " steps, ",
+                    window.first_step(), " to ", window.last_step());
+      break;
+    case v1::WINDOW_STATE_REFUSED:
+      text = "refused";
+      break;
+    default:
+      text = StrCat("recorded ", window.recorded(), " of ", window.steps(),
+                    " steps");
+  }
+  if (!window.why().empty()) text += "; " + window.why();
+  console.Line("  window              " + text);
+}
+
+void PrintCapabilities(const v1::Run& run, Console& console) {
+  // Ranks of a job are alike: print the first one, and others where they
+  // differ.
+  std::map<std::string, std::string> said;
+  for (const v1::SessionReport& session : run.sessions()) {
+    std::vector<v1::Capability> lines(session.capabilities().begin(),
+                                      session.capabilities().end());
+    std::stable_sort(lines.begin(), lines.end(),
+                     [](const v1::Capability& a, const v1::Capability& b) {
+                       return a.name() < b.name();
+                     });
+    for (const v1::Capability& one : lines) {
+      std::string text = one.value();
+      if (!one.why().empty()) {
+        text += StrCat(text.empty() ? "" : ": ", one.why());
+      }
+      const auto [place, fresh] = said.try_emplace(one.name(), text);
+      if (!fresh && place->second == text) continue;
+      const std::string who = session.rank() > 0 && !fresh
+                                  ? StrCat("rank ", session.rank(), ": ")
+                                  : std::string();
+      console.Line(StrCat("  ", Left(one.name(), 20), who, text));
+    }
+  }
+}
+
+}  // namespace reprise::cli

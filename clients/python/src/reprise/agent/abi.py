@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The C ABI of `libreprise_agent.so` in ctypes, and where the library is found.
+
+A copy of `profiler/include/reprise_agent.h`: tests/python/agent/test_abi.py compiles
+the header and compares every size and offset with this file. Calls that never
+block go through `PyDLL`, which keeps the GIL and is quicker; those that may
+block go through `CDLL`, which lets other threads run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from ctypes import (
+    POINTER,
+    c_char,
+    c_char_p,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from reprise.agent import bundled
+from reprise.agent.marks import At, OpBegin, OpEnd, PythonCalls, bind
+from reprise.base.errors import RepriseError
+
+ABI = 1
+WHY_BYTES = 1024
+
+OK = 0
+DEGRADED = 1
+INERT = 2
+PENDING = 3
+EINVAL = -1
+EABI = -2
+ETOOBIG = -3
+EREFUSED = -4
+
+# What an ALLOC record says.
+ALLOC, FREE, SEGMENT, MAP, UNMAP, POOL, DRIVER, BASELINE = range(8)
+
+# What a window traces.
+KIND_OPS = 1
+KIND_ALLOCS = 2
+KIND_KERNELS = 4
+
+STEP_PLANNED = 1
+STEP_KEPT_ALL = 2
+STEP_OOM = 4
+STEP_WINDOW = 8
+STEP_INCOMPLETE = 16
+
+VERIFY_BITWISE = 1
+VERIFY_WITHIN_NOISE = 2
+VERIFY_FAILED = 4
+VERIFY_VALUES = 8
+
+PLAN_APPLIED = 1
+PLAN_REFUSED = 2
+PLAN_STOPPED = 3
+PLAN_UNCHECKED = 4
+PLAN_NONE = 5
+JOB_FAILED = 6
+PLAN_LEFT = 7
+PLAN_OTHER_LOAD = 8
+
+
+class Config(ctypes.Structure):
+    """`reprise_config`: what an agent is started with. Absent texts are null."""
+
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("abi", c_uint32),
+        ("ring_slots", c_uint32),
+        ("flags", c_uint32),
+        ("socket_path", c_char_p),
+        ("sink_path", c_char_p),
+        ("cupti_path", c_char_p),
+        ("run_id", c_char_p),
+        ("labels", c_char_p),
+    ]
+
+
+class Caps(ctypes.Structure):
+    """`reprise_caps`: what the agent can do here, and its counters of records."""
+
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("cupti", c_uint32),
+        ("cupti_version", c_uint32),
+        ("driver_version", c_uint32),
+        ("pushed", c_uint64),
+        ("dropped", c_uint64),
+        ("untimed", c_uint64),
+        ("cupti_dropped", c_uint64),
+        ("cupti_device_bytes", c_uint64),
+        ("holder", c_char * 64),
+        ("why", c_char * WHY_BYTES),
+    ]
+
+
+class Want(ctypes.Structure):
+    """`reprise_want`: a request for a plan; sizes in bytes, 0 where unknown."""
+
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("flags", c_uint32),
+        ("budget", c_char_p),
+        ("capabilities", c_char_p),
+        ("static_bytes", c_uint64),
+        ("device_bytes", c_uint64),
+        ("device_free_bytes", c_uint64),
+        ("reserve_bytes", c_uint64),
+        ("request_id", c_uint64),
+        ("replaces", c_uint64),
+        ("more_bytes", c_uint64),
+    ]
+
+
+class PlanView(ctypes.Structure):
+    """`reprise_plan`: a mapped plan; `json` is valid until it is released."""
+
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("flags", c_uint32),
+        ("graph_id", c_uint64),
+        ("plan_id", c_uint64),
+        ("predicted_peak", c_uint64),
+        ("predicted_ns", c_uint64),
+        ("json", c_void_p),
+        ("json_bytes", c_size_t),
+        ("why", c_char * WHY_BYTES),
+    ]
+
+
+class StepReport(ctypes.Structure):
+    """`reprise_step_report`: what was measured of one training step; bytes and nanoseconds."""
+
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("flags", c_uint32),
+        ("step", c_uint64),
+        ("plan_id", c_uint64),
+        ("step_ns", c_uint64),
+        ("peak_bytes", c_uint64),
+        ("reserved_bytes", c_uint64),
+        ("device_bytes", c_uint64),
+        ("recomputed", c_uint32),
+        ("mismatches", c_uint32),
+    ]
+
+
+class VerifyReport(ctypes.Structure):
+    """`reprise_verify_report`: how many recomputed values of a step were compared and differed."""
+
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("flags", c_uint32),
+        ("step", c_uint64),
+        ("plan_id", c_uint64),
+        ("checked", c_uint32),
+        ("differing", c_uint32),
+        ("first_name", c_uint32),
+    ]
+
+
+# C name -> struct, in the order of the header.
+STRUCTS: dict[str, type[ctypes.Structure]] = {
+    "reprise_config": Config,
+    "reprise_caps": Caps,
+    "reprise_want": Want,
+    "reprise_plan": PlanView,
+    "reprise_step_report": StepReport,
+    "reprise_verify_report": VerifyReport,
+    "reprise_python": PythonCalls,
+}
+
+_STATUS = c_int32
+# Added to ABI 1 later: an agent of before has none of these.
+_LATER = frozenset({"reprise_plan_applied"})
+
+_QUICK: dict[str, tuple[Any, list[Any]]] = {
+    "reprise_capabilities": (_STATUS, [POINTER(Caps)]),
+    "reprise_window_begin": (_STATUS, [c_uint32]),
+    "reprise_window_end": (_STATUS, []),
+    "reprise_window_kinds": (c_uint32, []),
+    "reprise_abi_version": (c_uint32, []),
+    "reprise_intern": (c_uint32, [c_char_p, c_size_t]),
+    "reprise_op_begin": (None, [c_uint64, c_uint32, c_uint32, c_uint64, c_int64, c_uint64]),
+    "reprise_op_end": (None, [c_uint64]),
+    "reprise_step": (None, [c_uint64]),
+    "reprise_step_under": (None, [c_uint64, c_uint64]),
+    "reprise_phase": (None, [c_uint32]),
+    "reprise_at": (None, [c_uint64]),
+    "reprise_alloc": (None, [c_uint64, c_int64, c_int32, c_uint64, c_uint32, c_uint64]),
+    "reprise_oom": (None, [c_int32, c_uint64, c_uint64, c_uint64]),
+    "reprise_plan_poll": (_STATUS, [c_uint64, c_uint64, POINTER(PlanView)]),
+    "reprise_plan_release": (None, [POINTER(PlanView)]),
+    "reprise_plan_state": (None, [c_uint64, c_uint32, c_uint32]),
+    "reprise_plan_applied": (None, [c_uint64, c_uint64, c_uint64]),
+    "reprise_step_done": (None, [POINTER(StepReport)]),
+    "reprise_verify": (None, [POINTER(VerifyReport)]),
+}
+
+_BLOCKING: dict[str, tuple[Any, list[Any]]] = {
+    "reprise_start": (_STATUS, [POINTER(Config)]),
+    "reprise_stop": (_STATUS, []),
+    "reprise_flush": (_STATUS, [c_uint32]),
+    "reprise_snapshot": (_STATUS, [c_char_p, c_size_t]),
+    "reprise_pause": (_STATUS, []),
+    "reprise_resume": (_STATUS, []),
+    "reprise_graph_submit": (_STATUS, [c_char_p, c_size_t, POINTER(Want), POINTER(c_uint64)]),
+    "reprise_plan_wait": (_STATUS, [c_uint64, c_uint64, c_uint32, POINTER(PlanView)]),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """The loaded agent: each function by the way it has to be called."""
+
+    path: Path
+    quick: ctypes.PyDLL
+    blocking: ctypes.CDLL
+    op_begin: OpBegin
+    op_end: OpEnd
+    at: At
+
+
+def candidates() -> list[Path]:
+    """Where the library may be, best first. The last one is left to the dynamic loader."""
+    name = "libreprise_agent.so"
+    named = os.environ.get("REPRISE_AGENT")
+    if named:
+        return [Path(named)]
+    found = [bundled.PACKAGE / name]
+    root = bundled.checkout()
+    if root is not None:
+        found.append(root / "build" / "lib" / name)
+    return [*found, Path(name)]
+
+
+def load() -> Library:
+    """Loads the agent, or says in one sentence where it was looked for."""
+    tried: list[str] = []
+    for path in candidates():
+        if len(path.parts) > 1 and not path.is_file():
+            tried.append(str(path))
+            continue
+        try:
+            return _bind(path)
+        except OSError as error:
+            tried.append(str(path) if len(path.parts) == 1 else f"{path}: {error}")
+    raise RepriseError(
+        f"{candidates()[-1].name}: not found (looked at {', '.join(tried)}); "
+        "build it with scripts/build or name it with REPRISE_AGENT"
+    )
+
+
+def _bind(path: Path) -> Library:
+    # RTLD_LOCAL is ctypes' default: the job's own symbols are never resolved by ours.
+    quick, blocking = ctypes.PyDLL(str(path)), ctypes.CDLL(str(path))
+    for dll, table in ((quick, _QUICK), (blocking, _BLOCKING)):
+        for name, (result, arguments) in table.items():
+            try:
+                function = getattr(dll, name)
+            except AttributeError:
+                if name in _LATER:
+                    continue
+                raise RepriseError(
+                    f"{path}: has no {name}; it is not this version's agent"
+                ) from None
+            function.restype = result
+            function.argtypes = arguments
+    version = int(quick.reprise_abi_version())
+    if version != ABI:
+        raise RepriseError(
+            f"{path}: speaks ABI {version}, this package needs {ABI}; install matching versions"
+        )
+    return Library(path, quick, blocking, *bind(quick))

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plan as it arrives from the planner: proto3 JSON of `reprise.v1.Plan`.
+
+    plan = Plan.from_json(reply_bytes)
+    if plan.feasible:
+        for entry in plan.schedule: ...      # e >= 0 runs op e, e < 0 frees storage -e-1
+
+The text is treated as hostile until it is a `Plan`: its size, every type and
+every range is checked, and what is wrong is named by its field
+(`plan.schedule[7]: must be an integer, got 'x'`). Unknown fields are ignored,
+so that an older client reads a newer server. Field names are accepted in
+lowerCamelCase and as written in the proto, 64-bit integers as numbers and as
+strings, enums by name and by number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from reprise.base.errors import RepriseError
+from reprise.base.proto_json import Fields
+
+__all__ = [
+    "BoundProof",
+    "BoundScope",
+    "Decision",
+    "FreePolicy",
+    "Infeasible",
+    "InfeasibleBudget",
+    "Plan",
+]
+
+MAX_PLAN_BYTES = 16 << 20
+
+
+class Decision(IntEnum):
+    """What a plan does with a storage."""
+
+    UNSPECIFIED = 0
+    SAVE = 1
+    RECOMPUTE = 2
+
+
+class BoundScope(IntEnum):
+    """The set of schedules for which a bound holds."""
+
+    UNSPECIFIED = 0
+    ORDER = 1
+
+
+class BoundProof(IntEnum):
+    """Whose word the bound, or the refusal, is: the solver's, or also that of the verifier."""
+
+    UNSPECIFIED = 0
+    NONE = 1
+    SOLVER = 2
+    CHECKED = 3
+
+
+class FreePolicy(IntEnum):
+    """When storages are freed: after their last reader, or also not before the program lets go."""
+
+    UNSPECIFIED = 0
+    EAGER = 1
+    PROGRAM = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Infeasible:
+    """Why a budget is impossible, and the op that needs more."""
+
+    smallest_budget_bytes: int
+    blocking_op: int
+    blocking_op_name: str
+    blocking_module: str
+    smallest_known_bytes: int
+    storages: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One plan: what is saved, what runs again and when, with its prediction."""
+
+    plan_id: str
+    graph_id: str
+    budget: str
+    budget_bytes: int
+    feasible: bool
+    infeasible: Infeasible | None
+    # Predicted with this plan and without, in bytes and ns.
+    peak_bytes: int
+    base_peak_bytes: int
+    time_ns: int
+    base_time_ns: int
+    # The op at which the peak is reached first.
+    peak_op: int
+    # Extra time as a fraction of base_time_ns, and the lower bound of it.
+    overhead: float
+    bound: float
+    bound_scope: BoundScope
+    bound_proof: BoundProof
+    # The overhead equals the bound, and the bound was checked.
+    proven_optimal: bool
+    solver: str
+    solve_ms: float
+    executor: str
+    free_policy: FreePolicy
+    # e >= 0 runs op e; e < 0 frees storage -e-1.
+    schedule: tuple[int, ...]
+    # One per storage, by storage id.
+    decisions: tuple[Decision, ...]
+    # Storages kept across the end of the forward pass; ops that run again, with repeats.
+    saved: tuple[int, ...]
+    recomputed_ops: tuple[int, ...]
+    # What the evaluator says is alive while each op of the schedule runs.
+    predicted_bytes: tuple[int, ...]
+    # The verdict in one sentence; printed verbatim.
+    sentence: str
+    # 0 for a first plan, n for the nth re-plan after a measured peak.
+    replan: int
+    interrupted: bool
+
+    @property
+    def plan_number(self) -> int:
+        """The id of the plan as the C ABI wants it."""
+        return int(self.plan_id, 16)
+
+    @classmethod
+    def from_json(cls, text: bytes | str) -> Plan:
+        """Reads and checks a plan; `RepriseError` names the field that is wrong."""
+        import json
+
+        if len(text) > MAX_PLAN_BYTES:
+            raise RepriseError(f"plan: {len(text)} bytes, more than the {MAX_PLAN_BYTES} allowed")
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise RepriseError(f"plan: not JSON ({str(error)[:80]})") from None
+        return cls.from_message(value)
+
+    @classmethod
+    def from_message(cls, value: object) -> Plan:
+        """Returns a plan from JSON that was read already, as a part of a larger message. Raises as
+        `from_json`."""
+        return cls._from_fields(Fields(value, "plan"))
+
+    @classmethod
+    def _from_fields(cls, f: Fields) -> Plan:
+        infeasible = f.message("infeasible")
+        predicted = f.message("predicted")
+        plan = cls(
+            plan_id=f.hex_id("plan_id"),
+            graph_id=f.hex_id("graph_id"),
+            budget=f.text("budget"),
+            budget_bytes=f.size("budget_bytes"),
+            feasible=f.flag("feasible"),
+            infeasible=None if infeasible is None else read_infeasible(infeasible),
+            peak_bytes=f.size("peak_bytes"),
+            base_peak_bytes=f.size("base_peak_bytes"),
+            time_ns=f.size("time_ns"),
+            base_time_ns=f.size("base_time_ns"),
+            peak_op=f.size("peak_op"),
+            overhead=f.number("overhead"),
+            bound=f.number("bound"),
+            bound_scope=f.enum("bound_scope", BoundScope, "BOUND_SCOPE_"),
+            bound_proof=f.enum("bound_proof", BoundProof, "BOUND_PROOF_"),
+            proven_optimal=f.flag("proven_optimal"),
+            solver=f.text("solver"),
+            solve_ms=f.number("solve_ms"),
+            executor=f.text("executor"),
+            free_policy=f.enum("free_policy", FreePolicy, "FREE_POLICY_"),
+            schedule=f.integers("schedule", -(2**63)),
+            decisions=f.enums("decisions", Decision, "DECISION_"),
+            saved=f.integers("saved"),
+            recomputed_ops=f.integers("recomputed_ops"),
+            predicted_bytes=() if predicted is None else predicted.integers("bytes"),
+            sentence=f.text("sentence"),
+            replan=f.size("replan"),
+            interrupted=f.flag("interrupted"),
+        )
+        plan._check_ranges()
+        return plan
+
+    def _check_ranges(self) -> None:
+        """Ids that point outside what the plan itself describes are refused."""
+        if self.feasible and not self.schedule:
+            raise RepriseError("plan.schedule: is empty in a plan that claims to be feasible")
+        storages = len(self.decisions)
+        for i, entry in enumerate(self.schedule):
+            if entry < 0 and -entry - 1 >= storages:
+                raise RepriseError(
+                    f"plan.schedule[{i}]: frees storage {-entry - 1}, "
+                    f"but there are decisions for {storages} storages only"
+                )
+        for i, storage in enumerate(self.saved):
+            if storage >= storages:
+                raise RepriseError(
+                    f"plan.saved[{i}]: storage {storage}, "
+                    f"but there are decisions for {storages} storages only"
+                )
+        run = {entry for entry in self.schedule if entry >= 0}
+        for i, op in enumerate(self.recomputed_ops):
+            if op not in run:
+                raise RepriseError(f"plan.recomputed_ops[{i}]: op {op} is not in the schedule")
+
+
+def read_infeasible(f: Fields) -> Infeasible:
+    """Reads why nothing fits from the fields of a plan. RepriseError: a field is malformed."""
+    return Infeasible(
+        smallest_budget_bytes=f.size("smallest_budget_bytes"),
+        blocking_op=f.size("blocking_op"),
+        blocking_op_name=f.text("blocking_op_name"),
+        blocking_module=f.text("blocking_module"),
+        smallest_known_bytes=f.size("smallest_known_bytes"),
+        storages=f.integers("storages"),
+    )
+
+
+class InfeasibleBudget(RepriseError):
+    """No plan fits the budget.
+
+    `smallest_bytes` is the smallest budget that is not ruled out. `plan` is the planner's answer,
+    if it gave one: it names the op that needs more, and says whether the refusal was checked."""
+
+    def __init__(
+        self, sentence: str, smallest_bytes: int | None = None, plan: Plan | None = None
+    ) -> None:
+        super().__init__(sentence)
+        self.smallest_bytes = smallest_bytes
+        self.plan = plan

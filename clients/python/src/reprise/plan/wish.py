@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a program asks of a plan, in every framework: a budget, and what happens where none fits.
+
+    wish = Wish.of(budget, on_infeasible="plain", max_overhead=0.3, time_limit_s=None)
+    answer = wish.answered(lambda budget: plan(graph, budget, "tf-graph"))
+    if answer.plan is None: ...run the step as it is; answer.why is said already...
+
+Environment: REPRISE_BUDGET replaces the budget; REPRISE_DISABLE=1 means that nothing is planned.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from reprise.agent.received import InfeasibleBudget, Plan
+from reprise.base.budget import Budget
+from reprise.base.errors import RepriseError
+from reprise.base.saying import say
+from reprise.base.units import format_bytes, format_percent
+from reprise.plan.asking import check_time_limit
+
+__all__ = ["Answer", "OnInfeasible", "Wish", "is_disabled"]
+
+OnInfeasible = Literal["raise", "nearest", "plain"]
+WAYS = ("raise", "nearest", "plain")
+
+
+def is_disabled() -> bool:
+    """Returns whether REPRISE_DISABLE=1 switches everything off."""
+    return os.environ.get("REPRISE_DISABLE") == "1"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A plan, or why there is none."""
+
+    plan: Plan | None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A budget, and what happens where no plan fits it or none is cheap enough."""
+
+    budget: Budget
+    on_infeasible: OnInfeasible = "plain"
+    # The most extra time, as a fraction of a step without a plan; None: any.
+    max_overhead: float | None = None
+    time_limit_s: float | None = None
+
+    @classmethod
+    def of(
+        cls,
+        budget: str | int,
+        on_infeasible: str = "plain",
+        max_overhead: float | None = None,
+        time_limit_s: float | None = None,
+    ) -> Wish:
+        """Checks what a program asks, before anything is traced. Raises RepriseError that names the
+        argument, what is wrong with it and what to write."""
+        if on_infeasible not in WAYS:
+            raise RepriseError(
+                f"on_infeasible: must be one of {', '.join(WAYS)}, got {on_infeasible!r}"[:160]
+            )
+        is_number = isinstance(max_overhead, (int, float)) and not isinstance(max_overhead, bool)
+        if max_overhead is not None and not (is_number and 0 <= max_overhead < 1000):
+            raise RepriseError(
+                "max_overhead: must be extra time as a fraction, 0.3 for 30 %, got "
+                f"{max_overhead!r}"[:160]
+            )
+        if time_limit_s is not None:
+            check_time_limit(time_limit_s)
+        asked = Budget(os.environ.get("REPRISE_BUDGET") or budget)
+        return cls(asked, on_infeasible, max_overhead, time_limit_s)  # type: ignore[arg-type]
+
+    def answered(self, ask: Callable[[str | int], Plan]) -> Answer:
+        """Returns the plan that `ask` has for the budget. Where it raises InfeasibleBudget, or its
+        plan takes more than `max_overhead`, does what `on_infeasible` says: raises, asks for the
+        smallest budget with a known plan, or returns why the step runs without a plan. The last two
+        print a line."""
+        try:
+            return Answer(self.afforded(ask(self.budget)))
+        except InfeasibleBudget as refusal:
+            return self.refused(refusal, ask)
+
+    def afforded(self, plan: Plan) -> Plan:
+        """Returns the plan. Raises InfeasibleBudget if it takes more than `max_overhead`."""
+        if self.max_overhead is None or plan.overhead <= self.max_overhead:
+            return plan
+        raise InfeasibleBudget(
+            f"The plan within {format_bytes(plan.budget_bytes)} takes "
+            f"{format_percent(plan.overhead, sign=True)} time, and max_overhead allows "
+            f"{format_percent(self.max_overhead, sign=True)}. Give it a larger budget; `reprise "
+            "sweep` shows what each costs.",
+            plan=plan,
+        )
+
+    def refused(self, refusal: InfeasibleBudget, ask: Callable[[str | int], Plan]) -> Answer:
+        """Does what `on_infeasible` says about a refusal."""
+        if self.on_infeasible == "raise":
+            raise refusal
+        if self.on_infeasible == "nearest" and (least := _smallest_known(refusal)):
+            plan = self.afforded(ask(least))
+            say(f"{refusal} Planned within {format_bytes(plan.budget_bytes)}, the nearest budget.")
+            return Answer(plan, str(refusal))
+        say(f"{refusal} Training continues without a plan.")
+        return Answer(None, str(refusal))
+
+
+def _smallest_known(refusal: InfeasibleBudget) -> int | None:
+    """Returns the smallest budget that is known to have a plan; None if none is known."""
+    answer = refusal.plan
+    if answer is None or answer.feasible:  # one that was too dear
+        return None
+    known = answer.infeasible.smallest_known_bytes if answer.infeasible is not None else 0
+    return known or refusal.smallest_bytes

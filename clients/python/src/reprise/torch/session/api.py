@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The three calls of Reprise for PyTorch.
+
+    model = reprise.auto(model, budget="0.5x")     # the same object; the loop stays as it is
+    print(reprise.report(model))
+    reprise.remove(model)
+
+Environment: REPRISE_DISABLE=1 switches everything off, REPRISE_BUDGET replaces the budget,
+REPRISE_PLAN_TIMEOUT is how many seconds to wait for a plan (default 60), REPRISE_FIRST how the
+first steps run.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from reprise.base.budget import Budget
+from reprise.base.errors import RepriseError
+from reprise.torch.internals.entry import otherwise
+from reprise.torch.session.foreign import call_for
+from reprise.torch.training import armed
+from reprise.torch.training.report import Report
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import nn
+
+    A = TypeVar("A", bound=nn.Module | Sequence[nn.Module])
+
+__all__ = ["Report", "auto", "remove", "report"]
+
+
+@otherwise(lambda model, *_, **__: model)
+def auto(
+    model: A,
+    budget: str | int | None = "0.5x",
+    *,
+    verify_every: int = 50,
+    warmup: int = 4,
+    name: str | None = None,
+    first: str | None = None,
+    verify: str = "values",
+) -> A:
+    """Arms a model: after a few plain steps and a captured one it trains under a plan that keeps
+    the whole step within `budget`. Returns the same object. A list: the stages of a pipeline that
+    this rank has, which are planned as one model. A model on the meta device is armed when it is
+    first called with memory for its parameters.
+
+    budget        "22GiB", "22GB", bytes, "90%", "fit", "0.5x"; None: only observe
+    verify_every  check the first planned step and then every n-th one bit for bit; 0: never
+    warmup        plain steps that are measured before one is captured
+    first         how the first steps run: "plain" as they are; "host", saved tensors in host
+                  memory; "shapes", under a plan made from shapes alone; "auto" (or what
+                  REPRISE_FIRST says): plain, and another way when the job does not fit so
+    verify        what is checked: "values", everything that is made again against what was given
+                  up, in the memory of any planned step; "gradients", those of the parameters too,
+                  against the same step run once more without a plan, in the memory of that one
+
+    RepriseError: the budget cannot be read, the model is armed already with another one, or it is
+    another framework's (the sentence names the call for it).
+    """
+    if os.environ.get("REPRISE_DISABLE") == "1":
+        return model
+    models: list[Any] = list(model) if isinstance(model, (list, tuple)) else [model]
+    for one in models:
+        other = call_for(one)
+        if other is not None:
+            raise RepriseError(other)
+    override = os.environ.get("REPRISE_BUDGET")
+    wanted = override if override else budget
+    checked = None if wanted is None else Budget(wanted)
+    loops = {armed.current(one): one for one in models}
+    for known, one in loops.items():
+        if known is not None and known.attached:
+            remove(one)  # `reprise run` was first; the program knows better
+        elif known is not None and known.job.budget != checked:
+            raise RepriseError(
+                f"budget {checked}: this model is already armed with {known.job.budget}; "
+                "call reprise.remove(model) first"
+            )
+        elif known is not None and len(loops) > 1:
+            raise RepriseError("model: one of these stages is already armed without the others")
+        elif known is not None:
+            return model
+    from reprise.torch.job.options import Options
+    from reprise.torch.session.start import start
+
+    options = Options(
+        budget=checked,
+        verify_every=verify_every,
+        warmup=max(1, warmup),
+        name=name or type(models[0]).__name__,
+        first=_first(first),
+        verify=_verify(verify),
+    )
+    start(models, options)
+    return model
+
+
+def _first(asked: str | None) -> str:
+    ways = ("auto", "plain", "host", "shapes")
+    way = asked or os.environ.get("REPRISE_FIRST") or "auto"
+    if way not in ways:
+        raise RepriseError(f'first "{way}": is none of {", ".join(ways)}')
+    return way
+
+
+def _verify(asked: str) -> str:
+    if asked not in ("values", "gradients"):
+        raise RepriseError(f'verify "{asked}": is none of values, gradients')
+    return asked
+
+
+@otherwise(lambda model: None)
+def remove(model: nn.Module) -> None:
+    """Takes everything out of a model again. Nothing happens if nothing is there."""
+    for loop in armed.take(model):
+        for other in armed.with_loop(loop):  # stages of one pipeline
+            armed.take(other)
+        loop.remove()
+
+
+@otherwise(lambda model: _report_at_last(model))
+def report(model: nn.Module) -> Report:
+    """Returns what was predicted and what was measured so far."""
+    return _report(model)
+
+
+def _report_at_last(model: nn.Module) -> Report:
+    """Returns a report after an internal error, which has been said: the same once more, or that
+    there is none."""
+    try:
+        return _report(model)
+    except Exception:
+        why = "Reprise failed while making this report; see the log"
+        return Report(stage="off", why=why, sentence=f"Not known: {why}.")
+
+
+def _report(model: nn.Module) -> Report:
+    loop = armed.current(model)
+    if loop is None:
+        return _empty(armed.unarmed.get(model, ""))
+    return Report(**loop.figures())
+
+
+def _empty(why: str = "") -> Report:
+    disabled = os.environ.get("REPRISE_DISABLE") == "1"
+    never = "REPRISE_DISABLE=1" if disabled else "reprise.auto was not called on this model"
+    why = why or never
+    return Report(stage="off", why=why, sentence=f"No plan: {why}.")

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Who calls over gRPC, in the spelling that IdentifyCaller takes.
+#pragma once
+
+#include <grpc/grpc_security_constants.h>
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+#include <string>
+
+#include "base/str_cat.h"
+#include "server/core/caller.h"
+
+namespace reprise::server {
+
+// Returns whether the server itself calls, within the process. Calls over
+// sockets have passed its local credentials, whose type is in the context. The
+// peer tells nothing: gRPC 1.51 calls it "unknown" within the process.
+inline bool IsWithinProcess(const grpc::CallbackServerContext& context) {
+  const auto types = context.auth_context()->FindPropertyValues(
+      GRPC_TRANSPORT_SECURITY_TYPE_PROPERTY_NAME);
+  return std::find(types.begin(), types.end(), "local") == types.end();
+}
+
+// Only the server itself can call within the process, so it may say for whom.
+inline std::string PeerOfCall(const grpc::CallbackServerContext& context) {
+  if (!IsWithinProcess(context)) return context.peer();
+  const auto& metadata = context.client_metadata();
+  const auto job = metadata.find(kJobMetadata);
+  return job == metadata.end()
+             ? "inproc"
+             : StrCat("inproc:",
+                      std::string(job->second.data(), job->second.size()));
+}
+
+}  // namespace reprise::server

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/core/lock_file.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+#include "base/str_cat.h"
+
+namespace reprise::server {
+
+LockFile::~LockFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+LockFile::LockFile(LockFile&& other) noexcept
+    : fd_(std::exchange(other.fd_, -1)) {}
+
+LockFile& LockFile::operator=(LockFile&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  return *this;
+}
+
+namespace {
+
+constexpr auto kYieldTimeout = std::chrono::seconds(3);
+constexpr auto kYieldPoll = std::chrono::milliseconds(20);
+constexpr std::string_view kYields = " yields";
+constexpr size_t kTextBytes = 32;
+
+// Reads the holder from the file: "1234" or "1234 yields"; empty where the
+// first holder has not written it yet.
+std::string Holder(int fd) {
+  char text[kTextBytes] = {};
+  const ssize_t n = ::pread(fd, text, sizeof(text), 0);
+  std::string holder(text, n > 0 ? static_cast<size_t>(n) : 0);
+  while (holder.ends_with('\n') || holder.ends_with(' ')) holder.pop_back();
+  return holder;
+}
+
+// Writes the holder in one call and always in as many bytes: a process that
+// reads the file meanwhile finds the old holder or the new one, never none.
+bool WriteHolder(int fd, bool yields) {
+  std::string text = StrCat(::getpid(), yields ? kYields : "");
+  text.resize(kTextBytes - 1, ' ');
+  text += '\n';
+  return ::pwrite(fd, text.data(), text.size(), 0) ==
+             static_cast<ssize_t>(text.size()) &&
+         ::ftruncate(fd, kTextBytes) == 0;
+}
+
+// Takes the lock, waiting for a holder that yields or that has not written
+// yet whether it does. Returns 0, or -1 with errno, like flock; EBUSY: the
+// holder yields, and `asks` is false.
+int Lock(int fd, bool asks) {
+  const auto deadline = std::chrono::steady_clock::now() + kYieldTimeout;
+  pid_t asked = 0;
+  while (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) return -1;
+    const std::string holder = Holder(fd);
+    const auto pid = static_cast<pid_t>(std::atol(holder.c_str()));
+    const bool yields = holder.ends_with(kYields) && pid > 1;
+    if ((!yields && !holder.empty()) ||
+        std::chrono::steady_clock::now() > deadline) {
+      errno = EWOULDBLOCK;
+      return -1;
+    }
+    if (yields && !asks) {
+      errno = EBUSY;
+      return -1;
+    }
+    if (yields && asked != pid) ::kill(asked = pid, SIGUSR1);
+    std::this_thread::sleep_for(kYieldPoll);
+  }
+  return 0;
+}
+
+}  // namespace
+
+StatusOr<LockFile> LockFile::Take(const std::string& folder, bool yields,
+                                  bool asks) {
+  const std::string path = folder + "/reprised.lock";
+  const int fd =
+      ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (fd < 0) {
+    return PermissionDenied(StrCat(path,
+                                   ": cannot open: ", std::strerror(errno),
+                                   "; choose another folder"));
+  }
+  LockFile lock(fd);
+  if (Lock(fd, asks) != 0) {
+    if (errno == EBUSY) {
+      return AlreadyExists(StrCat(folder, ": a private daemon uses it"));
+    }
+    if (errno != EWOULDBLOCK) {
+      return PermissionDenied(
+          StrCat(path, ": cannot lock: ", std::strerror(errno)));
+    }
+    std::string pid = Holder(fd);
+    if (pid.ends_with(kYields)) pid.resize(pid.size() - kYields.size());
+    return FailedPrecondition(
+        StrCat(folder, ": another reprised", pid.empty() ? "" : " (pid ", pid,
+               pid.empty() ? "" : ")",
+               " uses this folder; stop it or choose other folders with "
+               "--data-dir and --agent-socket"));
+  }
+  if (!WriteHolder(fd, yields)) {
+    return ResourceExhausted(
+        StrCat(path, ": cannot write: ", std::strerror(errno)));
+  }
+  return lock;
+}
+
+}  // namespace reprise::server

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/core/log.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <ctime>
+#include <string>
+
+#include "base/str_cat.h"
+#include "base/text.h"
+
+namespace reprise::server {
+
+namespace {
+
+std::atomic<LogLevel> g_level{LogLevel::kInfo};
+std::atomic<LogFormat> g_format{LogFormat::kText};
+
+std::string Timestamp() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const auto ms =
+      std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
+  const std::time_t seconds = ms / 1000;
+  std::tm parts{};
+  gmtime_r(&seconds, &parts);
+  char text[40];
+  const size_t n =
+      std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%S", &parts);
+  std::snprintf(text + n, sizeof(text) - n, ".%03dZ",
+                static_cast<int>(ms % 1000));
+  return text;
+}
+
+// Appends text as a JSON string. Text may quote client input: what is not UTF-8
+// becomes U+FFFD.
+void AppendQuoted(std::string& out, std::string_view text) {
+  out += '"';
+  for (const char c : ValidUtf8(text, 3 * text.size())) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (byte < 0x20 || byte == 0x7f) {
+      char escape[8];
+      std::snprintf(escape, sizeof(escape), "\\u%04x", byte);
+      out += escape;
+    } else {
+      out += c;
+    }
+  }
+  out += '"';
+}
+
+void Log(LogLevel level, std::string_view name, std::string_view event,
+         std::string_view line, LogFields fields) {
+  if (level < g_level.load(std::memory_order_relaxed)) return;
+  const std::string text =
+      FormatLogLine(g_format.load(std::memory_order_relaxed), Timestamp(), name,
+                    event, line, fields);
+  // A single write, so that lines of several threads do not mix.
+  [[maybe_unused]] const ssize_t written =
+      ::write(STDERR_FILENO, text.data(), text.size());
+}
+
+}  // namespace
+
+StatusOr<LogLevel> ParseLogLevel(std::string_view text) {
+  if (text == "info") return LogLevel::kInfo;
+  if (text == "warning") return LogLevel::kWarning;
+  if (text == "error") return LogLevel::kError;
+  if (text == "off") return LogLevel::kOff;
+  return InvalidArgument(
+      StrCat("log level \"", text, "\": write info, warning, error or off"));
+}
+
+StatusOr<LogFormat> ParseLogFormat(std::string_view text) {
+  if (text == "text") return LogFormat::kText;
+  if (text == "json") return LogFormat::kJson;
+  return InvalidArgument(
+      StrCat("log format \"", text, "\": write text or json"));
+}
+
+void SetLogLevel(LogLevel level) { g_level = level; }
+void SetLogFormat(LogFormat format) { g_format = format; }
+
+std::string FormatLogLine(LogFormat format, std::string_view time,
+                          std::string_view level, std::string_view event,
+                          std::string_view line, LogFields fields) {
+  if (format == LogFormat::kText) {
+    std::string text = StrCat(time, " ", level, " ");
+    // Lines may quote client input: keep one event on one line.
+    for (const char c : line) {
+      text += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
+    }
+    return text + '\n';
+  }
+  std::string text = "{";
+  const auto add = [&text](std::string_view name, std::string_view value) {
+    if (text.size() > 1) text += ',';
+    AppendQuoted(text, name);
+    text += ':';
+    AppendQuoted(text, value);
+  };
+  add("time", time);
+  add("level", level);
+  add("event", event);
+  add("message", line);
+  for (const LogField& field : fields) {
+    if (const auto* value = std::get_if<std::string>(&field.value)) {
+      add(field.name, *value);
+      continue;
+    }
+    text += ',';
+    AppendQuoted(text, field.name);
+    text += StrCat(":", std::get<int64_t>(field.value));
+  }
+  return text + "}\n";
+}
+
+void LogInfo(std::string_view event, std::string_view line, LogFields fields) {
+  Log(LogLevel::kInfo, "info", event, line, fields);
+}
+void LogWarning(std::string_view event, std::string_view line,
+                LogFields fields) {
+  Log(LogLevel::kWarning, "warning", event, line, fields);
+}
+void LogError(std::string_view event, std::string_view line, LogFields fields) {
+  Log(LogLevel::kError, "error", event, line, fields);
+}
+
+}  // namespace reprise::server

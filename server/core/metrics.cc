@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/core/metrics.h"
+
+#include <cstdio>
+
+#include "base/str_cat.h"
+
+namespace reprise::server {
+
+namespace {
+
+std::string Seconds(double value) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.6g", value);
+  return text;
+}
+
+std::string Header(std::string_view name, std::string_view type,
+                   std::string_view help) {
+  return StrCat("# HELP ", name, " ", help, "\n# TYPE ", name, " ", type, "\n");
+}
+
+}  // namespace
+
+std::string MetricText(std::string_view name, std::string_view type,
+                       std::string_view help, int64_t value) {
+  return StrCat(Header(name, type, help), name, " ", value, "\n");
+}
+
+std::string_view CodeName(Code code) {
+  switch (code) {
+    case Code::kOk:
+      return "ok";
+    case Code::kCancelled:
+      return "canceled";
+    case Code::kUnknown:
+      return "unknown";
+    case Code::kInvalidArgument:
+      return "invalid_argument";
+    case Code::kDeadlineExceeded:
+      return "deadline_exceeded";
+    case Code::kNotFound:
+      return "not_found";
+    case Code::kAlreadyExists:
+      return "already_exists";
+    case Code::kPermissionDenied:
+      return "permission_denied";
+    case Code::kResourceExhausted:
+      return "resource_exhausted";
+    case Code::kFailedPrecondition:
+      return "failed_precondition";
+    case Code::kAborted:
+      return "aborted";
+    case Code::kOutOfRange:
+      return "out_of_range";
+    case Code::kUnimplemented:
+      return "unimplemented";
+    case Code::kInternal:
+      return "internal";
+    case Code::kUnavailable:
+      return "unavailable";
+    case Code::kDataLoss:
+      return "data_loss";
+    case Code::kUnauthenticated:
+      return "unauthenticated";
+  }
+  return "unknown";
+}
+
+void Metrics::CountPlan(std::string_view outcome, double seconds) {
+  const std::lock_guard lock(mutex_);
+  ++plans_[std::string(outcome)];
+  ++plan_seconds_.count;
+  plan_seconds_.seconds += seconds;
+  for (size_t i = 0; i < kPlanBuckets.size(); ++i) {
+    if (seconds <= kPlanBuckets[i]) ++plan_buckets_[i];
+  }
+}
+
+void Metrics::CountRpc(std::string_view method, Code code, double seconds) {
+  const std::lock_guard lock(mutex_);
+  Timing& timing = rpcs_[{std::string(method), code}];
+  ++timing.count;
+  timing.seconds += seconds;
+}
+
+std::string Metrics::Text() const {
+  const auto counter = [](std::string_view name, std::string_view help,
+                          const std::atomic<uint64_t>& value) {
+    return MetricText(name, "counter", help,
+                      static_cast<int64_t>(value.load()));
+  };
+  std::string text =
+      counter("reprise_chunks_committed_total", "Chunks stored.",
+              chunks_committed) +
+      counter("reprise_quota_refused_bytes_total",
+              "Bytes of runs beyond their quota, counted and not stored.",
+              refused_bytes) +
+      counter("reprise_chunks_duplicate_total",
+              "Chunks that were stored already.", chunks_duplicate) +
+      counter("reprise_chunks_lost_total", "Chunks their sender no longer had.",
+              chunks_lost) +
+      counter("reprise_chunks_refused_total",
+              "Chunks that were malformed or found the disk full.",
+              chunks_refused) +
+      counter("reprise_chunks_resent_total", "Times a chunk was asked again.",
+              resends_asked) +
+      counter("reprise_profile_events_total", "Records stored.",
+              records_committed) +
+      counter("reprise_replans_total", "Plans made again after measuring.",
+              replans) +
+      counter("reprise_curves_made_total",
+              "Trade-off curves searched; those that were kept do not count.",
+              curves_made) +
+      counter("reprise_explanations_made_total",
+              "Explanations of plans made; those that were kept do not count.",
+              explanations_made) +
+      MetricText("reprise_plan_queue_length", "gauge",
+                 "Plans waiting for a worker.", plans_waiting.load());
+
+  const std::lock_guard lock(mutex_);
+  text += Header("reprise_plans_total", "counter", "Plans made, by outcome.");
+  for (const auto& [outcome, count] : plans_) {
+    text +=
+        StrCat("reprise_plans_total{outcome=\"", outcome, "\"} ", count, "\n");
+  }
+  constexpr std::string_view kPlan = "reprise_plan_duration_seconds";
+  text += Header(kPlan, "histogram", "Time to make a plan.");
+  for (size_t i = 0; i < kPlanBuckets.size(); ++i) {
+    text += StrCat(kPlan, "_bucket{le=\"", Seconds(kPlanBuckets[i]), "\"} ",
+                   plan_buckets_[i], "\n");
+  }
+  text += StrCat(kPlan, "_bucket{le=\"+Inf\"} ", plan_seconds_.count, "\n",
+                 kPlan, "_sum ", Seconds(plan_seconds_.seconds), "\n", kPlan,
+                 "_count ", plan_seconds_.count, "\n");
+  constexpr std::string_view kRpc = "reprise_rpc_duration_seconds";
+  text += Header(kRpc, "summary", "Time to answer a call.");
+  for (const auto& [key, timing] : rpcs_) {
+    const std::string labels = StrCat("{method=\"", key.first, "\",code=\"",
+                                      CodeName(key.second), "\"} ");
+    text += StrCat(kRpc, "_sum", labels, Seconds(timing.seconds), "\n", kRpc,
+                   "_count", labels, timing.count, "\n");
+  }
+  return text;
+}
+
+}  // namespace reprise::server

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/daemon/daemon.h"
+
+#include <malloc.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "server/core/log.h"
+#include "server/daemon/daemon_impl.h"
+#include "server/daemon/orphans.h"
+#include "server/service/calls/admin.h"
+#include "server/store/damage.h"
+#include "server/store/plan_rows.h"
+
+namespace reprise::server {
+
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr auto kOrphanPause = seconds(5);
+constexpr auto kRetentionPause = seconds(60);
+constexpr auto kCallGrace = seconds(2);
+
+}  // namespace
+
+// ---- While it runs ----
+
+// Passes on what somebody asked the centre for. A plan is checked and stored
+// first, as an answer to the request of the plan that it replaces. Where that is
+// another machine's, only the job's executor checks it.
+void Daemon::Impl::Relay(const std::string& run_id,
+                         const std::string& session_id, const v1::Down& down) {
+  if (down.has_plan()) {
+    v1::PutPlanRequest request;
+    request.set_run_id(run_id);
+    *request.mutable_plan() = down.plan().plan();
+    request.set_newest(true);
+    Status stored = store_->Read([&](Database& db) -> Status {
+      ASSIGN_OR_RETURN(PlanRow old, LoadPlan(db, down.plan().replaces()));
+      *request.mutable_request() = std::move(old.request);
+      return OkStatus();
+    });
+    request.mutable_request()->set_budget(request.plan().budget());
+    if (stored.ok()) stored = PutPlan(*services_, request).status();
+    if (!stored.ok() && stored.code() != Code::kNotFound) {
+      LogWarning("plan_refused",
+                 StrCat("run ", run_id,
+                        ": a plan from the centre is not "
+                        "taken: ",
+                        stored.message()),
+                 {{"run_id", run_id}});
+      return;
+    }
+  }
+  (void)ingest_->Relay(session_id, down);
+}
+
+// After planned steps above their budget: plans again, off the committer's
+// thread.
+void Daemon::Impl::OnSteps(const std::string& run_id,
+                           const std::vector<v1::StepReport>& steps) {
+  std::string plan_id;
+  int64_t peak_bytes = 0;
+  for (const v1::StepReport& step : steps) {
+    // Steps that did not follow the plan to the end do not count.
+    if (!step.planned() || step.kept_all() || step.oom()) continue;
+    if (step.plan_id().empty()) continue;
+    if (step.plan_id() != plan_id) peak_bytes = 0;
+    plan_id = step.plan_id();
+    peak_bytes = std::max(peak_bytes, step.peak_bytes());
+  }
+  if (plan_id.empty()) return;
+  const auto replan = [this, run_id, plan_id, peak_bytes] {
+    const std::optional<v1::Plan> plan =
+        planning_->Replan(run_id, plan_id, peak_bytes);
+    if (!plan) return;
+    v1::AuditEntry entry;
+    entry.set_action("replan");
+    entry.set_run_id(run_id);
+    entry.set_subject(StrCat("plan ", plan->plan_id()));
+    entry.set_detail(StrCat("replaces plan ", plan_id, ", which measured ",
+                            peak_bytes, " bytes"));
+    audit_->Add(std::move(entry));
+    ingest_->PushPlan(run_id, *plan, plan_id);
+  };
+  (void)planners_->Post(replan, Lane::kJob);
+}
+
+// A burst of requests leaves much freed memory in malloc (malloc_policy.h).
+// Keeping it pays for chunks, but not after a large burst.
+void Daemon::Impl::ReturnMemory() {
+  constexpr uint64_t kCrowd = 16 << 20;
+  const uint64_t graphs = sent_graphs_.EmptiedFrom();
+  const uint64_t bodies = http_->BodiesEmptiedFrom();
+  const uint64_t steps = services_->steps.DropIdle();
+  if (std::max({graphs, bodies, steps}) > kCrowd) ::malloc_trim(0);
+}
+
+bool Daemon::Impl::Tick() {
+  const Clock::time_point now = Clock::now();
+  // Daemons that share a store may not see each other's processes, such as those
+  // of another container: whoever collects from a session ends it.
+  if (!store_->shared() && now - last_orphans_ >= kOrphanPause) {
+    last_orphans_ = now;
+    const Status status =
+        EndOrphans(*store_, hub_, [this](const std::string& session_id) {
+          return ingest_->Connected(session_id);
+        });
+    if (!status.ok()) LogWarning("store_failed", status.message());
+  }
+  if (now >= next_retention_) {
+    const StatusOr<int> removed = ApplyRetention(
+        *store_, *audit_, {options_.keep_seconds, options_.keep_bytes},
+        RealtimeNs());
+    if (!removed.ok())
+      LogWarning("retention_failed", removed.status().message());
+    // If there may be more to remove, continue at the next tick.
+    const bool more = removed.ok() && *removed > 0;
+    KeepRoom(options_.data_dir);
+    next_retention_ = more ? now : now + kRetentionPause;
+  }
+  ReturnMemory();
+  if (!options_.private_daemon) return false;
+  // Without its socket nobody can find the daemon any more.
+  if (::access(options_.agent_socket.c_str(), F_OK) != 0) return true;
+  // A disconnected agent stays listed until the server knows its end. If the
+  // parent has exited, getppid() changes. An open page sends requests
+  // regularly.
+  const uint64_t asked = metrics_.calls_started;
+  if (!collector_->Agents().empty() || getppid() == options_.with_parent ||
+      asked != asked_before_ || metrics_.calls_under_way > 0) {
+    asked_before_ = asked;
+    last_needed_ = now;
+  }
+  return now - last_needed_ >= seconds(options_.linger_seconds) &&
+         collector_->Retire();
+}
+
+// ---- The end ----
+
+void Daemon::Impl::Stop(milliseconds patience) {
+  if (stopping_.exchange(true)) return;
+  if (grpc_ != nullptr) grpc_->StopServing();
+  if (collector_ != nullptr && patience.count() > 0) {
+    const Status drained = collector_->Drain(patience);
+    if (!drained.ok()) {
+      LogWarning("not_drained",
+                 StrCat("the rest stays in the spool: ", drained.message()));
+    }
+  }
+  if (uplink_ != nullptr && patience.count() > 0) uplink_->Drain(patience);
+  if (ingest_ != nullptr) ingest_->DrainAll();
+  for (const auto& listener : listeners_) listener->Stop();
+  if (planning_ != nullptr) planning_->Stop();
+  if (watcher_ != nullptr) watcher_->Stop();
+  if (planners_ != nullptr) planners_->Stop();
+  // Everything that asks the collector must end before it.
+  if (short_work_ != nullptr) short_work_->Stop();
+  if (imports_ != nullptr) imports_->Stop();
+  if (http_ != nullptr) http_->Stop();
+  collector_.reset();
+  uplink_.reset();
+  if (grpc_ != nullptr) {
+    grpc_->Shutdown(patience.count() > 0 ? kCallGrace : milliseconds(0));
+  }
+  if (tls_ != nullptr) tls_->Stop();
+  if (committer_ != nullptr) committer_->Stop();
+  if (store_ != nullptr) {
+    if (const Status status = store_->Checkpoint(); !status.ok()) {
+      LogWarning("store_failed", status.message());
+    }
+  }
+  Abandon();
+}
+
+// ---- Daemon ----
+
+Daemon::Daemon(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Daemon::~Daemon() = default;
+
+StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& options) {
+  auto impl = std::make_unique<Impl>(options);
+  RETURN_IF_ERROR(impl->Start());
+  return std::unique_ptr<Daemon>(new Daemon(std::move(impl)));
+}
+
+std::string Daemon::http_address() const { return impl_->http_address(); }
+std::string Daemon::grpc_address() const { return impl_->grpc_address(); }
+bool Daemon::Tick() { return impl_->Tick(); }
+bool Daemon::MayYield() { return impl_->MayYield(); }
+void Daemon::Stop(milliseconds patience) { impl_->Stop(patience); }
+void Daemon::Abandon() { impl_->Abandon(); }
+
+}  // namespace reprise::server

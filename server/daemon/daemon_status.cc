@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a daemon says of itself: status, readiness and metrics.
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "profiler/include/reprise_wire.h"
+#include "server/core/build_info.h"
+#include "server/daemon/daemon_impl.h"
+#include "server/ingest/chunk_check.h"
+
+namespace reprise::server {
+
+namespace {
+
+// Returns the size of a file; 0 if it does not exist.
+int64_t FileBytes(const std::string& path) {
+  std::error_code error;
+  const auto bytes = std::filesystem::file_size(path, error);
+  return error ? 0 : static_cast<int64_t>(bytes);
+}
+
+}  // namespace
+
+void Daemon::Impl::FillStatus(v1::ServerStatus& status) const {
+  status.set_version(kVersion);
+  status.set_revision(kRevision);
+  status.set_started_ns(started_ns_);
+  status.set_listen(http_address().empty() ? grpc_address() : http_address());
+  status.set_agent_socket(options_.agent_socket);
+  status.set_data_dir(options_.data_dir);
+  status.set_wal_bytes(FileBytes(options_.data_dir + "/reprise.db-wal") +
+                       FileBytes(options_.data_dir + "/spool.db-wal"));
+  status.set_now_ns(RealtimeNs());
+  status.set_ring_layout(REPRISE_RING_LAYOUT);
+  status.set_proto_version(kProtoVersion);
+  if (uplink_ != nullptr) uplink_->FillStatus(*status.mutable_forward());
+  if (collector_ == nullptr) return;
+  status.set_spool_bytes(collector_->spool_bytes());
+  if (status.degraded().empty()) status.set_degraded(collector_->degraded());
+  for (const AgentSnapshot& agent : collector_->Agents()) {
+    v1::AgentStatus& to = *status.add_agents();
+    to.set_session_id(agent.session_id);
+    to.set_run_id(agent.run_id);
+    to.set_pid(agent.pid);
+    to.set_connected(agent.connected);
+    for (const std::string& line : agent.capabilities) {
+      to.add_capabilities(line);
+    }
+  }
+}
+
+std::string Daemon::Impl::NotReady() const {
+  if (stopping_) return "shutting down";
+  // An open file still works after its name is removed, but nobody would find
+  // the records or the daemon.
+  for (const std::string& path :
+       {options_.agent_socket, options_.data_dir + "/reprise.db"}) {
+    if (store_->shared() && path != options_.agent_socket) continue;
+    if (::access(path.c_str(), F_OK) != 0) {
+      return StrCat(path, " was removed; restart the daemon");
+    }
+  }
+  if (std::string why = store_->degraded(); !why.empty()) return why;
+  return collector_ != nullptr ? collector_->degraded() : "starting";
+}
+
+std::string Daemon::Impl::MetricsText() const {
+  std::string text = StrCat(
+      "# HELP reprise_build_info The running build.\n"
+      "# TYPE reprise_build_info gauge\n"
+      "reprise_build_info{version=\"",
+      kVersion, "\",revision=\"", kRevision, "\"} 1\n");
+  text += metrics_.Text();
+  text += MetricText("reprise_store_size_bytes", "gauge",
+                     "Bytes of the database and its log.", store_->SizeBytes());
+  if (uplink_ != nullptr) {
+    v1::ForwardStatus forward;
+    uplink_->FillStatus(forward);
+    text += MetricText("reprise_forward_due_chunks", "gauge",
+                       "Chunks that the central daemon has not acknowledged.",
+                       static_cast<int64_t>(forward.chunks()));
+    text += MetricText("reprise_forward_up", "gauge",
+                       "Whether the central daemon takes what is stored here.",
+                       forward.trouble().empty() ? 1 : 0);
+  }
+  if (collector_ == nullptr) return text;
+  const CollectorStats stats = collector_->stats();
+  const auto number = [](uint64_t value) {
+    return static_cast<int64_t>(value);
+  };
+  text +=
+      MetricText("reprise_agent_sessions", "gauge",
+                 "Agents that are connected.", collector_->ConnectedAgents());
+  text +=
+      MetricText("reprise_ring_records_total", "counter",
+                 "Records taken from agents' rings.", number(stats.records));
+  text +=
+      MetricText("reprise_spool_bytes", "gauge",
+                 "Bytes of the collector's spool.", collector_->spool_bytes());
+  text += MetricText("reprise_indexed_steps_bytes", "gauge",
+                     "Memory of traced steps that pages asked for lately.",
+                     static_cast<int64_t>(services_->steps.held_bytes()));
+  text +=
+      MetricText("reprise_collector_chunks_acked_total", "counter",
+                 "Chunks the server acknowledged.", number(stats.chunks_acked));
+  return text;
+}
+
+}  // namespace reprise::server

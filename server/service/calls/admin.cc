@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/service/calls/admin.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "base/str_cat.h"
+#include "base/units.h"
+#include "server/core/log.h"
+#include "server/store/audit_rows.h"
+#include "server/store/run_rows.h"
+
+namespace reprise::server {
+
+namespace {
+
+constexpr int kRunsPerCall = 8;
+constexpr size_t kBackupPartBytes = 1 << 20;
+constexpr size_t kMostUnsent = 4;
+constexpr uint32_t kDefaultAuditRead = 100;
+constexpr uint32_t kMostAuditRead = 10'000;
+
+bool UnderWay(const v1::Run& run) {
+  return run.state() == v1::RUN_STATE_RUNNING;
+}
+
+// Returns the ids of runs that ended before `before_ns`, earliest end first.
+StatusOr<std::vector<std::string>> Ended(Database& db, int64_t before_ns,
+                                         int64_t limit) {
+  ASSIGN_OR_RETURN(
+      Statement select,
+      db.Prepare("SELECT run_id FROM runs WHERE state <> ?1"
+                 " AND ended_ns < ?2 AND started_ns < ?2"
+                 " ORDER BY CASE WHEN ended_ns < started_ns THEN started_ns"
+                 "  ELSE ended_ns END, run_id LIMIT ?3"));
+  RETURN_IF_ERROR(select.BindAll(static_cast<int64_t>(v1::RUN_STATE_RUNNING),
+                                 before_ns, limit));
+  std::vector<std::string> ids;
+  while (true) {
+    ASSIGN_OR_RETURN(const bool row, select.Step());
+    if (!row) return ids;
+    ids.emplace_back(select.Text(0));
+  }
+}
+
+// Removes a run in one transaction, unless it has resumed meanwhile.
+StatusOr<bool> RemoveEnded(Store& store, const std::string& run_id) {
+  bool removed = false;
+  RETURN_IF_ERROR(store.Write([&](Database& db) -> Status {
+    const StatusOr<v1::Run> run = LoadRun(db, run_id);
+    if (!run.ok()) {
+      return run.status().code() == Code::kNotFound ? OkStatus() : run.status();
+    }
+    if (UnderWay(*run)) return OkStatus();
+    removed = true;
+    return RemoveRun(db, run_id);
+  }));
+  return removed;
+}
+
+void GiveBack(Store& store) {
+  const Status status = store.GiveBack();
+  if (!status.ok()) LogWarning("store_failed", status.message());
+}
+
+// Returns the runs that a request selects, oldest first.
+StatusOr<std::vector<v1::Run>> Chosen(Database& db,
+                                      const v1::RemoveRunsRequest& request) {
+  std::vector<v1::Run> chosen;
+  if (request.run_id_size() > 0) {
+    std::set<std::string> ids;
+    for (const std::string& text : request.run_id()) {
+      ASSIGN_OR_RETURN(const std::string id, ResolveRunId(db, text));
+      if (!ids.insert(id).second) continue;
+      ASSIGN_OR_RETURN(v1::Run run, LoadRun(db, id));
+      if (UnderWay(run)) {
+        return FailedPrecondition(StrCat(
+            "run ", id, " is under way; end it first, nothing was removed"));
+      }
+      chosen.push_back(std::move(run));
+    }
+  } else {
+    ASSIGN_OR_RETURN(const int64_t count, CountRuns(db));
+    ASSIGN_OR_RETURN(std::vector<v1::Run> runs, LoadRuns(db, count));
+    const size_t kept =
+        request.has_keep_newest()
+            ? std::min<size_t>(request.keep_newest(), runs.size())
+            : 0;
+    for (size_t i = kept; i < runs.size(); ++i) {
+      const int64_t end = std::max(runs[i].ended_ns(), runs[i].started_ns());
+      const bool old =
+          request.ended_before_ns() == 0 || end < request.ended_before_ns();
+      if (old && !UnderWay(runs[i])) chosen.push_back(std::move(runs[i]));
+    }
+  }
+  std::stable_sort(chosen.begin(), chosen.end(),
+                   [](const v1::Run& a, const v1::Run& b) {
+                     return a.started_ns() < b.started_ns();
+                   });
+  return chosen;
+}
+
+// ---- Backup ----
+
+class OpenFile {
+ public:
+  explicit OpenFile(int fd) : fd_(fd) {}
+  ~OpenFile() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
+  int fd() const { return fd_; }
+
+ private:
+  const int fd_;
+};
+
+Status SendFile(int fd, Call& call) {
+  v1::BackupPart part;
+  off_t at = 0;
+  while (!call.cancelled()) {
+    part.mutable_data()->resize(kBackupPartBytes);
+    const ssize_t n =
+        ::pread(fd, part.mutable_data()->data(), kBackupPartBytes, at);
+    if (n < 0) {
+      return Internal(
+          StrCat("the copy cannot be read: ", std::strerror(errno)));
+    }
+    if (n == 0) return OkStatus();
+    at += n;
+    part.mutable_data()->resize(static_cast<size_t>(n));
+    call.Send(part);
+    // Waits for a slow client, so that little is held in memory.
+    while (call.unsent() > kMostUnsent && !call.cancelled()) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+  }
+  return Cancelled("nobody waits for it");
+}
+
+Status Backup(Store& store, const std::string& database, Call& call) {
+  std::string path = database + "-copy-XXXXXX";
+  const OpenFile file(::mkostemp(path.data(), O_CLOEXEC));
+  if (file.fd() < 0) {
+    return FailedPrecondition(
+        StrCat(database, ": no copy can be made: ", std::strerror(errno)));
+  }
+  // Writes into the existing empty file, which only its owner can read.
+  const Status copied = store.CopyTo(path);
+  ::unlink(path.c_str());
+  RETURN_IF_ERROR(copied);
+  return SendFile(file.fd(), call);
+}
+
+StatusOr<v1::RemoveRunsResponse> RemoveRuns(
+    Services& services, const v1::RemoveRunsRequest& request) {
+  const bool rule = request.ended_before_ns() != 0 || request.has_keep_newest();
+  if ((request.run_id_size() > 0) == rule) {
+    return InvalidArgument(
+        "name runs, or say which go by ended_before_ns and keep_newest; not "
+        "both");
+  }
+  if (request.ended_before_ns() < 0) {
+    return InvalidArgument("ended_before_ns: must not be negative");
+  }
+  v1::RemoveRunsResponse response;
+  std::vector<v1::Run> chosen;
+  RETURN_IF_ERROR(services.store.Read([&](Database& db) -> Status {
+    ASSIGN_OR_RETURN(chosen, Chosen(db, request));
+    return OkStatus();
+  }));
+  response.set_store_bytes_before(services.store.SizeBytes());
+  for (v1::Run& run : chosen) {
+    if (!request.dry_run()) {
+      ASSIGN_OR_RETURN(const bool gone,
+                       RemoveEnded(services.store, run.run_id()));
+      if (!gone) continue;
+      LogInfo("run_removed",
+              StrCat("run ", run.run_id(), " removed: asked for"),
+              {{"run_id", run.run_id()}});
+      services.hub.Notify(run.run_id());
+    }
+    *response.add_runs() = std::move(run);
+  }
+  if (!request.dry_run() && response.runs_size() > 0) {
+    GiveBack(services.store);
+    if (const Status status = services.store.Checkpoint(); !status.ok()) {
+      LogWarning("store_failed", status.message());
+    }
+  }
+  response.set_store_bytes_after(services.store.SizeBytes());
+  return response;
+}
+
+StatusOr<v1::ReadAuditResponse> ReadAudit(Services& services,
+                                          const v1::ReadAuditRequest& request) {
+  if (request.limit() > kMostAuditRead) {
+    return InvalidArgument(StrCat("limit: must be at most ", kMostAuditRead,
+                                  ", got ", request.limit()));
+  }
+  const int64_t limit =
+      request.limit() == 0 ? kDefaultAuditRead : request.limit();
+  v1::ReadAuditResponse response;
+  RETURN_IF_ERROR(services.store.Read([&](Database& db) -> Status {
+    std::string run_id = request.run_id();
+    if (!run_id.empty()) {
+      // A run that was removed is known to the audit alone.
+      StatusOr<std::string> found = ResolveRunId(db, run_id);
+      if (found.status().code() == Code::kInvalidArgument) {
+        return found.status();
+      }
+      if (found.ok()) run_id = *std::move(found);
+    }
+    ASSIGN_OR_RETURN(std::vector<v1::AuditEntry> entries,
+                     LoadAudit(db, run_id, limit));
+    for (v1::AuditEntry& entry : entries) {
+      *response.add_entries() = std::move(entry);
+    }
+    return OkStatus();
+  }));
+  return response;
+}
+
+}  // namespace
+
+StatusOr<int> ApplyRetention(Store& store, Audit& audit,
+                             const Retention& limits, int64_t now_ns) {
+  std::vector<std::string> ids;
+  const char* why = "age";
+  const auto ended = [&](int64_t before_ns, int64_t limit) {
+    return store.Read([&](Database& db) -> Status {
+      ASSIGN_OR_RETURN(ids, Ended(db, before_ns, limit));
+      return OkStatus();
+    });
+  };
+  if (limits.seconds > 0) {
+    RETURN_IF_ERROR(
+        ended(now_ns - limits.seconds * 1'000'000'000, kRunsPerCall));
+  }
+  if (ids.empty() && limits.bytes > 0) {
+    ASSIGN_OR_RETURN(const int64_t used, store.UsedBytes());
+    // One run at a time, because its size is not known in advance.
+    why = "size";
+    if (used > limits.bytes) {
+      RETURN_IF_ERROR(ended(now_ns, 1));
+    }
+  }
+  int removed = 0;
+  for (const std::string& id : ids) {
+    ASSIGN_OR_RETURN(const bool gone, RemoveEnded(store, id));
+    if (!gone) continue;
+    ++removed;
+    v1::AuditEntry entry;
+    entry.set_action("remove");
+    entry.set_run_id(id);
+    entry.set_subject(StrCat("the store keeps less by ", why));
+    audit.Add(std::move(entry));
+    LogInfo("run_removed",
+            StrCat("run ", id, " removed: the store keeps less by ", why),
+            {{"run_id", id}});
+  }
+  if (removed > 0) GiveBack(store);
+  return removed;
+}
+
+void AddAdminMethods(Services& services, const std::string& database,
+                     MethodTable& table) {
+  // Runs on the pool for short work.
+  const auto post = [&services](const std::shared_ptr<Call>& call,
+                                std::function<void()> work) {
+    if (services.short_work.Post(std::move(work))) return;
+    call->Finish(Unavailable("the server is busy or shutting down"));
+  };
+  table.Add(MakeMethod<v1::RemoveRunsRequest>(
+      "/reprise.v1.Admin/RemoveRuns", /*streams=*/false,
+      [&services, post](std::shared_ptr<const v1::RemoveRunsRequest> request,
+                        std::shared_ptr<Call> call) {
+        post(call, [&services, request, call] {
+          const auto response = RemoveRuns(services, *request);
+          if (response.ok()) call->Send(*response);
+          call->Finish(response.status());
+        });
+      }));
+  table.Add(MakeMethod<v1::ReadAuditRequest>(
+      "/reprise.v1.Admin/ReadAudit", /*streams=*/false,
+      [&services, post](std::shared_ptr<const v1::ReadAuditRequest> request,
+                        std::shared_ptr<Call> call) {
+        post(call, [&services, request, call] {
+          const auto response = ReadAudit(services, *request);
+          if (response.ok()) call->Send(*response);
+          call->Finish(response.status());
+        });
+      }));
+  table.Add(MakeMethod<v1::BackupRequest>(
+      "/reprise.v1.Admin/Backup", /*streams=*/true,
+      [&services, database, post](std::shared_ptr<const v1::BackupRequest>,
+                                  std::shared_ptr<Call> call) {
+        post(call, [&services, database, call] {
+          call->Finish(Backup(services.store, database, *call));
+        });
+      }));
+}
+
+}  // namespace reprise::server

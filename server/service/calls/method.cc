@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/service/calls/method.h"
+
+#include <chrono>
+#include <new>
+
+namespace reprise::server {
+
+namespace {
+
+constexpr char kNoMemory[] =
+    "the server has not enough memory for this request; try again later";
+
+// Records how long a call took and how it ended.
+class MeasuredCall : public Call {
+ public:
+  MeasuredCall(std::shared_ptr<Call> call, std::string path, Metrics& metrics)
+      : call_(std::move(call)), path_(std::move(path)), metrics_(metrics) {
+    ++metrics_.calls_started;
+    ++metrics_.calls_under_way;
+  }
+  ~MeasuredCall() override {
+    --metrics_.calls_under_way;
+    if (finished_) return;
+    // The handler was ended by an exception: without this, the client would
+    // wait forever.
+    try {
+      Finish(Unavailable(kNoMemory));
+    } catch (const std::bad_alloc&) {
+      // Not even for the answer.
+    }
+  }
+  MeasuredCall(const MeasuredCall&) = delete;
+  MeasuredCall& operator=(const MeasuredCall&) = delete;
+
+  void Send(const google::protobuf::Message& message) override {
+    call_->Send(message);
+  }
+  void Finish(const Status& status) override {
+    finished_ = true;
+    const std::chrono::duration<double> took =
+        std::chrono::steady_clock::now() - started_;
+    metrics_.CountRpc(path_, status.code(), took.count());
+    call_->Finish(status);
+  }
+  size_t unsent() const override { return call_->unsent(); }
+  bool cancelled() const override { return call_->cancelled(); }
+  std::string peer() const override { return call_->peer(); }
+
+ private:
+  const std::shared_ptr<Call> call_;
+  const std::string path_;
+  Metrics& metrics_;
+  bool finished_ = false;
+  const std::chrono::steady_clock::time_point started_ =
+      std::chrono::steady_clock::now();
+};
+
+}  // namespace
+
+const Method* MethodTable::Find(std::string_view path) const {
+  for (const Method& method : methods_) {
+    if (method.path == path) return &method;
+  }
+  return nullptr;
+}
+
+void MethodTable::Start(const Method& method,
+                        std::unique_ptr<google::protobuf::Message> request,
+                        std::shared_ptr<Call> call) const {
+  if (wrap_) call = wrap_(method.path, *request, std::move(call));
+  method.start(std::move(request), std::make_shared<MeasuredCall>(
+                                       std::move(call), method.path, metrics_));
+}
+
+}  // namespace reprise::server

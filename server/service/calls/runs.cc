@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <limits>
+
+#include "base/str_cat.h"
+#include "server/service/calls/handlers.h"
+#include "server/service/runs/verdict.h"
+#include "server/store/run_rows.h"
+#include "server/store/window_rows.h"
+
+namespace reprise::server {
+
+namespace {
+constexpr size_t kMostSearchBytes = 256;
+constexpr uint32_t kDefaultBuckets = 500;
+constexpr uint32_t kMostBuckets = 4096;
+
+void AddQuota(const Services& services, v1::Run& run) {
+  run.mutable_stored()->set_quota_bytes(services.quota.max_bytes());
+}
+}  // namespace
+
+StatusOr<v1::ListRunsResponse> ListRuns(Services& services,
+                                        const v1::ListRunsRequest& request) {
+  if (request.search().size() > kMostSearchBytes) {
+    return InvalidArgument(StrCat("search: at most ", kMostSearchBytes,
+                                  " bytes, got ", request.search().size()));
+  }
+  ASSIGN_OR_RETURN(v1::ListRunsResponse response,
+                   services.runs.Read(services.store, services.hub, request));
+  for (v1::Run& run : *response.mutable_runs()) AddQuota(services, run);
+  return response;
+}
+
+StatusOr<v1::Run> GetRun(Services& services, const v1::GetRunRequest& request) {
+  v1::Run run;
+  RETURN_IF_ERROR(services.store.Read([&](Database& db) -> Status {
+    ASSIGN_OR_RETURN(const std::string run_id,
+                     ResolveRunId(db, request.run_id()));
+    ASSIGN_OR_RETURN(run, LoadRunWithVerdict(db, run_id));
+    AddQuota(services, run);
+    return AddSessionsAndWindow(db, run);
+  }));
+  return run;
+}
+
+StatusOr<v1::StepBuckets> GetSteps(Services& services,
+                                   const v1::GetStepsRequest& request) {
+  if (request.buckets() > kMostBuckets) {
+    return InvalidArgument(StrCat("buckets: must be 0 to ", kMostBuckets,
+                                  ", got ", request.buckets()));
+  }
+  if (request.to_step() != 0 && request.to_step() < request.from_step()) {
+    return InvalidArgument(StrCat("to_step: must not be before from_step ",
+                                  request.from_step(), ", got ",
+                                  request.to_step()));
+  }
+  v1::StepBuckets made;
+  RETURN_IF_ERROR(services.store.Read([&](Database& db) -> Status {
+    ASSIGN_OR_RETURN(const std::string run_id,
+                     ResolveRunId(db, request.run_id()));
+    return services.followers.With(
+        db, run_id, services.hub.VersionOf(run_id),
+        [&](const RunFollower& follower) -> Status {
+          made = follower.log().Fold(
+              request.from_step(),
+              request.to_step() == 0 ? std::numeric_limits<uint64_t>::max()
+                                     : request.to_step(),
+              request.buckets() == 0 ? kDefaultBuckets : request.buckets());
+          return OkStatus();
+        });
+  }));
+  return made;
+}
+
+StatusOr<v1::ReportEndResponse> ReportEnd(Services& services,
+                                          const v1::ReportEndRequest& request) {
+  const v1::ProcessEnd& end = request.end();
+  if (!request.has_end() || end.exit_code() < 0 || end.exit_code() > 255 ||
+      end.signal() < 0 || end.signal() > 127) {
+    return InvalidArgument(
+        StrCat("end: an exit code of 0 to 255 and a signal of 0 to 127, got ",
+               end.exit_code(), " and ", end.signal()));
+  }
+  std::string run_id;
+  RETURN_IF_ERROR(services.store.Write([&](Database& db) -> Status {
+    ASSIGN_OR_RETURN(run_id, ResolveRunId(db, request.run_id()));
+    return SetRunEnd(db, run_id, end);
+  }));
+  services.hub.Notify(run_id);
+  return v1::ReportEndResponse();
+}
+
+}  // namespace reprise::server

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/service/calls/watch_run.h"
+
+#include <chrono>
+#include <limits>
+
+#include "server/store/chunk_rows.h"
+#include "server/store/plan_rows.h"
+#include "server/store/run_rows.h"
+
+namespace reprise::server {
+
+namespace {
+constexpr auto kShortestPause = std::chrono::milliseconds(30);
+// How soon a client that disconnected, or has caught up, is noticed.
+constexpr auto kLongestPause = std::chrono::milliseconds(250);
+}  // namespace
+
+RunWatcher::RunWatcher(Store& store, RunHub& hub, RunFollowers& followers)
+    : store_(store),
+      hub_(hub),
+      followers_(followers),
+      thread_([this] { Loop(); }) {}
+
+RunWatcher::~RunWatcher() { Stop(); }
+
+void RunWatcher::Add(std::string run_text, uint32_t buckets,
+                     std::shared_ptr<Call> call) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!stopping_) {
+      auto watch = std::make_unique<Watch>();
+      watch->run_text = std::move(run_text);
+      watch->buckets = buckets;
+      watch->call = std::move(call);
+      added_.push_back(std::move(watch));
+    }
+  }
+  if (call != nullptr) {
+    call->Finish(Unavailable("the server is shutting down"));
+    return;
+  }
+  hub_.Wake();
+}
+
+void RunWatcher::Stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  hub_.Wake();
+  if (thread_.joinable()) thread_.join();
+}
+
+void RunWatcher::Loop() {
+  std::vector<std::unique_ptr<Watch>> watches;
+  while (true) {
+    const uint64_t seen = hub_.total();
+    {
+      const std::lock_guard lock(mutex_);
+      for (auto& watch : added_) watches.push_back(std::move(watch));
+      added_.clear();
+      if (stopping_) break;
+    }
+    std::erase_if(watches, [this](auto& watch) { return Serve(*watch); });
+    if (watches.empty()) {
+      hub_.Wait(seen, std::chrono::hours(1));
+    } else {
+      hub_.Wait(seen, kLongestPause);
+      std::this_thread::sleep_for(kShortestPause);
+    }
+  }
+  for (auto& watch : watches) {
+    watch->call->Finish(Unavailable("the server is shutting down"));
+  }
+}
+
+bool RunWatcher::Serve(Watch& watch) {
+  if (watch.call->cancelled()) {
+    watch.call->Finish(Cancelled("the client left"));
+    return true;
+  }
+  if (watch.call->unsent() > 0) return false;
+  if (watch.run_id.empty()) {
+    const Status found = store_.Read([&](Database& db) -> Status {
+      ASSIGN_OR_RETURN(watch.run_id, ResolveRunId(db, watch.run_text));
+      return OkStatus();
+    });
+    if (!found.ok()) {
+      watch.call->Finish(found);
+      return true;
+    }
+  }
+  // Read the version before the rows: a change in between causes an extra
+  // event, never a missing one.
+  const uint64_t version = hub_.VersionOf(watch.run_id);
+  if (watch.started && version == watch.seen_version) return false;
+  v1::RunEvent event;
+  const Status status = store_.Read([&](Database& db) -> Status {
+    ASSIGN_OR_RETURN(event, NextEvent(db, version, watch));
+    return OkStatus();
+  });
+  if (!status.ok()) {
+    watch.call->Finish(status);
+    return true;
+  }
+  watch.seen_version = version;
+  watch.started = true;
+  watch.call->Send(event);
+  if (event.run().state() == v1::RUN_STATE_RUNNING) return false;
+  watch.call->Finish(OkStatus());
+  return true;
+}
+
+StatusOr<v1::RunEvent> RunWatcher::NextEvent(Database& db, uint64_t version,
+                                             Watch& watch) {
+  v1::RunEvent event;
+  const bool folds = !watch.started && watch.buckets > 0;
+  RETURN_IF_ERROR(followers_.With(
+      db, watch.run_id, version, [&](const RunFollower& follower) -> Status {
+        *event.mutable_run() = follower.run();
+        if (!folds) return OkStatus();
+        *event.mutable_past() = follower.log().Fold(
+            0, std::numeric_limits<uint64_t>::max(), watch.buckets);
+        watch.last_step = follower.last_step();
+        watch.last_check = follower.last_check();
+        return OkStatus();
+      }));
+  if (!folds) {
+    ASSIGN_OR_RETURN(std::vector<StepRow> steps,
+                     LoadSteps(db, watch.run_id, watch.last_step));
+    for (StepRow& row : steps) {
+      watch.last_step = row.id;
+      *event.add_steps() = std::move(row.report);
+    }
+    ASSIGN_OR_RETURN(std::vector<CheckRow> checks,
+                     LoadChecks(db, watch.run_id, watch.last_check));
+    for (CheckRow& row : checks) {
+      watch.last_check = row.id;
+      *event.add_checks() = std::move(row.report);
+    }
+  }
+  if (event.run().plan_id() != watch.sent_plan_id) {
+    ASSIGN_OR_RETURN(PlanRow newest, LoadPlan(db, event.run().plan_id()));
+    watch.sent_plan_id = event.run().plan_id();
+    *event.mutable_plan() = std::move(newest.plan);
+  }
+  return event;
+}
+
+}  // namespace reprise::server
