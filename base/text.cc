@@ -2,6 +2,7 @@
 #include "base/text.h"
 
 #include <cstdint>
+#include <cstdio>
 
 namespace reprise {
 
@@ -29,6 +30,23 @@ size_t CharacterBytes(std::string_view text) {
   return bytes;
 }
 
+// Returns the value of the character in the first `bytes` of valid UTF-8.
+uint32_t ValueOf(std::string_view text, size_t bytes) {
+  const auto at = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
+  if (bytes == 1) return at(0);
+  uint32_t value = at(0) & (0x7fU >> bytes);
+  for (size_t i = 1; i < bytes; ++i) value = value << 6 | (at(i) & 0x3fU);
+  return value;
+}
+
+// Returns whether a terminal, or a reader's eye, is led by it.
+bool Commands(uint32_t value) {
+  return value < 0x20 || (value >= 0x7f && value < 0xa0) || value == 0x61c ||
+         value == 0x200e || value == 0x200f ||
+         (value >= 0x2028 && value <= 0x202e) ||
+         (value >= 0x2066 && value <= 0x2069);
+}
+
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 bool IsLetter(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
@@ -51,6 +69,28 @@ std::string ValidUtf8(std::string_view text, size_t max_bytes) {
     if (out.size() + next.size() > max_bytes) break;
     out += next;
     text.remove_prefix(valid ? bytes : 1);
+  }
+  return out;
+}
+
+std::string Shown(std::string_view text, bool keeps_lines) {
+  static constexpr std::string_view kReplacement = "\xef\xbf\xbd";
+  std::string out;
+  out.reserve(text.size());
+  while (!text.empty()) {
+    const size_t bytes = CharacterBytes(text);
+    const uint32_t value = bytes == 0 ? 0 : ValueOf(text, bytes);
+    if (bytes == 0) {
+      out += kReplacement;
+    } else if (Commands(value) &&
+               !(keeps_lines && (value == '\n' || value == '\t'))) {
+      char escape[8];
+      std::snprintf(escape, sizeof(escape), "\\u%04x", value);
+      out += escape;
+    } else {
+      out += text.substr(0, bytes);
+    }
+    text.remove_prefix(bytes == 0 ? 1 : bytes);
   }
   return out;
 }

@@ -19,14 +19,17 @@
 namespace reprise::server {
 
 LockFile::~LockFile() {
-  if (fd_ >= 0) ::close(fd_);
+  if (fd_ < 0) return;
+  (void)!::ftruncate(fd_, 0);
+  ::close(fd_);
 }
 
 LockFile::LockFile(LockFile&& other) noexcept
-    : fd_(std::exchange(other.fd_, -1)) {}
+    : fd_(std::exchange(other.fd_, -1)), was_left_(other.was_left_) {}
 
 LockFile& LockFile::operator=(LockFile&& other) noexcept {
   std::swap(fd_, other.fd_);
+  std::swap(was_left_, other.was_left_);
   return *this;
 }
 
@@ -113,6 +116,7 @@ StatusOr<LockFile> LockFile::Take(const std::string& folder, bool yields,
                " uses this folder; stop it or choose other folders with "
                "--data-dir and --agent-socket"));
   }
+  lock.was_left_ = !Holder(fd).empty();
   if (!WriteHolder(fd, yields)) {
     return ResourceExhausted(
         StrCat(path, ": cannot write: ", std::strerror(errno)));

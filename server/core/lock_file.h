@@ -2,7 +2,8 @@
 //
 // Ensures that each folder has one daemon: an flock on `reprised.lock` in it,
 // which the kernel releases however the process ends. The file stays; it holds
-// the pid of the last holder, for the error message of a second daemon.
+// the pid of the holder, for the error message of a second daemon, and nothing
+// once that has ended properly.
 #pragma once
 
 #include <string>
@@ -26,9 +27,13 @@ class LockFile {
   static StatusOr<LockFile> Take(const std::string& folder, bool yields,
                                  bool asks = true);
 
+  // Whether the last holder was killed, or the machine stopped under it.
+  bool was_left() const { return was_left_; }
+
  private:
   explicit LockFile(int fd) : fd_(fd) {}
   int fd_ = -1;
+  bool was_left_ = false;
 };
 
 }  // namespace reprise::server

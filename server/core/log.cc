@@ -92,10 +92,7 @@ std::string FormatLogLine(LogFormat format, std::string_view time,
   if (format == LogFormat::kText) {
     std::string text = StrCat(time, " ", level, " ");
     // Lines may quote client input: keep one event on one line.
-    for (const char c : line) {
-      text += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
-    }
-    return text + '\n';
+    return text + Shown(line) + '\n';
   }
   std::string text = "{";
   const auto add = [&text](std::string_view name, std::string_view value) {

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <ctime>
 
 #include "server/core/log.h"
 #include "server/daemon/daemon_impl.h"
@@ -22,7 +23,16 @@ using std::chrono::seconds;
 
 constexpr auto kOrphanPause = seconds(5);
 constexpr auto kRetentionPause = seconds(60);
+constexpr auto kMemoryPause = seconds(10);
 constexpr auto kCallGrace = seconds(2);
+constexpr int64_t kDayNs = 86'400'000'000'000;
+
+// Since the machine started, asleep or not: no clock that anybody sets.
+int64_t BootNs() {
+  timespec now{};
+  (void)clock_gettime(CLOCK_BOOTTIME, &now);
+  return now.tv_sec * 1'000'000'000 + now.tv_nsec;
+}
 
 }  // namespace
 
@@ -89,6 +99,27 @@ void Daemon::Impl::OnSteps(const std::string& run_id,
   (void)planners_->Post(replan, Lane::kJob);
 }
 
+Status Daemon::Impl::LearnNewest() {
+  booted_ns_ = BootNs();
+  newest_ns_ = RealtimeNs();
+  return store_->Read([this](Database& db) -> Status {
+    ASSIGN_OR_RETURN(Statement select,
+                     db.Prepare("SELECT COUNT(*), MAX(CASE WHEN ended_ns <"
+                                " started_ns THEN started_ns ELSE ended_ns END)"
+                                " FROM runs"));
+    ASSIGN_OR_RETURN(const bool row, select.Step());
+    if (row && select.Int(0) > 0) newest_ns_ = select.Int(1);
+    return OkStatus();
+  });
+}
+
+// Returns the time by which runs are old. A clock that jumps ahead makes nothing
+// old: the time is at most as much past the newest run that was stored when this
+// daemon began as it has been running, and a day.
+int64_t Daemon::Impl::BelievedNow() const {
+  return std::min(RealtimeNs(), newest_ns_ + kDayNs + (BootNs() - booted_ns_));
+}
+
 // A burst of requests leaves much freed memory in malloc (malloc_policy.h).
 // Keeping it pays for chunks, but not after a large burst.
 void Daemon::Impl::ReturnMemory() {
@@ -96,7 +127,15 @@ void Daemon::Impl::ReturnMemory() {
   const uint64_t graphs = sent_graphs_.EmptiedFrom();
   const uint64_t bodies = http_->BodiesEmptiedFrom();
   const uint64_t steps = services_->steps.DropIdle();
-  if (std::max({graphs, bodies, steps}) > kCrowd) ::malloc_trim(0);
+  // What gRPC took for a burst of calls is seen in malloc alone.
+  constexpr size_t kIdleBytes = 256 << 20;
+  const Clock::time_point now = Clock::now();
+  bool idle = false;
+  if (metrics_.calls_under_way == 0 && now - looked_ >= kMemoryPause) {
+    looked_ = now;
+    idle = ::mallinfo2().fordblks > kIdleBytes;
+  }
+  if (idle || std::max({graphs, bodies, steps}) > kCrowd) ::malloc_trim(0);
 }
 
 bool Daemon::Impl::Tick() {
@@ -113,8 +152,8 @@ bool Daemon::Impl::Tick() {
   }
   if (now >= next_retention_) {
     const StatusOr<int> removed = ApplyRetention(
-        *store_, *audit_, {options_.keep_seconds, options_.keep_bytes},
-        RealtimeNs());
+        *store_, hub_, *audit_, {options_.keep_seconds, options_.keep_bytes},
+        BelievedNow());
     if (!removed.ok())
       LogWarning("retention_failed", removed.status().message());
     // If there may be more to remove, continue at the next tick.

@@ -93,6 +93,8 @@ class Daemon::Impl {
   void OnSteps(const std::string& run_id,
                const std::vector<v1::StepReport>& steps);
   void ReturnMemory();
+  Status LearnNewest();
+  int64_t BelievedNow() const;
 
   // What it says of itself: daemon_status.cc.
   void FillStatus(v1::ServerStatus& status) const;
@@ -143,6 +145,10 @@ class Daemon::Impl {
   // When a private daemon last had a job, a parent or a request.
   Clock::time_point last_needed_ = started_;
   uint64_t asked_before_ = 0;
+  Clock::time_point looked_{};  // how much freed memory malloc keeps
+  // The newest run that was stored when this daemon began, and when that was.
+  int64_t newest_ns_ = 0;
+  int64_t booted_ns_ = 0;
 };
 
 }  // namespace reprise::server

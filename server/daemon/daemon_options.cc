@@ -189,9 +189,10 @@ ParsedOptions ParseDaemonOptions(int argc, char** argv) {
   if (!options.store_url.empty()) {
     if (!options.store_url.starts_with("postgresql://") &&
         !options.store_url.starts_with("postgres://")) {
-      return Usage(StrCat("--store: cannot read \"", options.store_url,
-                          "\"; write postgresql://HOST/DATABASE, or leave it "
-                          "out for a file in --data-dir"));
+      // Not repeated: it may hold a password.
+      return Usage(
+          "--store: cannot read its text; write postgresql://HOST/DATABASE, or "
+          "leave it out for a file in --data-dir");
     }
     if (const Status url = CheckPostgresUrl(options.store_url); !url.ok()) {
       return Usage(url.message());

@@ -52,6 +52,7 @@ Status Daemon::Impl::Start() {
                                   .max_pages = options_.max_store_pages}));
     return OkStatus();
   }));
+  RETURN_IF_ERROR(LearnNewest());
   store_->Watch([this](const std::string& run_id) {
     run_id.empty() ? hub_.NotifyAll() : hub_.Notify(run_id);
   });
@@ -143,6 +144,14 @@ bool Daemon::Impl::IsAnnouncedPort() const {
 
 Status Daemon::Impl::LearnSecret() {
   if (secret_) return OkStatus();
+  // Whoever took the port of a daemon that was killed may have been sent its
+  // token or a cookie since.
+  if (locks_.front().was_left() && ::unlink(TokenFile().c_str()) == 0) {
+    LogWarning("token_replaced",
+               "the last daemon of this folder was killed: there is a new "
+               "token, and links and cookies from before no longer work; "
+               "`reprise status` prints the new link");
+  }
   StatusOr<Secret> secret = Secret::ReadOrMake(TokenFile());
   if (!secret.ok()) return secret.status();
   secret_ = *std::move(secret);

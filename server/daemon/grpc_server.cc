@@ -74,6 +74,14 @@ StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
   builder.AddChannelArgument(
       GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10'000);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 256);
+  // A connection that is not spoken to does not stay.
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10'000);
+  // Nothing that we send is compressed. What is would be unpacked before its
+  // size and its sender are known.
+  for (const grpc_compression_algorithm algorithm :
+       {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
+    builder.SetCompressionAlgorithmSupportStatus(algorithm, false);
+  }
   made->server_ = builder.BuildAndStart();
   if (made->server_ == nullptr) return Internal("gRPC did not start");
   // The server's own health status defaults to serving; services must be named.

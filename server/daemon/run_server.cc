@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <pthread.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -67,6 +68,20 @@ void WithSecondSignal(Daemon& daemon, const sigset_t& signals, Work work) {
 
 }  // namespace
 
+namespace {
+
+// Takes as many descriptors as this process may have: clients that only connect
+// use them up (net/listener.h).
+void RaiseDescriptors() {
+  constexpr rlim_t kMost = 65536;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = std::max(limit.rlim_cur, std::min(limit.rlim_max, kMost));
+  (void)::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+}  // namespace
+
 int RunServer(int argc, char** argv) {
   const ParsedOptions parsed = ParseDaemonOptions(argc, argv);
   if (parsed.exit) return parsed.exit_code;
@@ -76,6 +91,7 @@ int RunServer(int argc, char** argv) {
   ::umask(0077);
   KeepFreedBuffers();
 
+  RaiseDescriptors();
   InstallLastResort();
   if (const Status room = CheckRoom(); !room.ok()) {
     std::fprintf(stderr, "reprised: %s\n", room.message().c_str());

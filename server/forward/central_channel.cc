@@ -1,19 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/forward/central_channel.h"
 
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
 #include <grpcpp/security/tls_certificate_provider.h>
 #include <grpcpp/security/tls_credentials_options.h>
-#include <grpcpp/support/client_interceptor.h>
 #include <openssl/ssl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "base/str_cat.h"
+#include "base/tcp_sockets.h"
 #include "server/net/address.h"
 
 namespace reprise::server {
@@ -24,8 +29,11 @@ namespace {
 constexpr unsigned kReadAgain = 10;
 constexpr size_t kMostToken = 4096;
 
-// Returns the token in a file, or "" if there is none that a header can carry.
+// Returns the token in a file, or "" if there is none that a header can carry. A
+// pipe is not waited for.
 std::string TokenIn(const std::string& path) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return "";
   std::ifstream file(path);
   std::string token;
   std::getline(file, token);
@@ -36,34 +44,39 @@ std::string TokenIn(const std::string& path) {
   return fits ? token : std::string();
 }
 
-class TokenSender final : public grpc::experimental::Interceptor {
+// Returns whether the token may be sent to whoever listens at the centre's
+// address.
+Status CheckCentre(const ForwardOptions& options) {
+  if (!options.ca.empty()) return OkStatus();
+  std::vector<uint32_t> trusted = {0, ::geteuid()};
+  struct stat file {};
+  if (::stat(options.token_file.c_str(), &file) == 0) {
+    trusted.push_back(file.st_uid);
+  }
+  return CheckListener(options.target, trusted);
+}
+
+// Adds the token to every call. Without TLS, which shows who the centre is, only
+// where a process of the token's owner, of this user or of root listens; else
+// the call fails before anything is sent.
+class TokenPlugin final : public grpc::MetadataCredentialsPlugin {
  public:
-  explicit TokenSender(std::string token) : token_(std::move(token)) {}
-  void Intercept(grpc::experimental::InterceptorBatchMethods* call) override {
-    if (call->QueryInterceptionHookPoint(
-            grpc::experimental::InterceptionHookPoints::
-                PRE_SEND_INITIAL_METADATA)) {
-      call->GetSendInitialMetadata()->emplace("authorization",
-                                              StrCat("Bearer ", token_));
+  explicit TokenPlugin(const ForwardOptions& options) : options_(options) {}
+
+  grpc::Status GetMetadata(
+      grpc::string_ref /*url*/, grpc::string_ref /*method*/,
+      const grpc::AuthContext& /*channel*/,
+      std::multimap<grpc::string, grpc::string>* metadata) override {
+    if (const Status centre = CheckCentre(options_); !centre.ok()) {
+      return {static_cast<grpc::StatusCode>(centre.code()), centre.message()};
     }
-    call->Proceed();
+    metadata->emplace("authorization",
+                      StrCat("Bearer ", TokenIn(options_.token_file)));
+    return grpc::Status::OK;
   }
 
  private:
-  const std::string token_;
-};
-
-class TokenSenders final
-    : public grpc::experimental::ClientInterceptorFactoryInterface {
- public:
-  explicit TokenSenders(std::string file) : file_(std::move(file)) {}
-  grpc::experimental::Interceptor* CreateClientInterceptor(
-      grpc::experimental::ClientRpcInfo* /*call*/) override {
-    return new TokenSender(TokenIn(file_));
-  }
-
- private:
-  const std::string file_;
+  const ForwardOptions options_;
 };
 
 bool OnThisMachine(const std::string& target) {
@@ -102,7 +115,9 @@ Status CheckFiles(const ForwardOptions& options) {
 
 std::shared_ptr<grpc::ChannelCredentials> Credentials(
     const ForwardOptions& options) {
-  if (options.ca.empty()) return grpc::InsecureChannelCredentials();
+  if (options.ca.empty()) {
+    return grpc::experimental::LocalCredentials(LOCAL_TCP);
+  }
   namespace tls = grpc::experimental;
   tls::TlsChannelCredentialsOptions wanted;
   wanted.set_certificate_provider(
@@ -174,12 +189,14 @@ StatusOr<std::shared_ptr<grpc::Channel>> ChannelToCentral(
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 5'000);
-  std::vector<
-      std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>>
-      senders;
-  senders.push_back(std::make_unique<TokenSenders>(options.token_file));
-  return grpc::experimental::CreateCustomChannelWithInterceptors(
-      options.target, Credentials(options), arguments, std::move(senders));
+  // On loopback the receiver is checked, so the channel may be plain.
+  const auto token = grpc::experimental::MetadataCredentialsFromPlugin(
+      std::make_unique<TokenPlugin>(options),
+      options.ca.empty() ? GRPC_SECURITY_NONE : GRPC_PRIVACY_AND_INTEGRITY);
+  return grpc::CreateCustomChannel(
+      options.target,
+      grpc::CompositeChannelCredentials(Credentials(options), token),
+      arguments);
 }
 
 std::string WhyNot(const ForwardOptions& options, const grpc::Status& status) {
@@ -189,7 +206,10 @@ std::string WhyNot(const ForwardOptions& options, const grpc::Status& status) {
   };
   const bool tls = !options.ca.empty();
   std::string why;
-  if (status.error_code() == grpc::StatusCode::UNAUTHENTICATED) {
+  const Status centre = CheckCentre(options);
+  if (centre.code() == Code::kPermissionDenied) {
+    why = centre.message();
+  } else if (status.error_code() == grpc::StatusCode::UNAUTHENTICATED) {
     why = StrCat("the token in ", options.token_file, " is not the centre's");
   } else if (status.error_code() != grpc::StatusCode::UNAVAILABLE) {
     why = StrCat("it answers: ", said);

@@ -6,6 +6,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -17,6 +18,7 @@
 
 #include "base/str_cat.h"
 #include "server/core/log.h"
+#include "server/net/peer.h"
 
 namespace reprise::server {
 
@@ -137,6 +139,27 @@ void Listener::Stop() {
   if (thread_.joinable()) thread_.join();
 }
 
+bool Listener::HasRoom(int fd) {
+  // The kernel gives the lowest descriptor that is free, so its number says how
+  // many are in use.
+  rlimit most{};
+  if (::getrlimit(RLIMIT_NOFILE, &most) != 0) return true;
+  const auto in_use = static_cast<rlim_t>(fd);
+  if (in_use < most.rlim_cur / 2) return true;
+  if (in_use < most.rlim_cur / 4 * 3) {
+    const auto uid = OwnerOf(PeerOf(fd), {address_.port});
+    if (uid && (*uid == ::geteuid() || *uid == 0)) return true;
+  }
+  if (const auto now = Clock::now(); now - warned_ > std::chrono::minutes(1)) {
+    warned_ = now;
+    LogWarning("connections_refused",
+               StrCat("half of the ", most.rlim_cur,
+                      " descriptors are in use: connections of other users "
+                      "are refused, and of everybody above three quarters"));
+  }
+  return false;
+}
+
 bool Listener::HandOn(int fd, bool last_chance) const {
   const Kind kind = Look(fd);
   if (kind == Kind::kUnknown && !last_chance) return false;
@@ -180,6 +203,10 @@ void Listener::Loop() {
           std::this_thread::sleep_for(std::chrono::milliseconds(100));
         }
         break;
+      }
+      if (!HasRoom(fd)) {
+        ::close(fd);
+        continue;
       }
       SetOption(fd, IPPROTO_TCP, TCP_NODELAY, 1);
       if (serves_ == Serves::kGrpc) {

@@ -9,9 +9,14 @@
 // the poll set without a thread, delays nobody, and is dropped after ten
 // seconds; if 512 clients wait, the oldest makes room for the next. In split
 // mode a listener serves one protocol and peeks at nothing.
+//
+// Whoever connects takes a descriptor, with or without the token. Half of them
+// are for anybody, a quarter more for the daemon's own user and root, and the
+// last quarter is never given to a client: agents, files and the store need it.
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <thread>
@@ -53,6 +58,8 @@ class Listener {
         wake_fd_(wake_fd) {}
 
   void Loop();
+  // Returns whether a client that was given this descriptor may stay.
+  bool HasRoom(int fd);
   // Passes the socket to gRPC or HTTP. Returns false if the protocol is not
   // known yet; with `last_chance` the socket is then closed.
   bool HandOn(int fd, bool last_chance) const;
@@ -63,6 +70,7 @@ class Listener {
   const int wake_fd_;
   AdoptSocket to_grpc_;
   AdoptSocket to_http_;
+  std::chrono::steady_clock::time_point warned_{};  // that there is no room
   std::atomic<bool> stopping_{false};
   std::thread thread_;
 };

@@ -7,15 +7,12 @@
 #include <sys/un.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cstddef>
-#include <cstdio>
 #include <cstring>
-#include <fstream>
-#include <sstream>
 
 #include "base/str_cat.h"
+#include "base/tcp_sockets.h"
 
 namespace reprise::server {
 
@@ -37,60 +34,22 @@ std::string WithBrackets(std::string text) {
   return text;
 }
 
-// Writes "ipv4:127.0.0.1:41234" as /proc/net/tcp does, "0100007F:A112"; empty
-// if it is no such address. gRPC may call the scheme otherwise.
-std::string AsInProc(const std::string& peer) {
-  const std::string address = peer.substr(peer.find(':') + 1);
-  const size_t colon = address.rfind(':');
-  if (colon == std::string::npos || colon == 0) return "";
-  uint16_t port = 0;
-  const char* end = address.data() + address.size();
-  if (std::from_chars(&address[colon + 1], end, port).ptr != end) return "";
-  const bool brackets = address.front() == '[' && address[colon - 1] == ']';
-  const std::string host =
-      brackets ? address.substr(1, colon - 2) : address.substr(0, colon);
-  const size_t count = brackets ? 4 : 1;
-  std::array<uint32_t, 4> words{};
-  if (inet_pton(brackets ? AF_INET6 : AF_INET, host.c_str(), words.data()) !=
-      1) {
-    return "";
-  }
-  std::string text;
-  char part[12];
-  for (size_t i = 0; i < count; ++i) {
-    // The kernel prints each word of the address as a number of this machine.
-    std::snprintf(part, sizeof(part), "%08X", words[i]);
-    text += part;
-  }
-  std::snprintf(part, sizeof(part), ":%04X", port);
-  return text + part;
-}
-
 // Returns the user of the connected socket that has the local address `wanted`
 // in a table of the kernel, and one of `ports` at its other end.
-std::optional<uint32_t> OwnerIn(const char* path, std::string_view wanted,
+std::optional<uint32_t> OwnerIn(bool v6, std::string_view wanted,
                                 const std::vector<uint16_t>& ports) {
-  std::ifstream table(path);
-  std::string line;
-  std::getline(table, line);  // the heading
-  while (std::getline(table, line)) {
-    // sl local_address rem_address st queues timer retransmissions uid
-    std::istringstream fields(line);
-    std::string number, local, remote, state, queues, timer, again;
-    uint32_t uid = 0;
-    if (!(fields >> number >> local >> remote >> state >> queues >> timer >>
-          again >> uid)) {
-      continue;
-    }
-    constexpr std::string_view kEstablished = "01";
-    if (local != wanted || state != kEstablished) continue;
-    const size_t colon = remote.rfind(':');
+  std::optional<uint32_t> found;
+  EachTcpSocket(v6, [&](const TcpSocket& socket) {
+    if (socket.local != wanted || !socket.is_connected) return true;
+    const size_t colon = socket.remote.rfind(':');
     uint16_t port = 0;
-    std::from_chars(remote.data() + colon + 1, remote.data() + remote.size(),
-                    port, 16);
-    if (std::find(ports.begin(), ports.end(), port) != ports.end()) return uid;
-  }
-  return std::nullopt;
+    std::from_chars(socket.remote.data() + colon + 1,
+                    socket.remote.data() + socket.remote.size(), port, 16);
+    if (std::find(ports.begin(), ports.end(), port) == ports.end()) return true;
+    found = socket.uid;
+    return false;
+  });
+  return found;
 }
 
 }  // namespace
@@ -124,13 +83,15 @@ std::string PeerOf(int fd) {
 
 std::optional<uint32_t> OwnerOf(const std::string& address,
                                 const std::vector<uint16_t>& ports) {
-  const std::string wanted = AsInProc(address);
+  // gRPC may call the scheme otherwise.
+  const std::string wanted =
+      AsInTcpTable(std::string_view(address).substr(address.find(':') + 1));
   if (wanted.empty()) return std::nullopt;
   const bool v6 = address.find('[') != std::string::npos;
-  if (v6) return OwnerIn("/proc/net/tcp6", wanted, ports);
-  const auto uid = OwnerIn("/proc/net/tcp", wanted, ports);
+  if (v6) return OwnerIn(true, wanted, ports);
+  const auto uid = OwnerIn(false, wanted, ports);
   // gRPC reaches IPv4 addresses from IPv6 sockets, as ::ffff:127.0.0.1.
-  return uid ? uid : OwnerIn("/proc/net/tcp6", StrCat(kMapped, wanted), ports);
+  return uid ? uid : OwnerIn(true, StrCat(kMapped, wanted), ports);
 }
 
 IdentifyCaller MakeIdentify(

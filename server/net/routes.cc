@@ -164,7 +164,8 @@ void Serve(const Routes& routes, HttpRequest request,
   if (request.path == "/metrics") {
     reply->Respond({.status = 200,
                     .headers = {{"Content-Type",
-                                 "text/plain; version=0.0.4; charset=utf-8"}},
+                                 "text/plain; version=0.0.4; charset=utf-8"},
+                                {"X-Content-Type-Options", "nosniff"}},
                     .body = routes.metrics(),
                     .view = {}});
   } else if (request.path.starts_with('/')) {

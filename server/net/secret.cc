@@ -63,7 +63,8 @@ Status Denied(const std::string& path, const char* what) {
 }
 
 StatusOr<std::string> ReadToken(const std::string& path, mode_t forbidden) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // What is no file is refused and not waited for, such as a pipe.
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) {
     if (errno == ENOENT) {
       return NotFound(StrCat(path, ": there is no such token file"));
@@ -75,7 +76,10 @@ StatusOr<std::string> ReadToken(const std::string& path, mode_t forbidden) {
   const bool known = ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
   const ssize_t n = known ? ::read(fd, text, sizeof(text)) : -1;
   ::close(fd);
-  if (n < 0) return Denied(path, "is not a file that can be read");
+  if (!known) {
+    return PermissionDenied(StrCat(path, ": is not a file, and no token"));
+  }
+  if (n < 0) return Denied(path, "cannot be read");
   if ((info.st_mode & forbidden) != 0 ||
       (info.st_uid != ::geteuid() && info.st_uid != 0)) {
     return PermissionDenied(

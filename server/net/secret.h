@@ -3,8 +3,8 @@
 // The token that callers over TCP need. Every user of a machine can reach
 // loopback, so an address alone does not identify the caller.
 //
-//   file     DATA_DIR/token, mode 0600, created once, so that links survive
-//            restarts; or the file of --token-file
+//   file     DATA_DIR/token, mode 0600: links survive restarts, but for one
+//            after a daemon that was killed; or the file of --token-file
 //   API      Authorization: Bearer TOKEN, over HTTP and over gRPC
 //   page     a link with ?token=TOKEN, answered with a cookie
 //

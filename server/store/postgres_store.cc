@@ -293,6 +293,28 @@ StatusOr<std::unique_ptr<Store>> OpenPostgresStore(
       new PostgresStore(options.url, std::move(writer)));
 }
 
+namespace {
+
+// Returns what libpq says of a text without the parts that it quotes, which may
+// hold a password. Single characters stay.
+std::string WithoutQuoted(std::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    const size_t open = text.find('"');
+    out += text.substr(0, open);
+    if (open == std::string_view::npos) break;
+    const size_t close = text.find('"', open + 1);
+    const bool is_short = close == open + 2;
+    out += is_short ? text.substr(open, 3) : std::string_view("\"...\"");
+    text.remove_prefix(close == std::string_view::npos ? text.size()
+                                                       : close + 1);
+  }
+  while (!out.empty() && out.back() == '\n') out.pop_back();
+  return out;
+}
+
+}  // namespace
+
 Status CheckPostgresUrl(const std::string& url) {
   ASSIGN_OR_RETURN(const Libpq* pq, LoadLibpq());
   char* message = nullptr;
@@ -300,7 +322,7 @@ Status CheckPostgresUrl(const std::string& url) {
   if (options == nullptr) {
     const std::string why = message != nullptr ? message : "no memory";
     if (message != nullptr) pq->PQfreemem(message);
-    return InvalidArgument(StrCat("--store: ", why));
+    return InvalidArgument(StrCat("--store: ", WithoutQuoted(why)));
   }
   bool has_password = false;
   for (const PQconninfoOption* o = options; o->keyword != nullptr; ++o) {

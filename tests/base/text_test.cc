@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <nlohmann/json.hpp>
+
 namespace reprise {
 namespace {
 
@@ -24,6 +27,21 @@ TEST(ValidUtf8Test, KeepsWhatIsValidAndReplacesWhatIsNot) {
 TEST(ValidUtf8Test, NeverCutsACharacterInTwo) {
   EXPECT_EQ(ValidUtf8("ab€", 4), "ab");
   EXPECT_EQ(ValidUtf8("ab€", 5), "ab€");
+}
+
+TEST(ShownTest, ShowsTextsOfOthersAsTheFixtureSays) {
+  std::ifstream file(REPRISE_SOURCE_DIR "/tests/fixtures/shown.json");
+  const auto rows = nlohmann::json::parse(file)["rows"];
+  ASSERT_GT(rows.size(), 5u);
+  for (const auto& row : rows) {
+    EXPECT_EQ(Shown(row["text"].get<std::string>()), row["shown"]);
+  }
+}
+
+TEST(ShownTest, KeepsLinesWhereAsked) {
+  EXPECT_EQ(Shown("a\n\tb\x1b", true), "a\n\tb\\u001b");
+  EXPECT_EQ(Shown("\xff"), "\xef\xbf\xbd");
+  EXPECT_EQ(Shown(std::string_view("a\0b", 3)), "a\\u0000b");
 }
 
 TEST(IsUuidTest, AcceptsTheTextFormOnly) {

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pty
 import re
 import subprocess
 from dataclasses import dataclass
@@ -44,6 +47,27 @@ class Reprise:
             check=False,
         )
         return Result(done.returncode, done.stdout, done.stderr)
+
+    def on_terminal(self, *arguments: str, timeout: float = 120, **environment: str) -> str:
+        """What a person sees: stdout and stderr on one pseudo-terminal."""
+        parent, child = pty.openpty()
+        process = subprocess.Popen(
+            [str(self.program), *arguments],
+            cwd=self.folder,
+            env=self.environment | environment,
+            stdin=child,
+            stdout=child,
+            stderr=child,
+        )
+        os.close(child)
+        seen = b""
+        # At its end a terminal gives an error, not an empty read.
+        with contextlib.suppress(OSError):
+            while part := os.read(parent, 1 << 16):
+                seen += part
+        os.close(parent)
+        process.wait(timeout=timeout)
+        return seen.decode()
 
     def fails(self, code: int, *arguments: str, **environment: str) -> str:
         """The one sentence of an error: exit code and form are checked here."""

@@ -111,9 +111,8 @@ def test_another_user_can_neither_read_runs_nor_send_plans(
 def test_the_command_knows_the_token_of_the_server_that_runs_here(reprise: Reprise) -> None:
     listen = announced(reprise)["listen"]
     for named in ([], ["--server", listen], ["--server", f"http://{listen}/"]):
-        result = reprise("status", *named)
-        assert result.code == 0, result.err
-        assert f"http://{listen}/?token={token_of(reprise)}" in result.out
+        seen = reprise.on_terminal("status", *named)
+        assert f"http://{listen}/?token={token_of(reprise)}" in seen
 
 
 @pytest.mark.usefixtures("server")
@@ -121,7 +120,10 @@ def test_a_link_that_goes_to_a_file_holds_no_token(reprise: Reprise, graph_file:
     result = reprise("import", str(graph_file))
     assert result.code == 0, result.err
     assert f"{announced(reprise)['url']}/runs/" in result.out
-    assert token_of(reprise) not in result.out + result.err
+    status = reprise("status")
+    assert "its token is shown on a terminal only" in status.out
+    for one in (result, status):
+        assert token_of(reprise) not in one.out + one.err
 
 
 @pytest.mark.usefixtures("server")
@@ -169,9 +171,11 @@ def test_a_server_without_descriptors_left_lives_and_answers_again(
     for _ in range(200):
         open_sockets.append(socket.create_connection((host, int(port)), timeout=30))
     until(
-        "descriptors are used up", 30, lambda: "out of file" in (tmp_path / "serve.log").read_text()
+        "clients are refused",
+        30,
+        lambda: "descriptors are in use" in (tmp_path / "serve.log").read_text(),
     )
-    # The first request of all: there is no descriptor left for what serves it.
+    # The first request of all: what serves it needs descriptors, too.
     open_sockets[0].sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
     answer = open_sockets[0].recv(100)
     assert answer.startswith(b"HTTP/1.1 200"), (tmp_path / "serve.log").read_text()

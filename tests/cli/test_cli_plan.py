@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import signal
 import subprocess
 import time
@@ -326,41 +325,15 @@ def test_colour_and_progress_stay_away_from_pipes(reprise: Reprise, graph_file: 
     assert "\r" not in result.err
 
 
-def on_terminal(reprise: Reprise, *arguments: str, **environment: str) -> str:
-    """What a person sees: stdout and stderr on one pseudo-terminal."""
-    parent, child = pty.openpty()
-    process = subprocess.Popen(
-        [reprise.program, *arguments],
-        cwd=reprise.folder,
-        env=reprise.environment | environment,
-        stdin=child,
-        stdout=child,
-        stderr=child,
-    )
-    os.close(child)
-    text = b""
-    while True:
-        try:
-            block = os.read(parent, 65536)
-        except OSError:
-            break
-        if not block:
-            break
-        text += block
-    os.close(parent)
-    process.wait(timeout=60)
-    return text.decode()
-
-
 def test_a_terminal_has_colour_unless_told_otherwise(reprise: Reprise, graph_file: Path) -> None:
     ask = ("plan", "small.graph.json", "--budget", "1324", "--force")
 
-    assert "\033[1;32mIt fits" in on_terminal(reprise, *ask)
-    assert "\033[1" not in on_terminal(reprise, *ask, NO_COLOR="1")
-    assert "\033[1" not in on_terminal(reprise, *ask, TERM="dumb")
-    assert "\033[1" not in on_terminal(reprise, *ask, "--no-color")
-    assert "\033" not in on_terminal(reprise, *ask, "--quiet")
-    assert "\033" not in on_terminal(reprise, *ask, "--json")
+    assert "\033[1;32mIt fits" in reprise.on_terminal(*ask)
+    assert "\033[1" not in reprise.on_terminal(*ask, NO_COLOR="1")
+    assert "\033[1" not in reprise.on_terminal(*ask, TERM="dumb")
+    assert "\033[1" not in reprise.on_terminal(*ask, "--no-color")
+    assert "\033" not in reprise.on_terminal(*ask, "--quiet")
+    assert "\033" not in reprise.on_terminal(*ask, "--json")
 
 
 def hard_graph(ops: int) -> Graph:

@@ -8,6 +8,7 @@
 #include <cstdlib>
 
 #include "base/str_cat.h"
+#include "base/text.h"
 #include "clients/cli/core/exit_code.h"
 
 namespace reprise::cli {
@@ -28,6 +29,13 @@ bool NoColorAsked() {
 bool ReaderIsGone() {
   pollfd out = {STDOUT_FILENO, 0, 0};
   return poll(&out, 1, 0) == 1 && (out.revents & POLLERR) != 0;
+}
+
+// Returns a line as it may be shown; a line feed before it stays, which makes an
+// empty line above it.
+std::string ShownLine(std::string_view text) {
+  const bool apart = text.starts_with('\n');
+  return (apart ? "\n" : "") + Shown(text.substr(apart ? 1 : 0));
 }
 
 void Write(std::FILE* stream, std::string_view text) {
@@ -65,21 +73,21 @@ void Console::Line(std::string_view text, Tone tone) {
   ClearProgress();
   const bool coloured = color_ && tone != Tone::kPlain;
   if (coloured) Write(results_, kCodes[static_cast<int>(tone)]);
-  Write(results_, text);
+  Write(results_, ShownLine(text));
   if (coloured) Write(results_, "\033[0m");
   Write(results_, "\n");
 }
 
 void Console::Raw(std::string_view text) {
   ClearProgress();
-  Write(results_, text);
+  Write(results_, Shown(text, /*keeps_lines=*/true));
 }
 
 void Console::Note(std::string_view text) {
   if (quiet_) return;
   ClearProgress();
   std::fflush(stdout);
-  Write(stderr, StrCat(text, "\n"));
+  Write(stderr, StrCat(ShownLine(text), "\n"));
 }
 
 int Console::Error(const Status& status) {
@@ -93,14 +101,14 @@ int Console::UsageError(std::string_view sentence) {
 int Console::Fail(int exit_code, std::string_view sentence) {
   ClearProgress();
   std::fflush(stdout);
-  Write(stderr, StrCat("reprise: ", sentence, "\n"));
+  Write(stderr, StrCat("reprise: ", Shown(sentence), "\n"));
   return exit_code;
 }
 
 void Console::Progress(std::string_view text) {
   if (!progress_) return;
   // Erase to the end of the line: the new text may be shorter.
-  Write(stderr, StrCat("\r", text, "\033[K"));
+  Write(stderr, StrCat("\r", Shown(text), "\033[K"));
   std::fflush(stderr);
   progress_shown_ = true;
 }

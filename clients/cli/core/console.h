@@ -3,7 +3,8 @@
 // Where the command writes: results to stdout, everything else to stderr.
 // Around a job everything goes to stderr, because stdout belongs to the job.
 // Colour and the progress line are used only on a terminal, and never with
-// --json, --quiet, NO_COLOR or TERM=dumb.
+// --json, --quiet, NO_COLOR or TERM=dumb. Texts may hold names from files and
+// jobs: they are written as base/text.h shows them.
 #pragma once
 
 #include <cstdio>

@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <charconv>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/str_cat.h"
+#include "base/tcp_sockets.h"
 #include "clients/cli/core/files.h"
 #include "clients/cli/server/runtime_paths.h"
 #include "clients/cli/server/server_client.h"
+#include "profiler/include/reprise_sockets.h"
 
 namespace reprise::cli {
 namespace {
@@ -21,7 +27,40 @@ struct Announced {
   std::string url;
   std::string token_file;
   std::string certificate;  // empty: no TLS
+  uint32_t owner = 0;       // who wrote it
 };
+
+// Returns who owns the announcement. Where the user has not named its folder,
+// as in a shared /tmp, somebody else may have made it: PERMISSION_DENIED.
+StatusOr<uint32_t> OwnerOfAnnouncement(const std::string& path) {
+  struct stat file {};
+  struct stat folder {};
+  const std::string parent = std::filesystem::path(path).parent_path().string();
+  if (::lstat(path.c_str(), &file) != 0 ||
+      ::stat(parent.c_str(), &folder) != 0 || !S_ISREG(file.st_mode)) {
+    return PermissionDenied(StrCat(path, ": is not a file of a server"));
+  }
+  constexpr mode_t kOthersWrite = S_IWGRP | S_IWOTH;
+  const bool is_named = !Environment("REPRISE_SOCKET").empty() ||
+                        AgentSocket() == REPRISE_SERVICE_SOCKET;
+  if (!is_named) {
+    for (const struct stat& one : {file, folder}) {
+      if (one.st_uid == ::geteuid() && (one.st_mode & kOthersWrite) == 0) {
+        continue;
+      }
+      return PermissionDenied(
+          StrCat(path, ": user ", one.st_uid,
+                 " or others can write it, so what it says is not believed; "
+                 "remove the folder, or set XDG_RUNTIME_DIR"));
+    }
+  }
+  if (file.st_uid != folder.st_uid && file.st_uid != 0) {
+    return PermissionDenied(StrCat(path, ": belongs to user ", file.st_uid,
+                                   ", its folder to user ", folder.st_uid,
+                                   "; it is not believed"));
+  }
+  return file.st_uid;
+}
 
 StatusOr<Announced> ReadAnnounced(const std::string& path) {
   const StatusOr<std::string> text = ReadFile(path, 1 << 16);
@@ -29,6 +68,7 @@ StatusOr<Announced> ReadAnnounced(const std::string& path) {
     return Unavailable(StrCat("no server is running here; ", kStartHint,
                               " or name one with --server HOST:PORT"));
   }
+  ASSIGN_OR_RETURN(const uint32_t owner, OwnerOfAnnouncement(path));
   const auto json = nlohmann::json::parse(*text, nullptr, false);
   const auto word = [&json](const char* key) {
     return json.contains(key) && json[key].is_string()
@@ -44,7 +84,7 @@ StatusOr<Announced> ReadAnnounced(const std::string& path) {
   return Announced{
       word("listen"), word("url"),
       (std::filesystem::path(path).parent_path() / "server.token").string(),
-      word("certificate")};
+      word("certificate"), owner};
 }
 
 // Replaces "localhost" by 127.0.0.1: to the daemon they are the same host.
@@ -161,7 +201,18 @@ StatusOr<Endpoint> FindServer(const Globals& globals) {
   }
   if (token_file.empty()) return endpoint;
   ASSIGN_OR_RETURN(endpoint->token, ReadTokenFile(token_file));
+  struct stat file {};
+  endpoint->trusted = {0, ::geteuid()};
+  if (is_here) endpoint->trusted.push_back(here->owner);
+  if (::stat(token_file.c_str(), &file) == 0) {
+    endpoint->trusted.push_back(file.st_uid);
+  }
   return endpoint;
+}
+
+Status Endpoint::CheckReceiver() const {
+  if (tls || token.empty()) return OkStatus();
+  return CheckListener(target, trusted);
 }
 
 }  // namespace reprise::cli

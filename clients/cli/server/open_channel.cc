@@ -5,8 +5,8 @@
 #include <grpcpp/security/tls_certificate_provider.h>
 #include <grpcpp/security/tls_certificate_verifier.h>
 #include <grpcpp/security/tls_credentials_options.h>
-#include <grpcpp/support/client_interceptor.h>
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -81,7 +81,7 @@ std::shared_ptr<grpc::ChannelCredentials> Pinned(
 // Returns TLS credentials if the endpoint uses TLS.
 StatusOr<std::shared_ptr<grpc::ChannelCredentials>> CredentialsOf(
     const Endpoint& endpoint) {
-  if (!endpoint.tls) return grpc::InsecureChannelCredentials();
+  if (!endpoint.tls) return grpc::experimental::LocalCredentials(LOCAL_TCP);
   grpc::SslCredentialsOptions options;
   const auto read = [](const std::string& path, std::string& into) -> Status {
     if (path.empty()) return OkStatus();
@@ -98,46 +98,27 @@ StatusOr<std::shared_ptr<grpc::ChannelCredentials>> CredentialsOf(
   return Pinned(pinned, options);
 }
 
-// Adds the token to every call of a channel.
-class TokenSender final : public grpc::experimental::Interceptor {
+// Adds the token to every call, if its receiver may have it: the channel may
+// have connected again meanwhile, to somebody else.
+class TokenPlugin final : public grpc::MetadataCredentialsPlugin {
  public:
-  explicit TokenSender(std::string header) : header_(std::move(header)) {}
+  explicit TokenPlugin(Endpoint endpoint) : endpoint_(std::move(endpoint)) {}
 
-  void Intercept(grpc::experimental::InterceptorBatchMethods* call) override {
-    using grpc::experimental::InterceptionHookPoints;
-    if (call->QueryInterceptionHookPoint(
-            InterceptionHookPoints::PRE_SEND_INITIAL_METADATA)) {
-      call->GetSendInitialMetadata()->emplace("authorization", header_);
+  grpc::Status GetMetadata(
+      grpc::string_ref /*url*/, grpc::string_ref /*method*/,
+      const grpc::AuthContext& /*channel*/,
+      std::multimap<grpc::string, grpc::string>* metadata) override {
+    if (const Status receiver = endpoint_.CheckReceiver(); !receiver.ok()) {
+      return {static_cast<grpc::StatusCode>(receiver.code()),
+              receiver.message()};
     }
-    call->Proceed();
+    metadata->emplace("authorization", "Bearer " + endpoint_.token);
+    return grpc::Status::OK;
   }
 
  private:
-  const std::string header_;
+  const Endpoint endpoint_;
 };
-
-class TokenSenders final
-    : public grpc::experimental::ClientInterceptorFactoryInterface {
- public:
-  explicit TokenSenders(std::string token) : header_("Bearer " + token) {}
-  grpc::experimental::Interceptor* CreateClientInterceptor(
-      grpc::experimental::ClientRpcInfo*) override {
-    return new TokenSender(header_);  // gRPC owns it
-  }
-
- private:
-  const std::string header_;
-};
-
-std::vector<
-    std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>>
-SendToken(const std::string& token) {
-  std::vector<
-      std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>>
-      all;
-  if (!token.empty()) all.push_back(std::make_unique<TokenSenders>(token));
-  return all;
-}
 
 }  // namespace
 
@@ -146,9 +127,15 @@ StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const Endpoint& endpoint) {
   // A proxy from the environment must not be used for loopback.
   if (!endpoint.tls) arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetMaxReceiveMessageSize(64 << 20);
-  ASSIGN_OR_RETURN(const auto credentials, CredentialsOf(endpoint));
-  return grpc::experimental::CreateCustomChannelWithInterceptors(
-      endpoint.target, credentials, arguments, SendToken(endpoint.token));
+  ASSIGN_OR_RETURN(auto credentials, CredentialsOf(endpoint));
+  if (!endpoint.token.empty()) {
+    credentials = grpc::CompositeChannelCredentials(
+        credentials,
+        grpc::experimental::MetadataCredentialsFromPlugin(
+            std::make_unique<TokenPlugin>(endpoint),
+            endpoint.tls ? GRPC_PRIVACY_AND_INTEGRITY : GRPC_SECURITY_NONE));
+  }
+  return grpc::CreateCustomChannel(endpoint.target, credentials, arguments);
 }
 
 }  // namespace reprise::cli

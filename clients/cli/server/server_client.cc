@@ -137,6 +137,8 @@ StatusOr<ServerClient> ServerClient::Connect(const Globals& globals) {
                      "`reprise doctor`, or name its CA with --ca"
                    : StrCat("; ", kStartHint)));
   }
+  // Only now: who listened before it connected may be another one.
+  RETURN_IF_ERROR(client.endpoint_.CheckReceiver());
   client.channel_ = channel;
   client.query_ = v1::Query::NewStub(channel);
   client.planner_ = v1::Planner::NewStub(channel);

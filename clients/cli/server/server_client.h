@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "clients/cli/core/console.h"
@@ -31,6 +32,12 @@ struct Endpoint {
   std::string pinned;  // the only certificate to trust, a file
   std::string certificate;
   std::string key;
+  // Without TLS, whose listener may be given the token.
+  std::vector<uint32_t> trusted;
+
+  // Returns OK if whoever listens there may be given the token: TLS has shown
+  // who it is, or it is a process of a trusted user. Errors as CheckListener.
+  Status CheckReceiver() const;
 
   // Returns the URL of the page at `path` ("/runs/1"). With the token, the link
   // opens in every browser on this machine: show it to a person, never log it.
@@ -41,7 +48,8 @@ struct Endpoint {
 // agent's socket. The token is from --token-file, else REPRISE_TOKEN_FILE, else
 // from the file that server.json names if it describes the same server.
 // INVALID_ARGUMENT: not HOST:PORT, or not a loopback address; UNAVAILABLE: no
-// server is known; NOT_FOUND and others: the token's file cannot be read.
+// server is known; PERMISSION_DENIED: somebody else wrote what is said of it;
+// NOT_FOUND and others: the token's file cannot be read.
 StatusOr<Endpoint> FindServer(const Globals& globals);
 
 // Parses "host:port", "http://host:port" or "https://host:port".
@@ -50,7 +58,8 @@ StatusOr<Endpoint> ParseEndpoint(const std::string& text);
 
 class ServerClient {
  public:
-  // UNAVAILABLE: nothing answers there within two seconds.
+  // UNAVAILABLE: nothing answers there within two seconds. PERMISSION_DENIED:
+  // what listens there is not the token's owner's.
   static StatusOr<ServerClient> Connect(const Globals& globals);
 
   // Like Connect, but if no server was named and none runs, starts a private

@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "base/str_cat.h"
+#include "base/text.h"
 #include "base/units.h"
 #include "clients/cli/core/columns.h"
 #include "formats/convert/graph_names.h"
@@ -23,8 +24,8 @@ std::string Signed(int64_t bytes) {
 
 std::string SideLine(const char* letter, const v1::ComparedSide& side) {
   std::string text =
-      StrCat("  ", letter, "  ", side.name(), "  ", side.peak_of(), "  peak ",
-             FormatBytes(side.peak_bytes()));
+      StrCat("  ", letter, "  ", Shown(side.name()), "  ", side.peak_of(),
+             "  peak ", FormatBytes(side.peak_bytes()));
   if (side.budget_bytes() > 0) {
     text += StrCat(", budget ", FormatBytes(side.budget_bytes()));
   }
@@ -40,7 +41,7 @@ std::string SideLine(const char* letter, const v1::ComparedSide& side) {
 std::string DiffRow(const std::string& a, const std::string& b,
                     const std::string& change, const std::string& name) {
   return StrCat("  ", Right(a, 11), Right(b, 11), Right(change, 12),
-                name.empty() ? "" : "  ", name, "\n");
+                name.empty() ? "" : "  ", Shown(name), "\n");
 }
 
 // The last line of a table of which some rows are not shown.

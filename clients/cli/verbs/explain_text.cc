@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/str_cat.h"
+#include "base/text.h"
 #include "base/units.h"
 #include "clients/cli/core/columns.h"
 #include "formats/convert/explain_proto.h"
@@ -20,8 +21,8 @@ std::string DecisionWord(v1::Decision decision) {
 }
 
 std::string LabelOf(const v1::StorageExplanation& storage) {
-  if (!storage.name().empty()) return storage.name();
-  if (!storage.module().empty()) return storage.module();
+  if (!storage.name().empty()) return Shown(storage.name());
+  if (!storage.module().empty()) return Shown(storage.module());
   return StrCat("storage ", storage.storage());
 }
 
@@ -67,7 +68,7 @@ std::string Groups(const v1::Explanation& explanation, int most) {
                              ? "+" + FormatDuration(group.recompute_ns())
                              : "-",
                          12),
-                   "  ", Left(group.why(), 15), " ", group.name(), "\n");
+                   "  ", Left(group.why(), 15), " ", Shown(group.name()), "\n");
   }
   return text + MoreOf(groups.size(), most, "groups");
 }
@@ -107,8 +108,8 @@ std::string AtPeak(const v1::Explanation& explanation, int most) {
 std::string InTheWay(const v1::Explanation& explanation, int most) {
   const v1::WorkingSet& set = explanation.working_set();
   const v1::Infeasible& why = explanation.plan().infeasible();
-  std::string where = StrCat("op ", set.op(), " ", set.op_name());
-  if (!set.module().empty()) where += " (" + set.module() + ")";
+  std::string where = StrCat("op ", set.op(), " ", Shown(set.op_name()));
+  if (!set.module().empty()) where += " (" + Shown(set.module()) + ")";
   std::string text = StrCat("\nIN THE WAY: ", where, ", ",
                             formats::FormatBytesUp(set.bytes()), "\n");
   const auto row = [&](int64_t bytes, const std::string& what) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/str_cat.h"
+#include "base/text.h"
 #include "base/units.h"
 #include "formats/convert/graph_names.h"
 
@@ -24,12 +25,12 @@ std::string StorageLabel(const planner::StepGraph& graph,
                          const AliveStorage& alive) {
   const planner::Storage& storage =
       graph.storages[static_cast<size_t>(alive.storage)];
-  if (!storage.name.empty()) return storage.name;
+  if (!storage.name.empty()) return Shown(storage.name);
   if (alive.made_by == planner::kNoOp) return StrCat("storage ", alive.storage);
   const planner::Op& op = graph.ops[static_cast<size_t>(alive.made_by)];
   std::string name = StrCat("op ", alive.made_by, " ", op.name);
   if (!op.module.empty()) name += " (" + op.module + ")";
-  return name;
+  return Shown(name);
 }
 
 std::string Column(std::string_view text, size_t width, bool right) {
@@ -95,7 +96,7 @@ std::string PeakText(const planner::StepGraph& graph, const PeakReport& report,
   const planner::Evaluation& at = report.evaluation;
   std::string text =
       StrCat("\nAT THE PEAK (", FormatBytes(at.peak_bytes), ", op ", at.peak_op,
-             " ", graph.ops[static_cast<size_t>(at.peak_op)].name, ", ",
+             " ", Shown(graph.ops[static_cast<size_t>(at.peak_op)].name), ", ",
              report.alive.size(), " storages)\n");
   for (const CategoryBytes& category : report.categories) {
     text += StrCat("  ", Column(FormatBytes(category.bytes), 11, true), "  ",

@@ -111,7 +111,11 @@ class StatusCommand : public Command {
                    Tone::kBad);
     }
     // The user asked for the link, so print it even to a pipe.
-    console.Line(StrCat("  page     ", endpoint.Page("/", true)));
+    const bool is_read = console.results_on_terminal();
+    console.Line(StrCat("  page     ", endpoint.Page("/", is_read),
+                        is_read || endpoint.token.empty()
+                            ? ""
+                            : " (its token is shown on a terminal only)"));
     console.Line(StrCat("  started  ", LocalTime(status.started_ns())));
     console.Line(StrCat("  store    ", FormatBytes(status.store_bytes()),
                         " in ", status.data_dir(), ", spool ",

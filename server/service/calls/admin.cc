@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <set>
 #include <thread>
@@ -54,8 +55,10 @@ StatusOr<std::vector<std::string>> Ended(Database& db, int64_t before_ns,
   }
 }
 
-// Removes a run in one transaction, unless it has resumed meanwhile.
-StatusOr<bool> RemoveEnded(Store& store, const std::string& run_id) {
+// Removes a run in one transaction, unless it has resumed meanwhile, and tells
+// those who look at it and at the list.
+StatusOr<bool> RemoveEnded(Store& store, RunHub& hub,
+                           const std::string& run_id) {
   bool removed = false;
   RETURN_IF_ERROR(store.Write([&](Database& db) -> Status {
     const StatusOr<v1::Run> run = LoadRun(db, run_id);
@@ -66,6 +69,7 @@ StatusOr<bool> RemoveEnded(Store& store, const std::string& run_id) {
     removed = true;
     return RemoveRun(db, run_id);
   }));
+  if (removed) hub.Notify(run_id);
   return removed;
 }
 
@@ -185,12 +189,11 @@ StatusOr<v1::RemoveRunsResponse> RemoveRuns(
   for (v1::Run& run : chosen) {
     if (!request.dry_run()) {
       ASSIGN_OR_RETURN(const bool gone,
-                       RemoveEnded(services.store, run.run_id()));
+                       RemoveEnded(services.store, services.hub, run.run_id()));
       if (!gone) continue;
       LogInfo("run_removed",
               StrCat("run ", run.run_id(), " removed: asked for"),
               {{"run_id", run.run_id()}});
-      services.hub.Notify(run.run_id());
     }
     *response.add_runs() = std::move(run);
   }
@@ -235,7 +238,7 @@ StatusOr<v1::ReadAuditResponse> ReadAudit(Services& services,
 
 }  // namespace
 
-StatusOr<int> ApplyRetention(Store& store, Audit& audit,
+StatusOr<int> ApplyRetention(Store& store, RunHub& hub, Audit& audit,
                              const Retention& limits, int64_t now_ns) {
   std::vector<std::string> ids;
   const char* why = "age";
@@ -254,12 +257,12 @@ StatusOr<int> ApplyRetention(Store& store, Audit& audit,
     // One run at a time, because its size is not known in advance.
     why = "size";
     if (used > limits.bytes) {
-      RETURN_IF_ERROR(ended(now_ns, 1));
+      RETURN_IF_ERROR(ended(std::numeric_limits<int64_t>::max(), 1));
     }
   }
   int removed = 0;
   for (const std::string& id : ids) {
-    ASSIGN_OR_RETURN(const bool gone, RemoveEnded(store, id));
+    ASSIGN_OR_RETURN(const bool gone, RemoveEnded(store, hub, id));
     if (!gone) continue;
     ++removed;
     v1::AuditEntry entry;

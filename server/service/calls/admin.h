@@ -21,7 +21,7 @@ struct Retention {
 
 // Removes runs beyond the limits, oldest first, a few per call so that no call
 // takes long. Returns how many were removed; 0: nothing is left to remove.
-StatusOr<int> ApplyRetention(Store& store, Audit& audit,
+StatusOr<int> ApplyRetention(Store& store, RunHub& hub, Audit& audit,
                              const Retention& limits, int64_t now_ns);
 
 // Adds the methods of reprise.v1.Admin. `database` is the store's file; a copy

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from reprise.base.saying import named, say
+from reprise.base.saying import named, say, shown
 
 # Says a line when it is armed, and one when it ends.
 PROGRAM = """
@@ -98,3 +99,15 @@ def test_a_line_is_written_to_the_programs_standard_error(
     say("heard")
 
     assert capsys.readouterr().err == "reprise: heard\n"
+
+
+SHOWN = json.loads((Path(__file__).parents[2] / "fixtures/shown.json").read_text())["rows"]
+
+
+@pytest.mark.parametrize("row", SHOWN, ids=range(len(SHOWN)))
+def test_a_text_of_others_is_shown_as_the_command_shows_it(
+    row: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert shown(row["text"]) == row["shown"]
+    say(row["text"])
+    assert capsys.readouterr().err == f"reprise: {row['shown']}\n"

@@ -20,8 +20,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,7 +28,8 @@ from typing import Any
 
 from reprise.agent import abi, bundled
 from reprise.base.budget import Budget
-from reprise.base.errors import RepriseError
+from reprise.base.errors import RepriseError, ServerUnavailable
+from reprise.plan.server import Server as Api
 
 EXAMPLES = {"resnet": "train_resnet.py", "gpt": "train_gpt.py"}
 EXIT_FAILED, EXIT_USAGE, EXIT_NO_PLAN, EXIT_UNREACHABLE = 1, 2, 3, 4
@@ -98,6 +97,10 @@ class Server:
     url: str
     token: str
 
+    def run(self, run_id: str) -> dict[str, Any]:
+        """Returns what is recorded of a run. Raises RepriseError if the daemon does not say it."""
+        return Api(self.url, self.token).call("Query/GetRun", {"runId": run_id})
+
 
 class Daemon:
     """A `reprised` of the demo's own, with a state folder and a socket with a short path."""
@@ -154,28 +157,6 @@ class Daemon:
         shutil.rmtree(self.runtime, ignore_errors=True)
 
 
-def call(server: Server, method: str, request: dict[str, Any]) -> dict[str, Any]:
-    """Makes one unary call of the browser API (Connect, JSON); returns the response. Raises
-    DemoError if it fails."""
-    post = urllib.request.Request(
-        f"{server.url}/reprise.v1.{method}",
-        data=json.dumps(request).encode(),
-        headers={
-            "Content-Type": "application/json",
-            "Authorization": f"Bearer {server.token}",
-        },
-    )
-    try:
-        with urllib.request.urlopen(post, timeout=30) as answer:
-            result: dict[str, Any] = json.load(answer)
-            return result
-    except urllib.error.HTTPError as error:
-        raise DemoError(f"{method}: {error.read().decode(errors='replace')}") from error
-    except OSError as error:
-        why = f"{method}: the server does not answer: {error}"
-        raise DemoError(why, EXIT_UNREACHABLE) from error
-
-
 def train(job: Job, label: str, budget: str | None, environment: dict[str, str]) -> list[str]:
     """Runs an example to its end; returns its losses as hex floats, which are exact. Raises
     DemoError if the job fails."""
@@ -217,7 +198,7 @@ def wait_for_end(server: Server, run_id: str) -> dict[str, Any]:
     30 s."""
     deadline = time.monotonic() + 30
     while True:
-        run = call(server, "Query/GetRun", {"runId": run_id})
+        run = server.run(run_id)
         if run.get("state") not in (None, "RUN_STATE_UNSPECIFIED", "RUN_STATE_RUNNING"):
             return run
         if time.monotonic() > deadline:
@@ -370,6 +351,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except DemoError as error:
         print(f"demo: {error}", file=sys.stderr)
         return error.code
+    except RepriseError as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return EXIT_UNREACHABLE if isinstance(error, ServerUnavailable) else EXIT_FAILED
     except KeyboardInterrupt:
         return 130
     finally:

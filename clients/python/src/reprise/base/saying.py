@@ -7,9 +7,15 @@ say("training without a plan: ...")      # never raises
 from __future__ import annotations
 
 import os
+import re
 import sys
 
-__all__ = ["because", "named", "say"]
+__all__ = ["because", "named", "say", "shown"]
+
+# Control characters, line separators, and what turns the direction of writing.
+_COMMANDS = re.compile(
+    "[\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069]"
+)
 
 # Descriptions of internal errors, and whether a line has contained them already. Beyond the limit,
 # descriptions are written out every time.
@@ -34,10 +40,18 @@ def _once(line: str) -> str:
     return line
 
 
+def shown(text: str) -> str:
+    """Returns text that commands no terminal and begins no line of its own, as names of modules and
+    files may: such characters become escapes. The command has the same rule (base/text.h)."""
+    if text.isascii() and text.isprintable():
+        return text
+    return _COMMANDS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
 def say(text: str) -> None:
     """Writes `reprise: text`. If standard error is full, closed, missing, or not read any more, the
     line is lost and nothing else happens."""
-    line = f"reprise: {_once(text)}\n"
+    line = f"reprise: {shown(_once(text))}\n"
     try:
         stream, own = sys.stderr, sys.__stderr__
         if stream is None:

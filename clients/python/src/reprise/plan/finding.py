@@ -33,27 +33,31 @@ def server_at(address: str) -> Server:
             f"server {address!r}: this client speaks HTTP, which the same port answers; write "
             f"{rest}, or https://{rest} for TLS"
         )
-    return Server(address, _token_of(address))
+    token, owner = _token_of(address)
+    return Server(address, token, trusted=(owner,))
 
 
-def _token_of(address: str) -> str:
-    """Returns the token of a server that was named; "" if none is known."""
+def _token_of(address: str) -> tuple[str, int]:
+    """Returns the token of a server that was named, and the user whose token it is; "" if none is
+    known."""
     from reprise.agent import daemon
 
     named = os.environ.get("REPRISE_TOKEN_FILE")
     if named:
         try:
             with open(named) as file:
-                return file.read().strip()
+                return file.read().strip(), os.fstat(file.fileno()).st_uid
         except (OSError, UnicodeDecodeError) as error:
             raise RepriseError(f"{named}: the token cannot be read ({error})") from None
     wanted, _, _ = split_address(address.rpartition("://")[2])
     wanted = wanted.replace("localhost:", "127.0.0.1:")
     for socket in daemon.socket_paths():
         try:
-            said = json.loads(socket.with_name("server.json").read_text())
+            about = socket.with_name("server.json")
+            said = json.loads(about.read_text())
             if Server(said["url"]).address == wanted:
-                return socket.with_name("server.token").read_text().strip()
+                token = socket.with_name("server.token").read_text().strip()
+                return token, about.stat().st_uid
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RepriseError):
             continue
-    return ""
+    return "", os.geteuid()

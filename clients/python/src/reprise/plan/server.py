@@ -15,11 +15,12 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from reprise.base.errors import RepriseError, ServerUnavailable
+from reprise.base.listeners import check_listener
 from reprise.plan.sent import LONGEST_S, Sent, split_address
 from reprise.plan.step_graph import StepGraph
 
@@ -39,15 +40,20 @@ _COMPRESSED, _END = 1, 2
 class Server:
     """Where requests go. One connection per request, so it may be used from any thread."""
 
-    def __init__(self, address: str, token: str = "", certificate: str = "") -> None:
+    def __init__(
+        self, address: str, token: str = "", certificate: str = "", trusted: Collection[int] = ()
+    ) -> None:
         """Takes where the server is, and what it asks for.
 
         `address`: "HOST:PORT", with or without "http://", or "https://HOST:PORT". `token`: what
         the server asks for; empty: nothing is sent. `certificate`: file of the one certificate
-        that is trusted, whoever signed it and whatever it names. `RepriseError`: not an address.
+        that is trusted, whoever signed it and whatever it names. `trusted`: the users, beside this
+        one and root, whose process may be given the token where TLS does not show who it is.
+        `RepriseError`: not an address.
         """
         self._tls = address.startswith("https://")
         self._token, self._certificate = token, certificate
+        self._trusted = {0, os.geteuid(), *trusted}
         plain = address.removeprefix("https://").removeprefix("http://")
         self.address, self._host, self._port = split_address(plain)
 
@@ -154,10 +160,16 @@ class Server:
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
         try:
+            connection.connect()
+            # Only now: who listened before may be another one.
+            if self._token and not self._tls:
+                check_listener(self._host, self._port, self._trusted)
             connection.request("POST", path, body, headers)
             reply = connection.getresponse()
         except (OSError, HTTPException) as error:
             connection.close()
+            if isinstance(error, PermissionError):
+                raise RepriseError(f"the server at {error}") from None
             raise ServerUnavailable(
                 f"the server at {self.address} does not answer ({error or type(error).__name__}); "
                 "start one with `reprise serve`"
@@ -178,7 +190,7 @@ def _beside(socket: Path) -> Server:
     """Returns the server of the daemon that listens at `socket`, by what it wrote about itself."""
     about = socket.with_name("server.json")
     try:
-        said = json.loads(about.read_text())
+        said, owner = json.loads(about.read_text()), about.stat().st_uid
         url, listen = str(said["url"]), str(said["listen"])
         certificate = str(said.get("certificate", ""))
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -194,7 +206,7 @@ def _beside(socket: Path) -> Server:
         host, _, port = listen.rpartition(":")
         reached = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)
         url = f"https://{reached}:{port}"
-    return Server(url, token, certificate)
+    return Server(url, token, certificate, (owner,))
 
 
 def _trust(certificate: str) -> SSLContext:
