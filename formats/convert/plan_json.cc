@@ -215,6 +215,7 @@ std::string WritePlanText(const v1::Plan& plan, std::string_view graph) {
     add("bound_scope", "\"order\"");
     add("proven_optimal", flag(plan.proven_optimal()));
   }
+  if (!plan.inferred().empty()) add("inferred", Dump(plan.inferred()));
   add("bound_proof",
       plan.bound_proof() == v1::BOUND_PROOF_CHECKED  ? "\"checked\""
       : plan.bound_proof() == v1::BOUND_PROOF_SOLVER ? "\"solver\""
@@ -300,6 +301,7 @@ StatusOr<PlanText> ReadPlanText(std::string_view text) {
     if (s != "order") in.Fail("bound_scope: must be order");
   });
   in.Flag("proven_optimal", fits, [&](bool b) { plan.set_proven_optimal(b); });
+  in.Text("inferred", false, [&](std::string s) { plan.set_inferred(s); });
   in.Text("solver", false, [&](std::string s) { plan.set_solver(s); });
   in.Fraction("solve_ms", false, [&](double x) { plan.set_solve_ms(x); });
   in.Number("ticks", false, kMost, [&](int64_t n) { plan.set_ticks(n); });

@@ -109,6 +109,7 @@ StatusOr<Task> MakeTask(const v1::StepGraph& graph, std::string graph_id,
       std::max<int64_t>(1, task.budget_bytes - task.reserve_bytes);
   task.graph_id = std::move(graph_id);
   task.structure = graph.structure();
+  task.inferred = WhyInferred(graph);
   task.budget = budget;
   task.capabilities = capabilities;
   task.measured_step_ns = graph.measured_step_ns();
@@ -118,6 +119,7 @@ StatusOr<Task> MakeTask(const v1::StepGraph& graph, std::string graph_id,
 v1::Plan ToProto(const Task& task, const planner::Plan& plan, double solve_ms) {
   v1::Plan to;
   to.set_graph_id(task.graph_id);
+  to.set_inferred(task.inferred);
   to.set_structure(task.structure);
   to.set_budget(task.budget);
   to.set_budget_bytes(task.budget_bytes);
@@ -153,7 +155,7 @@ v1::Plan ToProto(const Task& task, const planner::Plan& plan, double solve_ms) {
     to.set_time_ns(plan.evaluation.time_ns);
     to.set_peak_op(static_cast<uint32_t>(plan.evaluation.peak_op));
     to.set_overhead(plan.overhead);
-    to.set_proven_optimal(plan.proven_optimal);
+    to.set_proven_optimal(plan.proven_optimal && task.inferred.empty());
     AddSchedule(task, plan, to);
   } else {
     *to.mutable_infeasible() =

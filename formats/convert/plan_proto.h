@@ -32,7 +32,8 @@ struct Task {
 
   std::string graph_id;  // 16 hex digits
   std::string structure;
-  std::string budget;  // as the user wrote it
+  std::string inferred;  // why the graph is not the step itself; or empty
+  std::string budget;    // as the user wrote it
   int64_t budget_bytes = 0;
   int64_t reserve_bytes = 0;
   v1::Capabilities capabilities;

@@ -157,7 +157,8 @@ v1::Infeasible ToProto(const planner::Infeasible& refusal,
 
 std::string RefusalSentence(const Task& task, const v1::Plan& plan) {
   const v1::Infeasible& why = plan.infeasible();
-  if (Undecided(plan) || why.blocking_op() >= task.graph.ops.size()) {
+  if (Undecided(plan) || !plan.inferred().empty() ||
+      why.blocking_op() >= task.graph.ops.size()) {
     return PlanSentence(plan, task.measured_step_ns);
   }
   const auto at = static_cast<planner::OpId>(why.blocking_op());

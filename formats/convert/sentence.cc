@@ -29,7 +29,15 @@ struct Prediction {
   int64_t step_ns = 0;
 };
 
+// Added where the graph is not the step itself.
+std::string Estimated(const v1::Plan& plan) {
+  return plan.inferred().empty()
+             ? ""
+             : StrCat(" (an estimate: ", plan.inferred(), ")");
+}
+
 std::string Optimality(const v1::Plan& plan, int64_t base_step_ns) {
+  if (!plan.inferred().empty()) return "not proven of the step";
   if (plan.proven_optimal()) return "proven optimal";
   const bool checked = plan.bound_proof() != v1::BOUND_PROOF_SOLVER;
   // Optimal up to the solver's tolerance.
@@ -73,9 +81,11 @@ std::string NoPlan(const v1::Plan& plan) {
       BudgetAndNeeded(plan.budget_bytes(), why.smallest_budget_bytes());
   if (!Undecided(plan)) {
     return StrCat(
-        "Nothing fits in ", text.budget, ": ", BlockingOp(why),
-        " needs at least ", text.needed,
-        plan.bound_proof() == v1::BOUND_PROOF_SOLVER ? kUnchecked : "", ".");
+        plan.inferred().empty() ? "Nothing fits in "
+                                : "Of the step as inferred, nothing fits in ",
+        text.budget, ": ", BlockingOp(why), " needs at least ", text.needed,
+        plan.bound_proof() == v1::BOUND_PROOF_SOLVER ? kUnchecked : "",
+        Estimated(plan), ".");
   }
   std::string sentence = StrCat("No plan found for ", text.budget, " yet");
   if (why.smallest_budget_bytes() > 0) {
@@ -86,7 +96,7 @@ std::string NoPlan(const v1::Plan& plan) {
                        " a plan is known for ",
                        FormatBytesUp(why.smallest_known_bytes()));
   }
-  return sentence + ".";
+  return StrCat(sentence, Estimated(plan), ".");
 }
 
 std::string Fits(const v1::Plan& plan, const Prediction& predicted) {
@@ -102,7 +112,7 @@ std::string Fits(const v1::Plan& plan, const Prediction& predicted) {
       DifferencePercent(predicted.step_ns, predicted.base_step_ns);
   if (!added.empty()) text += StrCat(" (", added, ")");
   if (!as_it_is) text += "   " + Optimality(plan, predicted.base_step_ns);
-  return text;
+  return text + Estimated(plan);
 }
 
 // "gradients bit for bit equal in 3 checks"
@@ -222,6 +232,11 @@ std::string Trouble(const v1::Plan& plan, const v1::Verdict& verdict,
 }
 
 }  // namespace
+
+std::string WhyInferred(const v1::StepGraph& graph) {
+  return graph.flavour() == "trace" ? "which op reads which tensor is inferred"
+                                    : "";
+}
 
 BytesPair BudgetAndNeeded(int64_t budget, int64_t needed) {
   BytesPair pair{FormatBytes(budget), FormatBytesUp(needed)};

@@ -32,6 +32,12 @@
 // budget, steps that should have had a plan but had none, steps that left the
 // plan, a plan that was withdrawn, refused or missing, a job that died.
 //
+// What is said of a graph that was inferred, as from a profiler trace, says so
+// and claims no proof about the step:
+//
+//    ...   not proven of the step (an estimate: which op reads which tensor is
+//     inferred)
+//
 // Each sentence is one line. The bytes needed are rounded up, so that the
 // printed number, typed as a budget, is never refused. Optimality is claimed
 // only if it is proven.
@@ -40,6 +46,7 @@
 #include <cstdint>
 #include <string>
 
+#include "reprise/v1/graph.pb.h"
 #include "reprise/v1/plan.pb.h"
 #include "reprise/v1/query.pb.h"
 
@@ -60,6 +67,9 @@ std::string StrategySentence(std::string_view strategy, const v1::Plan& plan);
 // whose steps without a plan are counted, such as the ranks of a job.
 std::string RunSentence(const v1::Plan& plan, const v1::Verdict& verdict,
                         size_t processes = 1);
+
+// Returns why a graph is not the step itself, in words; empty: it was captured.
+std::string WhyInferred(const v1::StepGraph& graph);
 
 // Returns whether the plan runs every op once: it fits without a cost.
 bool RecomputesNothing(const v1::Plan& plan);

@@ -40,7 +40,13 @@ class Verifier {
       CheckRefusal();
     }
     found_.set_holds(found_.wrong().empty());
-    found_.set_sentence(Sentence());
+    found_.set_sentence(
+        plan_.inferred().empty()
+            ? Sentence()
+            : StrCat(Sentence(),
+                     " This is about the graph, which is not the "
+                     "step itself: ",
+                     plan_.inferred(), "."));
     return found_;
   }
 

@@ -65,6 +65,12 @@ StatusOr<ImportedFile> ImportedFile::Read(const OpenSource& open,
     }
     if (IsProtoName(options.file)) return made.ReadGraph(open, options);
     if (first == kPickle) return made.ReadSnapshot(open, options);
+    if (first == 'P' && probe.Next() == 'K') {
+      return InvalidArgument(
+          "is a ZIP archive, as torch.save writes; write a memory snapshot "
+          "with "
+          "torch.cuda.memory._dump_snapshot, or with pickle.dump");
+    }
     if (!BeginsJson(first)) {
       return InvalidArgument(
           "is neither a memory snapshot (a pickle of protocol 2 to 5) nor a "

@@ -75,6 +75,7 @@ struct SegmentEnd {
   int64_t reserved = 0;
   int64_t live = 0;
   uint64_t blocks = 0;
+  uint64_t live_blocks = 0;
 };
 
 // One block of a segment.
@@ -135,6 +136,7 @@ StatusOr<SegmentEnd> ReadSegment(const PickleValue& item) {
     }
     // The trace has the requested size, not the rounded one.
     end.live += block.asked_bytes > 0 ? block.asked_bytes : block.bytes;
+    ++end.live_blocks;
   }
   return end;
 }
@@ -184,6 +186,35 @@ RecordedSegment SegmentFor(const PickleValue& item, int64_t reserved,
   return segment;
 }
 
+// Passes on the live blocks of a segment as allocations, `index` being the number
+// of those before it.
+Status TakeLive(const PickleValue& item, StackTexts& known,
+                RecordingNames& names, uint64_t& index,
+                const TakeMemoryEvent& take) {
+  uint64_t next = 0;
+  if (const PickleValue* address = item.Find("address")) {
+    (void)address->AsAddress(next);
+  }
+  for (const PickleValue& value : item.Find("blocks")->items()) {
+    ASSIGN_OR_RETURN(const BlockEnd block, ReadBlock(value));
+    uint64_t address = next;
+    if (const PickleValue* where = value.Find("address")) {
+      (void)where->AsAddress(address);
+    }
+    next = address + static_cast<uint64_t>(std::max<int64_t>(block.bytes, 0));
+    if (block.state == v1::BLOCK_STATE_FREE) continue;
+    MemoryEvent event{
+        .time_ns = static_cast<int64_t>(index++) * kNsPerEvent,
+        .address = address,
+        .bytes = block.asked_bytes > 0 ? block.asked_bytes : block.bytes};
+    const auto [name, stack] = known.Of(value.Find("frames"), names);
+    event.name = name;
+    event.stack = stack;
+    RETURN_IF_ERROR(take(event));
+  }
+  return OkStatus();
+}
+
 // Results of the first pass for one device.
 struct Device {
   MemorySum sum;
@@ -193,8 +224,15 @@ struct Device {
   uint64_t ooms = 0;
   uint64_t stacks_lost = 0;
   int64_t end_live = 0;
+  uint64_t live_blocks = 0;
   int64_t reserved = 0;
   bool has_segments = false;
+
+  // Whether it shows more than another device: events, or else live blocks.
+  bool ShowsMore(const Device& other) const {
+    return std::pair(sum.events, live_blocks) >
+           std::pair(other.sum.events, other.live_blocks);
+  }
 };
 
 struct FirstReading {
@@ -237,6 +275,7 @@ struct FirstReading {
       return InvalidArgument(StrCat("more than ", kMostBlocks, " blocks"));
     }
     on.has_segments = true;
+    on.live_blocks += end.live_blocks;
     on.end_live = std::min(on.end_live + end.live, int64_t{1} << 60);
     on.reserved = std::min(on.reserved + end.reserved, int64_t{1} << 60);
     return OkStatus();
@@ -282,14 +321,14 @@ StatusOr<Snapshot> Snapshot::Open(OpenSource open, std::string name,
   RETURN_IF_ERROR(CheckRoot(root));
   size_t busiest = 0;
   for (size_t i = 0; i < first.devices.size(); ++i) {
-    if (first.devices[i].sum.events > first.devices[busiest].sum.events) {
-      busiest = i;
-    }
+    if (first.devices[i].ShowsMore(first.devices[busiest])) busiest = i;
   }
   const size_t chosen = device ? static_cast<size_t>(*device) : busiest;
-  if (chosen >= first.devices.size() || first.devices[chosen].sum.events == 0) {
+  const bool is_there = chosen < first.devices.size();
+  const bool has_history = is_there && first.devices[chosen].sum.events > 0;
+  if (!is_there || (!has_history && first.devices[chosen].live_blocks == 0)) {
     return NotFound(StrCat(
-        "has no allocation events",
+        "has no allocation events and nothing alive",
         device ? StrCat(" of device ", *device) : std::string(),
         "; call torch.cuda.memory._record_memory_history() before the steps to "
         "be seen"));
@@ -300,15 +339,16 @@ StatusOr<Snapshot> Snapshot::Open(OpenSource open, std::string name,
   made.open_ = std::move(open);
   made.limits_ = limits;
   made.device_ = chosen;
-  made.has_times_ = on.untimed == 0;
+  made.has_history_ = has_history;
+  made.has_times_ = has_history && on.untimed == 0;
   made.first_us_ = std::max<int64_t>(on.first_us, 0);
   MemorySummary& summary = made.summary_;
   summary.name = std::move(name);
   summary.device = StrCat("cuda:", chosen);
   summary.format = "memory snapshot";
-  summary.events = on.sum.events;
+  summary.events = has_history ? on.sum.events : on.live_blocks;
   summary.reserved_bytes = on.reserved;
-  summary.baseline_bytes = on.end_live - on.sum.live;
+  summary.baseline_bytes = has_history ? on.end_live - on.sum.live : 0;
   if (summary.baseline_bytes < -on.sum.lowest) {
     summary.baseline_bytes = -on.sum.lowest;
     summary.notes.push_back(
@@ -319,11 +359,20 @@ StatusOr<Snapshot> Snapshot::Open(OpenSource open, std::string name,
             : "it has no segments, so what was alive before the first event is "
               "the least that is possible");
   }
-  summary.peak_bytes = summary.baseline_bytes + on.sum.highest;
+  summary.peak_bytes =
+      has_history ? summary.baseline_bytes + on.sum.highest : on.end_live;
   if (made.has_times_) {
     summary.duration_ns = (on.last_us - made.first_us_) * 1000;
     summary.peak_at_ns =
         std::max<int64_t>(0, on.sum.highest_at_ns - made.first_us_ * 1000);
+  } else if (!has_history) {
+    summary.duration_ns = summary.peak_at_ns =
+        static_cast<int64_t>(on.live_blocks - 1) * kNsPerEvent;
+    summary.notes.push_back(
+        "it has no history: what was alive when it was taken is shown, a block "
+        "a microsecond, in the order of the file; when it was allocated, and "
+        "what was freed before, is not known "
+        "(torch.cuda.memory._record_memory_history() records it)");
   } else {
     summary.duration_ns = static_cast<int64_t>(on.sum.events - 1) * kNsPerEvent;
     summary.peak_at_ns =
@@ -336,7 +385,9 @@ StatusOr<Snapshot> Snapshot::Open(OpenSource open, std::string name,
       "timeline and no step graph to plan; run the job under `reprise run` for "
       "that");
   size_t others = 0;
-  for (const Device& other : first.devices) others += other.sum.events > 0;
+  for (const Device& other : first.devices) {
+    others += other.sum.events > 0 || other.live_blocks > 0;
+  }
   if (others > 1) {
     summary.notes.push_back(StrCat("it has ", others,
                                    " devices; this is the memory of ",
@@ -365,10 +416,15 @@ Status Snapshot::Replay(RecordingNames& names, const TakeMemoryEvent& take,
   const auto visit = [&](const PickleSpot& spot,
                          const PickleValue& item) -> StatusOr<bool> {
     if (spot.key == "segments" && spot.nested == 0) {
-      if (!segment) return true;
+      if (!segment && has_history_) return true;
       ASSIGN_OR_RETURN(const SegmentEnd end, ReadSegment(item));
       if (end.device != static_cast<int64_t>(device_)) return true;
-      RETURN_IF_ERROR(segment(SegmentFor(item, end.reserved, names)));
+      if (!has_history_) {
+        RETURN_IF_ERROR(TakeLive(item, known, names, index, take));
+      }
+      if (segment) {
+        RETURN_IF_ERROR(segment(SegmentFor(item, end.reserved, names)));
+      }
       return true;
     }
     if (spot.key != "device_traces" || spot.nested != 1) return false;

@@ -8,7 +8,9 @@
 // The trace is a ring of the newest events; the segments are the state at its
 // end. So what was alive before the first event is what is alive at the end
 // minus the sum of the events, and an allocation lasts from `alloc` to
-// `free_completed`. A snapshot says when memory was allocated, never which op
+// `free_completed`. A snapshot without a history, as of enabled="state", has the
+// state alone: its live blocks are shown as if allocated one after the other. A
+// snapshot says when memory was allocated, never which op
 // read it: it yields a timeline but no step graph.
 #pragma once
 
@@ -51,6 +53,7 @@ class Snapshot {
   MemorySummary summary_;
   size_t device_ = 0;
   bool has_times_ = false;
+  bool has_history_ = true;
   int64_t first_us_ = 0;
 };
 

@@ -61,11 +61,43 @@ struct Process {
   std::map<int64_t, Span> steps;
   Span whole{.start_ns = INT64_MAX, .end_ns = INT64_MIN};
   bool has_ops = false;
+  bool at_zero = false;  // an op begins at 0
 };
+
+// Events of a trace whose times count from its own begin may start at 0; among
+// those of a clock, 0 is no time.
+constexpr int64_t kLatestBegin = int64_t{3600} * 1'000'000'000;
 
 struct Outline {
   std::map<std::string, Process> processes;
   std::vector<RawAllocation> memory;
+  uint64_t wrong = 0;  // events whose time cannot be
+  uint64_t at_zero = 0;
+  int64_t first_ns = INT64_MAX;  // of those that are not at 0
+
+  // Whether an event at 0 is to be left out.
+  bool IsWrong(int64_t start_ns) const {
+    return start_ns == 0 && first_ns != INT64_MAX && first_ns > kLatestBegin;
+  }
+
+  // Leaves out the events without a time, now that all have been seen.
+  void Settle() {
+    if (!IsWrong(0)) {
+      for (auto& [name, process] : processes) {
+        if (process.at_zero) process.whole.start_ns = 0;
+      }
+      return;
+    }
+    wrong += at_zero;
+    std::erase_if(memory, [this](const RawAllocation& one) {
+      return IsWrong(one.event.time_ns);
+    });
+    for (auto& [name, process] : processes) {
+      std::erase_if(process.steps, [this](const auto& step) {
+        return IsWrong(step.second.start_ns);
+      });
+    }
+  }
 
   Status Take(const TraceEvent& event, Threads& threads) {
     const bool is_memory = event.name == "[memory]" && event.bytes != 0;
@@ -74,6 +106,15 @@ struct Outline {
                          event.phase == "X" &&
                          event.name.starts_with(kStepPrefix);
     if (!is_memory && !is_op && !is_step) return OkStatus();
+    if (event.has_wrong_time) {
+      ++wrong;
+      return OkStatus();
+    }
+    if (event.start_ns == 0) {
+      ++at_zero;
+    } else {
+      first_ns = std::min(first_ns, event.start_ns);
+    }
     const auto [place, fresh] = processes.try_emplace(event.process);
     Process& process = place->second;
     if (fresh) process.number = static_cast<uint32_t>(processes.size());
@@ -85,8 +126,11 @@ struct Outline {
       const Span span{event.start_ns, event.start_ns + event.duration_ns};
       if (is_op) {
         process.has_ops = true;
-        process.whole.start_ns =
-            std::min(process.whole.start_ns, span.start_ns);
+        process.at_zero |= span.start_ns == 0;
+        if (span.start_ns != 0) {
+          process.whole.start_ns =
+              std::min(process.whole.start_ns, span.start_ns);
+        }
         process.whole.end_ns = std::max(process.whole.end_ns, span.end_ns);
       } else if (process.steps.size() < 100'000) {
         int64_t number = 0;
@@ -350,6 +394,7 @@ StatusOr<Trace> Trace::Open(const OpenSource& open, std::string name,
       return outline.Take(event, threads);
     }));
   }
+  outline.Settle();
   RETURN_IF_ERROR(outline.ProcessOf(0, 0).status());  // fails without ops
   ASSIGN_OR_RETURN(const auto where, ChooseDevice(outline.memory, device));
 
@@ -384,6 +429,9 @@ StatusOr<Trace> Trace::Open(const OpenSource& open, std::string name,
   {
     ASSIGN_OR_RETURN(ByteSource source, open());
     RETURN_IF_ERROR(ReadTraceJson(source, [&](const TraceEvent& event) {
+      if (event.has_wrong_time || outline.IsWrong(event.start_ns)) {
+        return OkStatus();
+      }
       return reading.Take(event, threads);
     }));
   }
@@ -443,6 +491,14 @@ StatusOr<Trace> Trace::Open(const OpenSource& open, std::string name,
   summary.baseline_bytes = into.baseline_bytes;
   summary.peak_bytes = into.baseline_bytes + within.highest;
   summary.peak_at_ns = within.highest_at_ns;
+  if (outline.wrong > 0) {
+    summary.notes.push_back(
+        StrCat(outline.wrong, outline.wrong == 1
+                                  ? " of its events has a time that cannot be, "
+                                    "and is left out"
+                                  : " of its events have times that cannot be, "
+                                    "and are left out"));
+  }
   if (!into.is_device) {
     summary.notes.push_back(
         "of the CPU's memory a trace knows only what was allocated while it "

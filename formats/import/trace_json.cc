@@ -154,10 +154,12 @@ class Reader : public nlohmann::json_sax<Json> {
       // Microseconds with a fraction. Unix times in microseconds are far below
       // the limit; a duration may be at most eleven days.
       const bool sane = std::isfinite(real) && std::abs(real) < 2e15;
+      const bool lasts = sane && real >= 0 && real <= 1e12;
       if (key_ == "ts" && sane) event_.start_ns = std::llround(real * 1000);
-      if (key_ == "dur" && sane && std::abs(real) <= 1e12) {
+      if (key_ == "dur" && lasts)
         event_.duration_ns = std::llround(real * 1000);
-      }
+      event_.has_wrong_time |=
+          (key_ == "ts" && !sane) || (key_ == "dur" && !lasts);
       if (key_ == "tid") event_.thread = std::to_string(whole);
       if (key_ == "pid") event_.process = std::to_string(whole);
       return true;

@@ -28,6 +28,8 @@ struct TraceEvent {
   std::string thread;
   int64_t start_ns = 0;
   int64_t duration_ns = 0;
+  // Its start or its duration cannot be, such as one of 236 years.
+  bool has_wrong_time = false;
   int64_t external_id = -1;
   int64_t sequence = -1;
   int64_t forward_thread = 0;

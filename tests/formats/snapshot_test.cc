@@ -125,9 +125,38 @@ TEST(SnapshotTest, SaysThatItHasNoStepGraph) {
               testing::Contains(HasSubstr("which op reads which tensor")));
 }
 
+TEST(SnapshotTest, WithoutAHistoryWhatIsAliveIsShown) {
+  const std::string bytes = Pickle(130, {});
+  const auto snapshot = Open(bytes);
+  ASSERT_TRUE(snapshot.ok()) << snapshot.status().message();
+  EXPECT_EQ(snapshot->summary().baseline_bytes, 0);
+  EXPECT_EQ(snapshot->summary().peak_bytes, 130);
+  EXPECT_EQ(snapshot->summary().events, 1u);
+  EXPECT_THAT(snapshot->summary().notes,
+              testing::Contains(HasSubstr("it has no history")));
+  RecordingNames names;
+  std::vector<int64_t> events;
+  size_t segments = 0;
+
+  const Status replayed = snapshot->Replay(
+      names,
+      [&](const MemoryEvent& event) -> Status {
+        events.push_back(event.bytes);
+        return OkStatus();
+      },
+      [&](const RecordedSegment&) -> Status {
+        ++segments;
+        return OkStatus();
+      });
+
+  ASSERT_TRUE(replayed.ok()) << replayed.message();
+  EXPECT_EQ(events, std::vector<int64_t>{130});
+  EXPECT_EQ(segments, 1u);
+}
+
 TEST(SnapshotTest, NamesWhatIsMissing) {
-  EXPECT_THAT(Open(Pickle(10, {})).status().message(),
-              HasSubstr("has no allocation events; call "
+  EXPECT_THAT(Open(Pickle(0, {})).status().message(),
+              HasSubstr("has no allocation events and nothing alive; call "
                         "torch.cuda.memory._record_memory_history()"));
   EXPECT_THAT(
       Open(Pickle(10, {Event("alloc", 1, 10, 1)}), 3).status().message(),

@@ -18,7 +18,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-std::string Op(const std::string& name, int ts, int dur,
+std::string Op(const std::string& name, int64_t ts, int dur,
                const std::string& args = "") {
   return StrCat(R"({"ph":"X","cat":"cpu_op","name":")", name,
                 R"(","pid":1,"tid":1,"ts":)", ts, R"(,"dur":)", dur,
@@ -27,7 +27,7 @@ std::string Op(const std::string& name, int ts, int dur,
 std::string Inputs(const std::string& dims) {
   return R"("Input type":["float"],"Input Dims":[)" + dims + "]";
 }
-std::string Memory(int ts, int bytes, int address, int total) {
+std::string Memory(int64_t ts, int bytes, int address, int total) {
   return StrCat(R"({"ph":"i","cat":"cpu_instant_event","name":"[memory]",)",
                 R"("pid":1,"tid":1,"ts":)", ts, R"(,"args":{"Bytes":)", bytes,
                 R"(,"Addr":)", address,
@@ -230,6 +230,43 @@ TEST(TraceTest, NamesWhatIsMissing) {
               HasSubstr("has no operator calls"));
   EXPECT_THAT(Open(File(Op("aten::a", 1, 1))).status().message(),
               HasSubstr("profile_memory=True"));
+}
+
+// Times as of a clock: far from 0, in microseconds.
+std::string OfAClock(const std::string& broken) {
+  return File(Op("aten::a", 1'700'000'000'100, 100) +
+              Memory(1'700'000'000'110, 400, 1, 500) +
+              Op("aten::b", 1'700'000'000'300, 100) +
+              Memory(1'700'000'000'310, 800, 2, 1300) + broken);
+}
+
+TEST(TraceTest, EventsWhoseTimesCannotBeAreLeftOutAndCounted) {
+  const auto whole = Open(OfAClock(""));
+  ASSERT_TRUE(whole.ok()) << whole.status().message();
+  for (const std::string& broken :
+       {Op("aten::c", 0, 100), Memory(0, 4000, 3, 9000),
+        std::string(R"({"ph":"X","cat":"cpu_op","name":"aten::c","pid":1,)"
+                    R"("tid":1,"ts":1e30,"dur":5},)"),
+        std::string(R"({"ph":"X","cat":"cpu_op","name":"aten::c","pid":1,)"
+                    R"("tid":1,"ts":1700000000350,"dur":7447335936e6},)"),
+        std::string(R"({"ph":"X","cat":"cpu_op","name":"aten::c","pid":1,)"
+                    R"("tid":1,"ts":1700000000350,"dur":-5},)")}) {
+    const auto trace = Open(OfAClock(broken));
+    ASSERT_TRUE(trace.ok()) << broken << trace.status().message();
+    EXPECT_THAT(trace->summary().notes,
+                testing::Contains(testing::StartsWith("1 of its events")))
+        << broken;
+    EXPECT_EQ(trace->summary().ops, whole->summary().ops) << broken;
+    EXPECT_EQ(trace->summary().peak_bytes, whole->summary().peak_bytes);
+    EXPECT_EQ(trace->summary().duration_ns, whole->summary().duration_ns);
+  }
+}
+
+TEST(TraceTest, ATraceThatCountsFromItsOwnBeginMayBeginAtZero) {
+  const auto trace = Open(Training());
+  ASSERT_TRUE(trace.ok());
+  EXPECT_THAT(trace->summary().notes,
+              testing::Not(testing::Contains(HasSubstr("cannot be"))));
 }
 
 TEST(TraceTest, NamesTheByteThatIsWrong) {

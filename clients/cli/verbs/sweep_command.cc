@@ -21,14 +21,17 @@
 #include "formats/convert/digest.h"
 #include "formats/convert/graph_proto.h"
 #include "formats/convert/refusal.h"
+#include "formats/convert/sentence.h"
 #include "planner/planner.h"
 
 namespace reprise::cli {
 namespace {
 
 v1::TradeoffPoint ToProto(const planner::CurvePoint& from,
-                          const planner::StepGraph& graph) {
+                          const planner::StepGraph& graph,
+                          const std::string& inferred) {
   v1::TradeoffPoint to;
+  to.set_inferred(inferred);
   to.set_budget_bytes(from.budget_bytes);
   to.set_feasible(from.feasible);
   to.set_peak_bytes(from.peak_bytes);
@@ -99,6 +102,10 @@ int SweepCommand::Run(const Globals& globals, Console& console) {
   }
   if (!globals.json) {
     console.Raw(CurveTable(points_));
+    if (const std::string& why = points_.front().inferred(); !why.empty()) {
+      console.Line(
+          StrCat("  an estimate, nothing of it is proven of the step: ", why));
+    }
     const std::string picture = CurvePicture(points_);
     if (!picture.empty()) console.Raw("\n" + picture);
     if (CatchInterrupt::Asked()) {
@@ -117,6 +124,7 @@ Status SweepCommand::SweepFile(Console& console) {
   ASSIGN_OR_RETURN(const GraphFile file, ReadGraph(graph_));
   ASSIGN_OR_RETURN(const planner::StepGraph graph,
                    formats::ToPlanner(file.graph));
+  const std::string inferred = formats::WhyInferred(file.graph);
   planner::Request request;
   ASSIGN_OR_RETURN(request.capabilities,
                    formats::ToPlanner(options_.capabilities));
@@ -128,12 +136,12 @@ Status SweepCommand::SweepFile(Console& console) {
                    planner::Sweep(graph, request, point_count_,
                                   [&](const planner::CurvePoint& point) {
                                     Got(*globals_, console,
-                                        ToProto(point, graph));
+                                        ToProto(point, graph, inferred));
                                   }));
   // Later points may improve earlier ones, so the table shows the final curve.
   points_.clear();
   for (const planner::CurvePoint& point : curve) {
-    points_.push_back(ToProto(point, graph));
+    points_.push_back(ToProto(point, graph, inferred));
   }
   return OkStatus();
 }

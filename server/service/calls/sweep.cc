@@ -47,6 +47,7 @@ bool SendKept(Services& services, const std::string& question,
 v1::TradeoffPoint PointOf(const formats::Task& task,
                           const planner::CurvePoint& from) {
   v1::TradeoffPoint to;
+  to.set_inferred(task.inferred);
   to.set_budget_bytes(from.budget_bytes + task.reserve_bytes);
   to.set_feasible(from.feasible);
   to.set_overhead(from.overhead);

@@ -120,6 +120,8 @@ class Plan:
     # 0 for a first plan, n for the nth re-plan after a measured peak.
     replan: int
     interrupted: bool
+    # Why the graph is not the step itself, so that nothing is proven of the step; empty: it is.
+    inferred: str = ""
 
     @property
     def plan_number(self) -> int:
@@ -178,6 +180,7 @@ class Plan:
             sentence=f.text("sentence"),
             replan=f.size("replan"),
             interrupted=f.flag("interrupted"),
+            inferred=f.text("inferred"),
         )
         plan._check_ranges()
         return plan
@@ -229,3 +232,16 @@ class InfeasibleBudget(RepriseError):
         super().__init__(sentence)
         self.smallest_bytes = smallest_bytes
         self.plan = plan
+
+    @property
+    def proven(self) -> bool:
+        """Whether it was proven, and checked, that nothing fits. Else the search ended without an
+        answer, or the graph was not the step itself."""
+        plan = self.plan
+        return (
+            plan is not None
+            and plan.infeasible is not None
+            and plan.infeasible.smallest_budget_bytes > plan.budget_bytes
+            and plan.bound_proof is BoundProof.CHECKED
+            and not plan.inferred
+        )
