@@ -4,10 +4,8 @@
 // h[l] = tanh(h[l-1] * w[l]), cell by cell, and hand-written gradients of the
 // weights.
 //
-//   g++ -std=c++20 -O2 -I profiler/include -I clients/cpp
-//     clients/cpp/example.cc clients/cpp/plan.cc -o example
-//     -L build/lib -lreprise_agent
-//   reprise run -- ./example 0.5x
+//   scripts/build
+//   reprise run -- build/bin/client_example 0.5x
 //
 // Prints predicted and measured bytes, and how many gradients differ from those
 // of a step without a plan.

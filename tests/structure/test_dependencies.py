@@ -20,7 +20,7 @@ ALLOWED: dict[str, set[str]] = {
     "server": {"base", "planner", "proto", "formats", "profiler"},
     # Made-up step graphs, for tests, benchmarks and `reprise generate`.
     "bench/generate": {"base", "planner"},
-    "clients/cpp": {"profiler", "proto"},
+    "clients/cpp": {"profiler"},
     "clients/cli": {
         "base",
         "planner",

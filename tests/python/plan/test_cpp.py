@@ -1,18 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""clients/cpp, compiled as a program would compile it, against the real daemon."""
+"""clients/cpp, installed and built as a project would do it, against the real daemon."""
 
 from __future__ import annotations
 
-import json
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from reprise import RepriseError
-from reprise.plan import evaluate, plan, with_frees
+from reprise.plan import evaluate, plan
 from reprise.plan.step_graph import StepGraph
 
 WRONG = r"""
@@ -47,47 +45,39 @@ int main() {
 """
 
 
+PROJECT = """
+cmake_minimum_required(VERSION 3.22)
+project(step LANGUAGES CXX)
+find_package(Reprise 0.2 REQUIRED)
+add_executable(step ${SOURCE})
+target_link_libraries(step PRIVATE Reprise::client)
+target_compile_options(step PRIVATE -Wall -Wextra -Werror -Wno-missing-field-initializers)
+"""
+
+
+@pytest.fixture
+def example(root: Path) -> Path:
+    """The example, as the build of the checkout makes it."""
+    return root / "build/bin/client_example"
+
+
 @pytest.fixture(scope="module")
-def build(
-    root: Path, agent_library: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[..., Path]:
-    """Compiles a source with the library, and with more of its files."""
+def build(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Installs the client, and builds a source as a project of one's own does."""
     folder = tmp_path_factory.mktemp("cpp")
-    flags = ["-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", "-Wno-missing-field-initializers"]
-    paths = ["-I", root / "profiler/include", "-I", root / "clients/cpp"]
-    library = ["-L", agent_library.parent, "-lreprise_agent"]
-    runtime = f"-Wl,-rpath,{agent_library.parent}"
+    prefix = folder / "installed"
+    install = ["cmake", "--install", root / "build", "--component", "client", "--prefix", prefix]
+    subprocess.run(install, check=True, stdout=subprocess.DEVNULL)
+    (folder / "CMakeLists.txt").write_text(PROJECT)
 
-    messages = agent_library.parent.parent / "proto"
-    # What gRPC needs itself is not named: the linker follows its libraries.
-    follow = "-Wl,--copy-dt-needed-entries"
-    grpc = [messages / "libreprise_proto.a", follow, "-lgrpc++", "-lprotobuf"]
-    objects: dict[str, Path] = {}
-    made: dict[str, Path] = {}
-
-    def object_of(name: str) -> Path:
-        if name not in objects:
-            objects[name] = folder / f"{name}.o"
-            more = ["-isystem", messages] if name == "remote.cc" else []
-            source = root / "clients/cpp" / name
-            subprocess.run(
-                ["g++", *flags, *paths, *more, "-c", source, "-o", objects[name]], check=True
-            )
-        return objects[name]
-
-    def compiled(source: str, *more: str) -> Path:
-        if source in made:
-            return made[source]
-        if "remote.cc" in more and not messages.is_dir():
-            pytest.skip(f"the messages of proto/ are not built: there is no {messages}")
-        program = folder / f"p{len(made)}"
-        program.with_suffix(".cc").write_text(source)
-        used = [object_of(name) for name in ("plan.cc", *more)]
-        files = [program.with_suffix(".cc"), *used, "-o", program]
-        remote = grpc if "remote.cc" in more else []
-        subprocess.run(["g++", *flags, *paths, *files, *library, *remote, runtime], check=True)
-        made[source] = program
-        return program
+    def compiled(source: str) -> Path:
+        made = folder / f"b{len(list(folder.glob('b*')))}"
+        made.mkdir()
+        (made / "step.cc").write_text(source)
+        flags = [f"-DCMAKE_PREFIX_PATH={prefix}", f"-DSOURCE={made / 'step.cc'}"]
+        for words in (["-S", folder, "-B", made, *flags], ["--build", made]):
+            subprocess.run(["cmake", *words], check=True, stdout=subprocess.DEVNULL)
+        return made / "step"
 
     return compiled
 
@@ -107,16 +97,14 @@ def beside(reprised: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.long
 def test_the_example_keeps_its_budget_to_the_byte_and_every_bit(
-    build: Callable[[str], Path],
-    root: Path,
+    example: Path,
     beside: Any,
     until: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    program = build((root / "clients/cpp/example.cc").read_text())
     monkeypatch.setenv("REPRISE_RUN_ID", "01900000-0000-7000-8000-000000000018")
 
-    kept, refused = run(program, "0.5x"), run(program, "1KiB")
+    kept, refused = run(example, "0.5x"), run(example, "1KiB")
 
     words = kept.stdout.replace(",", "").split()
     plain, predicted, measured = int(words[1]), int(words[4]), int(words[6])
@@ -134,12 +122,11 @@ def test_the_example_keeps_its_budget_to_the_byte_and_every_bit(
 
 
 def test_without_a_daemon_a_reason_is_given_and_nothing_fails(
-    build: Callable[[str], Path], root: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+    example: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(home))  # not that of a daemon of this user
-    program = build((root / "clients/cpp/example.cc").read_text())
 
-    alone = run(program, "0.5x")
+    alone = run(example, "0.5x")
 
     assert alone.stdout == "no plan: no daemon answers\n"
 
@@ -181,162 +168,3 @@ def test_an_invalid_graph_or_schedule_is_refused_with_its_path(
         "ops[1].time_ns: must not be negative",
         *("1", "0", "0", "0", "0"),
     ]
-
-
-# Random steps of four layers, random orders of running ops again, and what is wrong with some.
-WALKS = r"""
-#include <cstdio>
-#include <random>
-#include "evaluate.h"
-int main() {
-  std::mt19937 random(18);
-  const auto draw = [&random](int below) { return static_cast<int>(random() % below); };
-  for (int round = 0; round < 300; ++round) {
-    reprise::Graph graph("g", draw(50));
-    const int count = 3 + draw(6);
-    for (int s = 0; s < count; ++s) graph.AddStorage(draw(40));
-    for (int o = 0; o < count; ++o) {
-      reprise::Op op{.name = o % 2 ? "odd" : "", .writes = {o}, .time_ns = draw(9),
-                     .workspace_bytes = draw(9), .backward = o >= count / 2, .once = draw(5) == 0};
-      for (int s = 0; s < o; ++s) {
-        if (draw(3) > 0) continue;
-        op.reads.push_back(s);
-        if (draw(6) == 0) op.mutates.push_back(s);
-      }
-      graph.AddOp(op);
-    }
-    if (draw(2)) graph.Require(draw(count));
-    std::vector<int> ops;
-    for (int o = 0; o < count; ++o) {
-      ops.push_back(o);
-      if (draw(4) == 0) ops.push_back(draw(o + 1));
-    }
-    std::vector<int> schedule = reprise::WithFrees(graph, ops);
-    std::printf("%s\n", graph.ToJson().c_str());
-    for (int o : ops) std::printf("%d ", o);
-    std::printf("\n");
-    for (int e : schedule) std::printf("%d ", e);
-    std::printf("\n");
-    if (draw(4) == 0) schedule.erase(schedule.begin() + draw(static_cast<int>(schedule.size())));
-    if (draw(9) == 0) schedule.push_back(count);
-    if (draw(9) == 0) schedule.push_back(-count - 1);
-    for (int e : schedule) std::printf("%d ", e);
-    const reprise::Evaluation found = reprise::Evaluate(graph, schedule);
-    std::printf("\n%s\n%lld %d %lld", found.wrong.c_str(), static_cast<long long>(found.peak_bytes),
-                found.peak_op, static_cast<long long>(found.time_ns));
-    for (long long bytes : found.bytes_at) std::printf(" %lld", bytes);
-    std::printf("\n");
-  }
-}
-"""
-
-
-def test_its_evaluator_says_what_the_definition_of_every_plan_says(
-    build: Callable[..., Path],
-) -> None:
-    lines = run(build(WALKS, "evaluate.cc")).stdout.splitlines()
-
-    wrong = 0
-    for text, ops, completed, entries, why, figures in batched(lines, 6):
-        graph = graph_of(json.loads(text))
-        order, whole, schedule = (
-            [int(word) for word in row.split()] for row in (ops, completed, entries)
-        )
-        assert with_frees(graph, order) == whole
-        if not why:
-            expected = evaluate(graph, schedule)
-            assert [int(word) for word in figures.split()] == [
-                *(expected.peak_bytes, expected.peak_op, expected.time_ns),
-                *expected.bytes_at,
-            ]
-            continue
-        wrong += 1
-        with pytest.raises(RepriseError) as refusal:
-            evaluate(graph, schedule)
-        assert str(refusal.value) == why
-    assert 30 < wrong < 270
-
-
-def graph_of(message: dict[str, Any]) -> StepGraph:
-    graph = StepGraph(message["name"], static_bytes=int(message["staticBytes"]))
-    for storage in message["storages"]:
-        graph.storage(int(storage["bytes"]))
-    for op in message["ops"]:
-        graph.op(
-            *(op["name"], op["reads"], op["writes"]),
-            mutates=op["mutates"],
-            time_ns=int(op["timeNs"]),
-            workspace_bytes=int(op["workspaceBytes"]),
-            phase=op["phase"].removeprefix("PHASE_").lower(),
-            kind=op["kind"].removeprefix("OP_KIND_").lower(),
-        )
-    graph.require(*message["required"])
-    return graph
-
-
-def batched(lines: list[str], size: int) -> Iterator[list[str]]:
-    return (lines[i : i + size] for i in range(0, len(lines), size))
-
-
-REMOTE = r"""
-#include <cstdio>
-#include "evaluate.h"
-#include "remote.h"
-int main(int, char** arguments) {
-  reprise::Graph graph("remote", 1000);
-  std::vector<int> h = {graph.AddStorage(4000, "x")};
-  graph.AddOp({.name = "load", .writes = {h[0]}, .time_ns = 100, .once = true});
-  for (int l = 0; l < 6; ++l) {
-    h.push_back(graph.AddStorage(4000, "h"));
-    graph.AddOp({.name = "layer", .reads = {h[l]}, .writes = {h[l + 1]}, .time_ns = 100});
-  }
-  int above = h[6];
-  for (int l = 5; l >= 0; --l) {
-    const int d = graph.AddStorage(l ? 4000 : 40, "d");
-    std::vector<int> reads = {h[l], above};
-    graph.AddOp({.name = "back", .reads = reads, .writes = {d}, .time_ns = 200, .backward = true});
-    above = d;
-  }
-  graph.Require(above);
-  reprise::Remote remote(arguments[1], arguments[2]);
-  const reprise::Answer answer = remote.Ask(graph, arguments[3]);
-  if (!answer.ok) {
-    std::printf("%s\n%lld\n", answer.why.c_str(), static_cast<long long>(answer.smallest_bytes));
-    return 1;
-  }
-  const reprise::Evaluation found = reprise::Evaluate(graph, answer.schedule);
-  std::printf("%lld %lld %s\n", static_cast<long long>(answer.peak_bytes),
-              static_cast<long long>(found.peak_bytes), found.wrong.c_str());
-  const reprise::Curve curve = remote.Sweep(graph, 5);
-  std::printf("%s\n", curve.why.c_str());
-  for (const reprise::Point& point : curve.points) {
-    std::printf("%lld %d %.6f\n", static_cast<long long>(point.budget_bytes), point.feasible,
-                point.overhead);
-  }
-}
-"""
-
-
-@pytest.mark.long
-def test_plans_and_curves_come_over_grpc(build: Callable[..., Path], beside: Any) -> None:
-    program = build(REMOTE, "evaluate.cc", "remote.cc")
-    address = beside.url.removeprefix("http://")
-
-    planned = run(program, address, beside.token, "0.6x")
-    refused = run(program, address, beside.token, "1KiB")
-    unknown = run(program, address, "wrong", "0.6x")
-    nobody = run(program, "127.0.0.1:1", "", "0.6x")
-
-    predicted, walked = planned.stdout.splitlines()[0].split()
-    assert predicted == walked
-    whole, *points = planned.stdout.splitlines()[1:]
-    assert whole == ""
-    budgets = [int(point.split()[0]) for point in points]
-    assert len(budgets) == 5
-    assert budgets == sorted(budgets, reverse=True)
-    assert points[0].split()[1:] == ["1", "0.000000"]
-    why, smallest = refused.stdout.splitlines()
-    assert why.startswith("Nothing fits in 1.0 KiB: op ")
-    assert int(smallest) > 1024
-    assert "token" in unknown.stdout
-    assert nobody.stdout.startswith("no server answers: ")
