@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from reprise.plan.result import Result
+from reprise.plan.result import Known, Result
 
 __all__ = ["report"]
 
@@ -18,10 +18,9 @@ def report(planned: Any) -> Result:
     own = getattr(type(planned), "reprise_report", None)
     if own is not None:
         return own(planned)  # type: ignore[no-any-return]
-    if "_reprise_step" in getattr(planned, "__dict__", {}):  # a model of Keras
-        from reprise.keras.arming import report as of_keras
-
-        return of_keras(planned)
+    step = getattr(planned, "__dict__", {}).get("_reprise_step")  # of a model of Keras
+    if step is not None:
+        return step.report() or Known("No step has run yet.")
     from reprise.torch.session import api
 
     return api.report(planned)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -35,10 +36,12 @@ def is_disabled() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A plan, or why there is none."""
+    """A plan, or why there is none. `budget_bytes`: the budget that was refused, 0 where it is not
+    known."""
 
     plan: Plan | None
     why: str = ""
+    budget_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +106,23 @@ class Wish:
         if self.on_infeasible == "raise":
             raise refusal
         if self.on_infeasible == "nearest" and (least := _smallest_known(refusal)):
-            plan = self.afforded(ask(least))
-            say(f"{refusal} Planned within {format_bytes(plan.budget_bytes)}, the nearest budget.")
-            return Answer(plan, str(refusal))
+            with suppress(InfeasibleBudget):
+                plan = self.afforded(ask(least))
+                nearest = format_bytes(plan.budget_bytes)
+                say(f"{refusal} Planned within {nearest}, the nearest budget.")
+                return Answer(plan, str(refusal))
         say(f"{refusal} Training continues without a plan.")
-        return Answer(None, str(refusal))
+        return Answer(None, str(refusal), refusal.plan.budget_bytes if refusal.plan else 0)
+
+    def failed(self, error: Exception) -> Answer:
+        """Does what `on_infeasible` says about a step that cannot be planned at all: raises the
+        error, or returns why the step runs without a plan, and prints that."""
+        if self.on_infeasible == "raise":
+            raise error
+        kind = "" if isinstance(error, RepriseError) else f"{type(error).__name__}: "
+        why = f"{kind}{error}".rstrip(".") + "."
+        say(f"No plan: {why} Training continues without a plan.")
+        return Answer(None, why)
 
 
 def _smallest_known(refusal: InfeasibleBudget) -> int | None:

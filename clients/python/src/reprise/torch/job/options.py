@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from reprise.base.budget import Budget
+from reprise.plan.wish import OnInfeasible
 from reprise.torch.check.result import VALUES
 
 __all__ = ["Options"]
@@ -21,3 +22,5 @@ class Options:
     name: str = ""  # of the model, for people
     first: str = "auto"  # how the first step is taken
     verify: str = VALUES  # what is compared
+    on_infeasible: OnInfeasible = "plain"  # what happens where no plan fits
+    max_overhead: float | None = None  # the most extra time of a plan, as a fraction; None: any

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan that needs least, for a job that fits neither within its budget nor without a plan.
+"""The plan that needs least, for a job that fits neither within its budget nor without a plan, or
+whose program wants the nearest one.
 
     if asks_for_least(job, rung, smallest, alone=True): ...request it, with the budget LEAST...
     if least_is_too_large(job, rung, plan): ...do not run it...
@@ -36,10 +37,8 @@ def asks_for_least(job: EagerJob, rung: Rung, smallest: int, *, alone: bool) -> 
         rung.refused = f"{rung.refused} {on_the_host(rung, job.budget, smallest)}"
         return False
     rung.asked_least, rung.spare_bytes = True, int(smallest * SPARE)
-    job.say(
-        f"{rung.refused} The job does not fit without a plan either: requesting the plan that "
-        "needs least"
-    )
+    either = "" if job.host is None else "The job does not fit without a plan either: "
+    job.say(f"{rung.refused} {either}requesting the plan that needs least")
     return True
 
 

@@ -14,11 +14,14 @@ from dataclasses import replace
 from typing import Any
 
 from reprise.agent.agent import PlanReply
+from reprise.agent.received import InfeasibleBudget
 from reprise.base.budget import Budget
 from reprise.plan import Plan
+from reprise.plan.wish import Wish
 from reprise.torch.capture.capture import CapturedStep
 from reprise.torch.capture.step_graph import CapturedGraph, own_frees
 from reprise.torch.executor.protocol import installed
+from reprise.torch.internals.guard import told
 from reprise.torch.job.job import EagerJob
 from reprise.torch.job.plans import Plans
 from reprise.torch.ladder.even import evened
@@ -229,7 +232,15 @@ class Planning:
                 job.say(job.why)
                 rung.late = True
             rung.awaited = False
+        waited = job.stage is Stage.WAITING
         self._nothing_left()
+        if waited and job.stage is Stage.PLAIN and job.options.on_infeasible == "raise":
+            raise told(self._refusal())
+
+    def _refusal(self) -> InfeasibleBudget:
+        """Returns the refusal for the program, because it asked for one."""
+        job = self._job
+        return InfeasibleBudget(job.why, job.measured.smallest_budget or None, job.plans.refused)
 
     def _await(self, rung: Rung) -> PlanReply:
         """Waits for a plan; where the answer leads to another request, for the answer to that."""
@@ -267,7 +278,8 @@ class Planning:
             rung.refused = reply.why or "the server refused to plan this step"
             if reply.smallest_budget:
                 rung.refused += unsupported(rung.graph.step)
-            if job.host is not None and reply.smallest_budget:
+            nearest = job.options.on_infeasible == "nearest"
+            if (job.host is not None or nearest) and reply.smallest_budget:
                 if asks_for_least(job, rung, reply.smallest_budget, alone=self._alone):
                     self.send(rung, rung.graph.message(), LEAST)
                 return False
@@ -307,10 +319,12 @@ class Planning:
             self.stop(rungs[-1].refused)
 
     def _install(self, rung: Rung, plan: Plan) -> None:
-        if not plan.feasible:
-            if self._raises(rung):
+        dear = self._too_dear(plan)
+        if not plan.feasible or dear:
+            if not dear and self._raises(rung):
                 return
-            self._job.plans.refused, rung.refused = plan, plan.sentence or "no plan fits the budget"
+            why = dear or plan.sentence or "no plan fits the budget"
+            self._job.plans.refused, rung.refused = plan, why
             self._job.happened(BudgetRefused(), rung.graph.measured_peak_bytes)
             self._job.record.answered(rung.refused)
             return
@@ -325,6 +339,16 @@ class Planning:
                 rung.refused = f"training without a plan: {found}"
             return
         self.apply(rung, found)
+
+    def _too_dear(self, plan: Plan) -> str:
+        """Returns why a plan takes more time than the program wants to give; empty if not."""
+        try:
+            Wish(
+                Budget(plan.budget_bytes or 1), max_overhead=self._job.options.max_overhead
+            ).afforded(plan)
+        except InfeasibleBudget as refusal:
+            return str(refusal)
+        return ""
 
     def prepared(self, rung: Rung, plan: Plan) -> TapePlan | str:
         """Returns a plan as this rank runs it, with its peak here; or why it cannot run."""

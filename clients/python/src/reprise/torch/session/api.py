@@ -15,8 +15,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from reprise.base.budget import Budget
 from reprise.base.errors import RepriseError
+from reprise.plan.wish import Wish, is_disabled
 from reprise.torch.internals.entry import otherwise
 from reprise.torch.session.foreign import call_for
 from reprise.torch.training import armed
@@ -42,6 +42,8 @@ def auto(
     name: str | None = None,
     first: str | None = None,
     verify: str = "values",
+    on_infeasible: str = "plain",
+    max_overhead: float | None = None,
 ) -> A:
     """Arms a model: after a few plain steps and a captured one it trains under a plan that keeps
     the whole step within `budget`. Returns the same object. A list: the stages of a pipeline that
@@ -57,11 +59,16 @@ def auto(
     verify        what is checked: "values", everything that is made again against what was given
                   up, in the memory of any planned step; "gradients", those of the parameters too,
                   against the same step run once more without a plan, in the memory of that one
+    on_infeasible where no plan fits: "plain" trains on without one, "nearest" under the plan that
+                  needs least, "raise" raises InfeasibleBudget out of the forward that waited for
+                  the plan; of eager models in one process
+    max_overhead  the most extra time of a plan, 0.3 for 30 %; a plan that takes more is no plan.
+                  Of eager models in one process
 
     RepriseError: the budget cannot be read, the model is armed already with another one, or it is
     another framework's (the sentence names the call for it).
     """
-    if os.environ.get("REPRISE_DISABLE") == "1":
+    if is_disabled():
         return model
     models: list[Any] = list(model) if isinstance(model, (list, tuple)) else [model]
     for one in models:
@@ -70,7 +77,8 @@ def auto(
             raise RepriseError(other)
     override = os.environ.get("REPRISE_BUDGET")
     wanted = override if override else budget
-    checked = None if wanted is None else Budget(wanted)
+    wish = None if wanted is None else Wish.of(wanted, on_infeasible, max_overhead)
+    checked = None if wish is None else wish.budget
     loops = {armed.current(one): one for one in models}
     for known, one in loops.items():
         if known is not None and known.attached:
@@ -94,6 +102,8 @@ def auto(
         name=name or type(models[0]).__name__,
         first=_first(first),
         verify=_verify(verify),
+        on_infeasible="plain" if wish is None else wish.on_infeasible,
+        max_overhead=None if wish is None else wish.max_overhead,
     )
     start(models, options)
     return model
@@ -146,7 +156,6 @@ def _report(model: nn.Module) -> Report:
 
 
 def _empty(why: str = "") -> Report:
-    disabled = os.environ.get("REPRISE_DISABLE") == "1"
-    never = "REPRISE_DISABLE=1" if disabled else "reprise.auto was not called on this model"
+    never = "REPRISE_DISABLE=1" if is_disabled() else "reprise.auto was not called on this model"
     why = why or never
     return Report(stage="off", why=why, sentence=f"No plan: {why}.")

@@ -69,6 +69,7 @@ def _begin(models: list[nn.Module], options: Options) -> None:
     try:
         if options.budget is not None:
             options = replace(options, verify_every=_with_care(options.verify_every))
+            _say_what_is_not_kept(model, options)
             if (job := _start_compiled(model, options)) is not None:
                 armed.add(model, job)
                 return
@@ -80,6 +81,16 @@ def _begin(models: list[nn.Module], options: Options) -> None:
         why = f"training without Reprise: {described(error)}"
         armed.unarmed.update(dict.fromkeys(models, why))
         say(why)
+
+
+def _say_what_is_not_kept(model: nn.Module, options: Options) -> None:
+    """Says which of the options this job does not have."""
+    if options.on_infeasible == "plain" and options.max_overhead is None:
+        return
+    compiled = site_of(model) is not None or bool(compiled_parts(model))
+    if compiled or int(os.environ.get("WORLD_SIZE") or 1) > 1:
+        what = "a compiled model" if compiled else "a job of several ranks"
+        say(f"on_infeasible and max_overhead: {what} trains without a plan where none fits")
 
 
 def _with_care(verify_every: int) -> int:

@@ -26,6 +26,7 @@ from reprise.plan import Plan
 from reprise.torch.executor.protocol import Handle
 from reprise.torch.internals import guard, optimizers
 from reprise.torch.internals.distributed import ranks_have_met
+from reprise.torch.policy.state import Stage
 from reprise.torch.training.job import Job
 
 __all__ = ["TrainingLoop", "fatal_error", "forward_runs", "open_loops"]
@@ -147,7 +148,7 @@ class TrainingLoop:
             "verify_peak_bytes": measured.verify_peak_bytes,
             "validated": verdict.validated,
             "sentence": verdict.sentence or self._no_plan_yet(stage, why),
-            "plan": plan,
+            "plan": plan if self.job.stage is Stage.PLANNED else None,
         }
 
     def _no_plan_yet(self, stage: str, why: str) -> str:
