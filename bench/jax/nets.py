@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Losses of JAX: a perceptron, a transformer, a residual network, and a scan over layers.
+"""Losses of JAX: a perceptron, a transformer, a residual network, a scan over layers and one over
+time.
 
 Each function returns a loss, its parameters and its data: `jax.value_and_grad(loss)(params, *data)`
 is the step.
@@ -15,7 +16,7 @@ import numpy as np
 import jax
 import jax.numpy as jnp
 
-__all__ = ["NETS", "mlp", "resnet", "scan", "transformer"]
+__all__ = ["NETS", "mlp", "resnet", "rnn", "scan", "transformer"]
 
 Net = tuple[Callable[..., Any], Any, tuple[Any, ...]]
 
@@ -125,9 +126,27 @@ def resnet(blocks: int = 12, channels: int = 16, batch: int = 32, size: int = 32
     return loss, params, (_normal(random, *shape), _normal(random, *shape))
 
 
+def rnn(steps: int = 64, width: int = 128, batch: int = 64) -> Net:
+    """A recurrent network over a sequence, whose states are compared with another sequence."""
+    random = np.random.default_rng(0)
+    params = {"in": _normal(random, width, width), "again": _normal(random, width, width)}
+
+    def loss(params: Any, x: Any, y: Any) -> Any:
+        def cell(h: Any, x: Any) -> Any:
+            h = jnp.tanh(x @ params["in"] + h @ params["again"])
+            return h, h
+
+        _, states = jax.lax.scan(cell, jnp.zeros((batch, width)), x)
+        return jnp.mean((states - y) ** 2)
+
+    shape = (steps, batch, width)
+    return loss, params, (_normal(random, *shape), _normal(random, *shape))
+
+
 NETS: dict[str, Callable[[], Net]] = {
     "MLP, 16 layers": mlp,
     "transformer, 6 blocks": transformer,
     "ResNet, 12 blocks": resnet,
     "scan, 12 blocks": scan,
+    "RNN, 64 steps": rnn,
 }

@@ -35,3 +35,10 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     yield
     child.terminate()
     assert child.wait(timeout=60) == 0
+
+
+@pytest.fixture(autouse=True)
+def folder_of_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No test finds what another one, or this machine's user, has kept."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "reprise" / "jax"

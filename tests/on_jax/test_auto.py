@@ -17,9 +17,12 @@ from flax import linen
 import reprise
 import reprise.jax
 from reprise.jax.clusters import cluster
-from reprise.jax.compiled import compile_flat, memory_of
+from reprise.jax.compiled import memory_of
 from reprise.jax.program import trace
+from reprise.jax.rewrite import TABLE_BYTES
+from reprise.jax.running import run_cluster, run_light
 from reprise.jax.ulps import difference
+from reprise.plan import evaluate
 
 # A plan found in this time serves as well here as the best one.
 SECONDS = 1.0
@@ -73,11 +76,59 @@ def test_temporaries_lie_in_the_memory_of_results_that_are_made_last() -> None:
     assert found is not None
     assert found.plan is not None
     assert found.compiled is not None
-    lying_there = found.plan.peak_bytes - found.predicted_bytes
-    assert 0 < lying_there <= found.plain.outputs
+    assert found.step is not None
+    schedule = found.plan.schedule
+    counted = evaluate(found.step.graph, schedule).peak_bytes
+    counted += TABLE_BYTES * sum(entry >= 0 for entry in schedule)
+    assert 0 < counted - found.predicted_bytes <= found.plain.outputs
     off = abs(found.compiled.total - found.predicted_bytes)
-    assert off < abs(found.compiled.total - found.plan.peak_bytes)
+    assert off < abs(found.compiled.total - counted)
     assert off / found.predicted_bytes < 0.05
+
+
+def test_lean_clusters_read_less_at_once() -> None:
+    """The gradient of gelu reads its input and what comes from behind, or all that lies between."""
+
+    def loss(w: Any, x: Any) -> Any:
+        return (jax.nn.gelu(x @ w) @ w).sum()
+
+    shape = jax.ShapeDtypeStruct((64, 64), np.float32)
+    program = trace(jax.make_jaxpr(jax.grad(loss))(shape, shape))
+
+    usual, lean = (
+        max(len(one.reads) for one in cluster(program, lean).order) for lean in (False, True)
+    )
+
+    assert usual == 4
+    assert lean == 2
+
+
+@pytest.mark.parametrize("length", [3, 17, 100])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("room", [10_000, 60])
+def test_a_scan_in_parts_computes_the_same(length: int, reverse: bool, room: int) -> None:
+    def run(xs: Any, w: Any) -> Any:
+        def body(c: Any, x: Any) -> Any:
+            c = jnp.tanh(c * w + x)
+            return c, (c.sum(), x * c)
+
+        carry, (sums, made) = jax.lax.scan(body, xs[0], xs, reverse=reverse)
+        _, again = jax.lax.scan(body, carry, made, reverse=not reverse)
+        return carry, sums, made, again
+
+    xs, w = (jnp.asarray(np.random.default_rng(0).normal(size=s)) for s in ((length, 4), (4,)))
+    program = trace(jax.make_jaxpr(run)(xs, w), room)
+    names = [equation.name for equation in program.equations]
+    clusters = cluster(program)
+    values = dict(zip(program.inputs, (xs, w), strict=True))
+    for one in clusters.order:
+        made = run_cluster(clusters, one, {v: values[v] for v in one.reads})
+        values.update(zip(one.writes, made, strict=True))
+    run_light(clusters, [v for v in program.outputs if isinstance(v, int)], values)
+
+    assert len(names) <= max(room, 60) + 4 * length
+    assert names.count("scan") <= 2 * 16
+    assert_close(run(xs, w), [values[v] for v in program.outputs])
 
 
 def test_another_order_of_axes_takes_no_memory_unless_it_is_a_result() -> None:
@@ -159,18 +210,6 @@ def test_a_step_that_fits_runs_as_it_is() -> None:
     assert difference(leaves(plain), leaves(made)).differing == 0
 
 
-def test_an_impossible_budget_is_refused_with_the_compiled_bytes() -> None:
-    loss, params, data = nets.mlp(4, 32, 256)
-    step = reprise.jax.value_and_grad(loss, budget="0.05x", time_limit_s=SECONDS)
-
-    with pytest.raises(reprise.InfeasibleBudget) as refusal:
-        step(params, *data)
-
-    plain = memory_of(compile_flat(jax.value_and_grad(loss), [params, *data], ordered=False))
-    said = reprise.base.units.format_bytes(plain.total)
-    assert f"XLA compiles the plain step to {said}" in str(refusal.value)
-
-
 @pytest.mark.parametrize(
     ("how", "said"),
     [
@@ -216,13 +255,17 @@ def test_a_plan_that_xla_contradicts_is_made_again_and_then_refused(
 
     monkeypatch.setattr(planning, "ask", remembered)
     monkeypatch.setattr(planning, "memory_of", worse)
-    step = reprise.jax.value_and_grad(loss, budget="0.9x", time_limit_s=SECONDS)
+    step = reprise.jax.value_and_grad(
+        loss, budget="0.9x", time_limit_s=SECONDS, on_infeasible="raise"
+    )
 
     with pytest.raises(reprise.InfeasibleBudget, match="the smallest plan for this budget to"):
         step(params, *data)
 
-    assert asked == sorted(set(asked))
-    assert 2 <= len(asked) <= 3
+    # More is held back each time; other clusters, tried once, begin anew.
+    less = [at for at in range(1, len(asked)) if asked[at] <= asked[at - 1]]
+    assert len(less) <= 1
+    assert 2 <= len(asked) <= 6
     assert step.found is None
 
 
@@ -263,14 +306,6 @@ def test_a_derivative_of_ones_own_is_kept() -> None:
     step = reprise.jax.value_and_grad(loss, budget="0.7x", time_limit_s=SECONDS)
 
     assert_close(jax.jit(jax.value_and_grad(loss))(weights, x), step(weights, x))
-
-
-def test_a_scan_too_long_to_open_is_one_op() -> None:
-    loss, params, data = nets.scan(2, 16, 2, 2, 16)
-    step = reprise.jax.value_and_grad(loss, budget="0.3x", time_limit_s=SECONDS, most_equations=10)
-
-    with pytest.raises(reprise.InfeasibleBudget, match="scan"):
-        step(params, *data)
 
 
 def test_new_shapes_are_planned_anew_and_known_ones_are_not(

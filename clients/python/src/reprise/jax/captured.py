@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from reprise.jax.clusters import Cluster, Clusters
 from reprise.jax.kinds import flops_of, kind_of
 from reprise.jax.program import bytes_of
-from reprise.jax.workspace import Workspaces
 from reprise.plan.step_graph import StepGraph
 
 __all__ = ["CapturedStep", "capture"]
@@ -33,12 +32,12 @@ class CapturedStep:
     storage_of: dict[int, int] = field(default_factory=dict)
 
 
-def capture(
-    clusters: Clusters, static_bytes: int, name: str, workspaces: Workspaces
-) -> CapturedStep:
-    """Returns the step graph of a program. `static_bytes`: of arguments and results."""
+def capture(clusters: Clusters, static_bytes: int, name: str) -> CapturedStep:
+    """Returns the step graph of a program, without workspaces. `static_bytes`: of arguments and
+    results."""
     program = clusters.program
-    graph = StepGraph(name, static_bytes=static_bytes, flavour="jax")
+    note = f"{len(clusters.order)} clusters of equations: bounds and refusals are about these"
+    graph = StepGraph(name, static_bytes=static_bytes, flavour="jax", note=note)
     step = CapturedStep(graph, clusters)
     results = set(clusters.needed([v for v in program.outputs if isinstance(v, int)])[1])
     for one in clusters.order:
@@ -55,7 +54,6 @@ def capture(
             [step.storage_of[v] for v in one.reads if v in step.storage_of],
             [step.storage_of[v] for v in one.writes],
             time_ns=_time(clusters, one),
-            workspace_bytes=workspaces.of(clusters, one),
             phase="backward" if one.backward else "forward",
             kind=next((k for k in map(kind_of, one.equations) if k != "pure"), "pure"),
             module=last.scope,

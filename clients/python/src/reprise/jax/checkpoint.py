@@ -20,8 +20,9 @@ from typing import Any
 import jax
 
 from reprise.base.errors import RepriseError
-from reprise.jax.function import PlannedFunction, auto, check_request
+from reprise.jax.function import PlannedFunction, auto
 from reprise.jax.planning import MOST_EQUATIONS, Found
+from reprise.plan.result import Known, Result
 
 __all__ = ["CheckpointedLoss", "checkpoint"]
 
@@ -35,6 +36,12 @@ class CheckpointedLoss:
         self._fun, self._budget, self._how = fun, budget, how
         self._known: dict[Any, PlannedFunction] = {}
         update_wrapper(self, fun, updated=())
+
+    def reprise_report(self) -> Result:
+        """Returns what is known of the newest gradient, for `reprise.report`."""
+        if self.found is None:
+            return Known("Nothing is planned before the first gradient.")
+        return self.found.known(None)
 
     def __call__(self, *args: Any) -> Any:
         """Returns the loss; what differentiates it gets the planned gradient."""
@@ -79,15 +86,24 @@ def checkpoint(
     fun: Callable[..., Any],
     budget: str | int,
     *,
+    on_infeasible: str = "plain",
+    max_overhead: float | None = None,
     time_limit_s: float | None = None,
     most_equations: int = MOST_EQUATIONS,
+    name: str | None = None,
 ) -> CheckpointedLoss:
     """Returns `fun`, which returns one number, with a gradient within `budget`, as `value_and_grad`
     has it. It may be differentiated once, in reverse mode, by any of its arguments, inside
-    `jax.jit` too (there give `jax.jit` the `compiler_options()` of this package).
-
-    Taking the gradient raises `InfeasibleBudget` and `RepriseError` as `auto` does."""
+    `jax.jit` too (there give `jax.jit` the `compiler_options()` of this package). The keywords are
+    those of `auto`, and taking the gradient raises as a function of `auto` does."""
     if not callable(fun):
         raise RepriseError(f"checkpoint: must be a function, got {fun!r}"[:120])
-    check_request(budget, time_limit_s, most_equations)
-    return CheckpointedLoss(fun, budget, time_limit_s=time_limit_s, most_equations=most_equations)
+    how: dict[str, Any] = {
+        "on_infeasible": on_infeasible,
+        "max_overhead": max_overhead,
+        "time_limit_s": time_limit_s,
+        "most_equations": most_equations,
+        "name": name or getattr(fun, "__name__", None),
+    }
+    auto(fun, budget, **how)  # raises for what no plan can be asked with
+    return CheckpointedLoss(fun, budget, **how)

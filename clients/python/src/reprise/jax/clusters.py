@@ -15,6 +15,9 @@ from reprise.jax.program import Equation, Program, bytes_of
 
 __all__ = ["Cluster", "Clusters", "cluster"]
 
+# A chain that every reader makes again is no longer than this.
+MOST_STEPS = 16
+
 
 @dataclass(slots=True, eq=False)
 class Cluster:
@@ -61,25 +64,57 @@ class Clusters:
         return order, list(memory)
 
 
-def cluster(program: Program) -> Clusters:
-    """Groups the equations of a program."""
+def cluster(program: Program, lean: bool = False) -> Clusters:
+    """Groups the equations of a program. `lean`: loops make again in themselves what other loops
+    have made of no more memory, so that they read less at once."""
     light: dict[int, Equation] = {}
     base: dict[int, int] = {}
     heavy: list[Equation] = []
     results = _results(program)
+    found = Clusters(program, [], light, base)
+    for_loops = _for_loops(program) - results if lean else set()
     for equation in program.equations:
         made = equation.writes[0] if len(equation.writes) == 1 else None
         if made is not None and is_view(program, equation):
             light[made] = equation
             base[made] = base.get(equation.reads[0], equation.reads[0])
-        elif made is not None and is_remade(equation, made in results):
+        elif made is not None and (
+            is_remade(equation, made in results)
+            or (made in for_loops and _is_short(found, equation))
+        ):
             light[made] = equation
         else:
             heavy.append(equation)
-    found = Clusters(program, [], light, base)
     owner = _grouped(found, heavy)
     _fill(found, heavy, owner)
     return found
+
+
+def _for_loops(program: Program) -> set[int | None]:
+    """Returns the values that loops make and only loops read."""
+    others: set[int] = {v for v in program.outputs if isinstance(v, int)}
+    for equation in reversed(program.equations):
+        is_one = is_loop(equation) or (
+            is_view(program, equation) and equation.writes[0] not in others
+        )
+        if not is_one:
+            others.update(equation.reads)
+    return {
+        equation.writes[0]
+        for equation in program.equations
+        if is_fusible(equation) and len(equation.writes) == 1 and not equation.has_effect
+    } - others
+
+
+def _is_short(found: Clusters, equation: Equation) -> bool:
+    """Returns whether a value is made in few steps of no more memory than its own."""
+    steps, memory = found.needed(equation.reads)
+    avals = found.program.avals
+    (made,) = equation.writes
+    assert made is not None
+    return len(steps) < MOST_STEPS and sum(bytes_of(avals[v]) for v in memory) <= bytes_of(
+        avals[made]
+    )
 
 
 def _results(program: Program) -> set[int]:
@@ -93,42 +128,79 @@ def _results(program: Program) -> set[int]:
 
 def _grouped(found: Clusters, heavy: list[Equation]) -> dict[int, int]:
     """Returns, by equation, the last equation of its cluster."""
-    program = found.program
     readers: dict[int, list[Equation]] = {}
     for equation in heavy:
         for value in found.needed(equation.reads)[1]:
             readers.setdefault(value, []).append(equation)
-    kept = set(found.needed([v for v in program.outputs if isinstance(v, int)])[1])
+    kept = set(found.needed([v for v in found.program.outputs if isinstance(v, int)])[1])
     owner: dict[int, int] = {}
-    by_id = {id(e): e for e in heavy}
     for equation in reversed(heavy):
         owner[id(equation)] = id(equation)
         made = [w for w in equation.writes if w is not None]
         if not is_fusible(equation) or len(made) != 1 or made[0] in kept:
             continue
         owners = {owner[id(reader)] for reader in readers.get(made[0], ())}
-        if len(owners) != 1 or not all(is_loop(r) for r in readers[made[0]]):
-            continue
-        last = by_id[next(iter(owners))]
-        if _goes_along(found, readers, equation, last):
-            owner[id(equation)] = id(last)
+        if len(owners) == 1 and all(is_loop(r) for r in readers[made[0]]):
+            owner[id(equation)] = owners.pop()
+    _cut(found, heavy, owner, readers, kept)
     return owner
 
 
-def _goes_along(
-    found: Clusters, readers: dict[int, list[Equation]], equation: Equation, last: Equation
-) -> bool:
-    """Returns False for a result of the forward that waits for the backward in less memory than
-    what it is made from: a mask, say. It is worth keeping."""
-    if is_backward(equation) or not is_backward(last):
-        return True
-    program = found.program
-    (made,) = (w for w in equation.writes if w is not None)
-    waits_too = 0
-    for value in found.needed(equation.reads)[1]:
-        if not any(is_backward(reader) for reader in readers[value]):
-            waits_too += bytes_of(program.avals[value])
-    return waits_too <= bytes_of(program.avals[made])
+@dataclass(slots=True)
+class _Below:
+    """What is melted into an equation so far."""
+
+    equations: set[int] = field(default_factory=set)
+    # Memory that they read.
+    reads: set[int] = field(default_factory=set)
+
+
+def _cut(
+    found: Clusters,
+    heavy: list[Equation],
+    owner: dict[int, int],
+    readers: dict[int, list[Equation]],
+    kept: set[int],
+) -> None:
+    """Cuts clusters where less memory waits then. All that a loop reads has to be there at once:
+    of the sum over a `scan`, say, every term. A part that runs by itself, before the last of the
+    others is made, leaves only its own result waiting."""
+    avals = found.program.avals
+    position = {id(e): at for at, e in enumerate(heavy)}
+    maker = {w: position[id(e)] for e in heavy for w in e.writes if w is not None}
+    groups: dict[int, list[Equation]] = {}
+    for equation in heavy:
+        groups.setdefault(owner[id(equation)], []).append(equation)
+    for group in groups.values():
+        latest = max((maker[v] for v in _memory(found, group) if v in maker), default=-1)
+        below: dict[int, _Below] = {}
+        for equation in group[:-1]:
+            here = _Below({id(equation)})
+            for value in found.needed(equation.reads)[1]:
+                part = below.get(value, _Below(reads={value}))
+                here.equations |= part.equations
+                here.reads |= part.reads
+            (made,) = (w for w in equation.writes if w is not None)
+            waiting = sum(
+                bytes_of(avals[v])
+                for v in here.reads
+                if v in maker
+                and v not in kept
+                and all(
+                    id(r) in here.equations or position[owner[id(r)]] < latest for r in readers[v]
+                )
+            )
+            if position[id(equation)] < latest and waiting > bytes_of(avals[made]):
+                for each in here.equations:
+                    owner[each] = id(equation)
+            else:
+                below[made] = here
+
+
+def _memory(found: Clusters, group: list[Equation]) -> set[int]:
+    """Returns the memory that a cluster reads."""
+    inside = {w for e in group for w in e.writes}
+    return {v for e in group for v in found.needed(e.reads)[1] if v not in inside}
 
 
 def is_backward(equation: Equation) -> bool:

@@ -11,9 +11,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.extend import core
 
 from reprise.base.errors import RepriseError
 from reprise.base.units import format_bytes
+from reprise.jax.compiled import compile_flat
 from reprise.jax.function import PlannedFunction
 from reprise.jax.planning import Found
 from reprise.jax.ulps import Difference, difference
@@ -57,23 +59,24 @@ class Explanation:
 
 def explain(step: PlannedFunction, *args: Any, **kwargs: Any) -> Explanation:
     """Plans `step`, which `auto` or `value_and_grad` made, for these arguments. Where they are
-    arrays, it runs plain and planned on copies of them, and the results are compared. Raises as
-    the call of `step`."""
+    arrays, it runs plain and planned on copies of them, and the results are compared. Raises
+    `InfeasibleBudget` where no plan fits."""
     if not isinstance(step, PlannedFunction):
         raise RepriseError(
             "explain: takes what reprise.jax.auto or reprise.jax.value_and_grad returned, got "
             f"{step!r}"[:160]
         )
     found = step.plan(*args, **kwargs)
-    leaves = step.trace(*args, **kwargs).leaves
-    compared = None
-    if not any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves):
-        plain, planned = (
-            program(*[jnp.copy(leaf) for leaf in leaves])
-            for program in (found.plain_program, found.program)
-        )
-        compared = difference(plain, planned)
-    return Explanation(found, _alive(found), compared)
+    made = step.trace(*args, **kwargs)
+    if not any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in made.leaves):
+        plain = found.program
+        if found.plan is not None:
+            plain = compile_flat(core.jaxpr_as_fun(made.closed), made.leaves)
+        results = [
+            program(*[jnp.copy(leaf) for leaf in made.leaves]) for program in (plain, found.program)
+        ]
+        step.difference = difference(*results)
+    return Explanation(found, _alive(found), step.difference)
 
 
 def _alive(found: Found) -> tuple[Alive, ...]:

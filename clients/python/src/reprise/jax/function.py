@@ -9,8 +9,8 @@ print(step.found.sentence)
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import update_wrapper
+from dataclasses import dataclass, replace
+from functools import cached_property, update_wrapper
 from typing import Any
 
 import jax
@@ -18,9 +18,11 @@ import jax
 from reprise.base.budget import Budget
 from reprise.base.errors import RepriseError
 from reprise.jax.planning import MOST_EQUATIONS, Found, find
-from reprise.plan.asking import check_time_limit
+from reprise.jax.ulps import Difference
+from reprise.plan.result import Known, Result
+from reprise.plan.wish import Wish, is_disabled
 
-__all__ = ["PlannedFunction", "auto", "check_request", "value_and_grad"]
+__all__ = ["PlannedFunction", "auto", "value_and_grad"]
 
 # Tracers of a program that is being written down, not of one that is being transformed.
 _WRITING = ("DynamicJaxprTracer", "ShardMapTracer")
@@ -42,26 +44,43 @@ class PlannedFunction:
     def __init__(
         self,
         step: Callable[..., Any],
-        budget: str | int,
+        wish: Wish,
         donate_argnums: int | Sequence[int] = (),
         static_argnums: int | Sequence[int] = (),
-        time_limit_s: float | None = None,
         most_equations: int = MOST_EQUATIONS,
+        name: str | None = None,
     ) -> None:
         # Of the newest plan; None before the first call.
         self.found: Found | None = None
+        # How far its results are from those without it; None before `explain` compared them.
+        self.difference: Difference | None = None
         self._step = step
         self._donate = _numbers(donate_argnums, "donate_argnums")
         self._static = _numbers(static_argnums, "static_argnums")
-        # May be set between calls; plans that were made stay.
-        self.budget = budget
+        self._wish = wish
+        if not isinstance(most_equations, int) or isinstance(most_equations, bool):
+            raise RepriseError(f"most_equations: must be an integer, got {most_equations!r}"[:120])
         self._how: dict[str, Any] = {
-            "time_limit_s": time_limit_s,
             "most_equations": most_equations,
-            "name": getattr(step, "__name__", "JAX step"),
+            "name": name or getattr(step, "__name__", "JAX step"),
         }
         self._known: dict[Any, tuple[Found, Any]] = {}
         update_wrapper(self, step, updated=())
+
+    @property
+    def budget(self) -> Budget:
+        """May be set between calls; plans that were made stay."""
+        return self._wish.budget
+
+    @budget.setter
+    def budget(self, budget: str | int) -> None:
+        self._wish = replace(self._wish, budget=Budget(budget))
+
+    def reprise_report(self) -> Result:
+        """Returns what is known of the newest plan, for `reprise.report`."""
+        if self.found is None:
+            return Known("Nothing is planned before the first call.")
+        return self.found.known(None if self.difference is None else not self.difference.differing)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs a step; the first of each set of shapes is traced, planned and compiled before. In
@@ -73,10 +92,11 @@ class PlannedFunction:
                     f"{len(args)}"
                 )
         leaves, key = self._flat(args, kwargs)
+        if is_disabled():
+            return self._plain(*args, **kwargs)
         writing = _is_writing(leaves)
         if key not in self._known:
-            made = self.trace(*args, **kwargs)
-            self._known[key] = (self._find(made, writing), jax.tree.structure(made.result))
+            self._remember(key, self.trace(*args, **kwargs), writing, self._wish)
         self.found, tree = self._known[key]
         run = self.found.function if writing else self.found.program
         return jax.tree.unflatten(tree, run(*leaves))
@@ -98,20 +118,32 @@ class PlannedFunction:
         return Traced(closed, tuple(leaves), result, tuple(sorted(donated)))
 
     def plan(self, *args: Any, **kwargs: Any) -> Found:
-        """Plans and compiles for these arguments, arrays or shapes, and runs nothing."""
-        made = self.trace(*args, **kwargs)
-        self.found = self._find(made, writing=False)
-        self._known[self._flat(args, kwargs)[1]] = (self.found, jax.tree.structure(made.result))
+        """Plans and compiles for these arguments, arrays or shapes, and runs nothing. Raises
+        `InfeasibleBudget` where no plan fits, whatever `on_infeasible` says."""
+        strict = replace(self._wish, on_infeasible="raise")
+        self._remember(
+            self._flat(args, kwargs)[1], self.trace(*args, **kwargs), writing=False, wish=strict
+        )
+        assert self.found is not None
         return self.found
 
     def unplanned(self) -> Callable[..., Any]:
         """Returns the step without a plan, as `jax.jit` compiles it, with the same donation."""
+        return self._plain
+
+    @cached_property
+    def _plain(self) -> Callable[..., Any]:
         jitted: Callable[..., Any] = jax.jit(
             self._step, donate_argnums=tuple(self._donate), static_argnums=tuple(self._static)
         )
         return jitted
 
-    def _find(self, made: Traced, writing: bool) -> Found:
+    def _remember(self, key: Any, made: Traced, writing: bool, wish: Wish) -> None:
+        found = self._find(made, writing, wish)
+        self._known[key] = (found, jax.tree.structure(made.result))
+        self.found, self.difference = found, None
+
+    def _find(self, made: Traced, writing: bool, wish: Wish) -> Found:
         leaves = made.leaves
         if writing:
             leaves = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves)
@@ -122,7 +154,7 @@ class PlannedFunction:
                     f"auto: an argument of shape {leaf.shape} lies on {len(devices)} devices; plan "
                     "what runs on each of them, inside jax.shard_map"
                 )
-        return find(made.closed, leaves, self.budget, donated=made.donated, **self._how)
+        return find(made.closed, leaves, wish, donated=made.donated, **self._how)
 
     def _flat(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], Any]:
         """Returns the leaves of all arguments, and what tells sets of shapes apart."""
@@ -167,37 +199,31 @@ def _numbers(numbers: int | Sequence[int], name: str) -> tuple[int, ...]:
     return tuple(found)
 
 
-def check_request(budget: object, time_limit_s: object, most_equations: object) -> None:
-    """Raises RepriseError for what no plan can be asked with, before anything is traced."""
-    Budget(budget)  # type: ignore[arg-type]
-    if time_limit_s is not None:
-        check_time_limit(time_limit_s)
-    if not isinstance(most_equations, int) or isinstance(most_equations, bool):
-        raise RepriseError(f"most_equations: must be an integer, got {most_equations!r}"[:120])
-
-
 def auto(
     step: Callable[..., Any],
     budget: str | int,
     *,
     donate_argnums: int | Sequence[int] = (),
     static_argnums: int | Sequence[int] = (),
+    on_infeasible: str = "plain",
+    max_overhead: float | None = None,
     time_limit_s: float | None = None,
     most_equations: int = MOST_EQUATIONS,
+    name: str | None = None,
 ) -> PlannedFunction:
     """Returns a function that does what `step` does, within `budget`: "0.5x", "2GiB", bytes of
     arguments, results and temporaries on a device. `step` may be made by `jax.jit`, and calls
     `jax.grad` itself; its update of the parameters may be a part of it.
 
-    A `scan` is planned through if the program has at most `most_equations` equations with all of
-    its iterations; a longer one is one op. The first call raises `InfeasibleBudget` where no plan
-    fits, with the bytes that XLA compiled, and `RepriseError` for what cannot be planned."""
+    A `scan` is planned in parts as long as the program has at most `most_equations` equations with
+    all of them. Where no plan fits, or none within `max_overhead`, the
+    step runs without one and a line says why; with `on_infeasible="nearest"` it is planned within
+    the smallest budget with a known plan, with "raise" the first call raises `InfeasibleBudget`.
+    `RepriseError`: it cannot be planned as it is called."""
     if not callable(step):
         raise RepriseError(f"auto: must be a function, got {step!r}"[:120])
-    check_request(budget, time_limit_s, most_equations)
-    return PlannedFunction(
-        step, budget, donate_argnums, static_argnums, time_limit_s, most_equations
-    )
+    wish = Wish.of(budget, on_infeasible, max_overhead, time_limit_s)
+    return PlannedFunction(step, wish, donate_argnums, static_argnums, most_equations, name)
 
 
 def value_and_grad(
@@ -206,16 +232,11 @@ def value_and_grad(
     *,
     argnums: int | Sequence[int] = 0,
     has_aux: bool = False,
-    time_limit_s: float | None = None,
-    most_equations: int = MOST_EQUATIONS,
+    **how: Any,
 ) -> PlannedFunction:
     """Returns `jax.value_and_grad` within `budget`, which counts what these two take and nothing of
-    the update. Raises as `auto`."""
+    the update. The other keywords are those of `auto`, and it raises as that does."""
     if not callable(fun):
         raise RepriseError(f"value_and_grad: must be a function, got {fun!r}"[:120])
-    return auto(
-        jax.value_and_grad(fun, argnums, has_aux),
-        budget,
-        time_limit_s=time_limit_s,
-        most_equations=most_equations,
-    )
+    how.setdefault("name", getattr(fun, "__name__", None))
+    return auto(jax.value_and_grad(fun, argnums, has_aux), budget, **how)

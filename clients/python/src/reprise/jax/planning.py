@@ -3,32 +3,45 @@
 
 The planner predicts what the step graph shows. What counts is what XLA assigns when it has compiled
 the planned program, so a plan is handed out only if those bytes are within the budget.
+
+The graph has clusters for ops, in an order: what is proven of it is proven of no other way to
+compute the step. Every sentence about a bound or a refusal says so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from time import monotonic
 from typing import Any
 
 import jax
 from jax.extend import core
 
-from reprise.agent.received import InfeasibleBudget
+from reprise.agent.received import BoundProof, Infeasible, InfeasibleBudget
 from reprise.base.budget import Budget
 from reprise.base.errors import RepriseError
-from reprise.base.units import format_bytes, format_percent
+from reprise.base.saying import say
+from reprise.base.units import format_bytes, format_bytes_up, format_percent
+from reprise.jax import kept
 from reprise.jax.captured import CapturedStep, capture
 from reprise.jax.clusters import cluster
-from reprise.jax.compiled import Memory, compile_flat, memory_of
+from reprise.jax.compiled import Memory, compile_flat, memory_of, ways_to_compile
+from reprise.jax.loops import MOST_PARTS
 from reprise.jax.program import trace
 from reprise.jax.results import peak_in_results
-from reprise.jax.rewrite import planned
+from reprise.jax.rewrite import TABLE_BYTES, planned
 from reprise.jax.workspace import Workspaces
-from reprise.plan import Plan
+from reprise.plan import Plan, evaluate
 from reprise.plan import plan as ask
+from reprise.plan.asking import MOST_TIME_S
+from reprise.plan.result import Known
+from reprise.plan.wish import Wish
+from reprise.plan.within_run import is_within_run
 
-__all__ = ["MOST_EQUATIONS", "MOST_ROUNDS", "Found", "bytes_of_budget", "find", "refused"]
+__all__ = ["MOST_EQUATIONS", "MOST_ROUNDS", "Found", "bytes_of_budget", "find"]
 
 MOST_ROUNDS = 3
 # Opening a loop costs compile time for each of its iterations.
@@ -44,9 +57,9 @@ class Found:
     plain: Memory
     # Of the program that runs; None: nothing compiled it by itself.
     compiled: Memory | None
-    # None: the plain program is within the budget, and runs.
+    # None: the plain program runs, because it is within the budget or because of `why`.
     plan: Plan | None
-    # Plans that were compiled.
+    # Plans that were compiled; 0 if an earlier process found this one.
     rounds: int
     step: CapturedStep | None
     # The peak of the plan's schedule, without what was held back for XLA; without a plan, what XLA
@@ -55,13 +68,16 @@ class Found:
     # By flat arguments: what runs, and the same as a function that can be traced.
     program: Any
     function: Callable[..., Any]
-    plain_program: Any
+    # Why a step above the budget runs without a plan.
+    why: str = ""
 
     @property
     def sentence(self) -> str:
         """Plain, planned and budget in one sentence."""
         plain, budget = format_bytes(self.plain.total), format_bytes(self.budget_bytes)
         if self.plan is None:
+            if self.why:
+                return f"{self.why} The step runs without a plan."
             return f"The plain step compiles to {plain}, within {budget}: nothing is planned."
         promised = format_bytes(self.predicted_bytes)
         again = len(self.plan.recomputed_ops)
@@ -72,6 +88,19 @@ class Found:
         return (
             f"Plain {plain}, compiled to {format_bytes(self.compiled.total)} of {budget} "
             f"(predicted {promised}, {format_percent(off, sign=True)}); {more}."
+        )
+
+    def known(self, bits: bool | None) -> Known:
+        """Returns it as every framework reports a plan."""
+        return Known(
+            self.sentence,
+            self.budget_bytes,
+            self.predicted_bytes,
+            self.compiled.total if self.compiled else 0,
+            "XLA" if self.compiled else "",
+            bits,
+            self.plan.overhead if self.plan else None,
+            self.plan,
         )
 
 
@@ -95,57 +124,259 @@ def bytes_of_budget(budget: str | int, plain: Memory) -> int:
 def find(
     closed: Any,
     arguments: Sequence[Any],
-    budget: str | int,
+    wish: Wish,
     *,
     donated: Sequence[int] = (),
     name: str = "JAX step",
-    time_limit_s: float | None = None,
     most_equations: int = MOST_EQUATIONS,
 ) -> Found:
     """Plans a traced step (`jax.make_jaxpr`) until XLA confirms the budget. `arguments`: flat,
-    arrays or shapes.
+    arrays or shapes. What an earlier process found for the same program is compiled, checked and
+    taken.
 
-    Raises `InfeasibleBudget` where no plan fits, or none that fits stays so when it is compiled;
-    it says to how many bytes the best one compiled."""
-    plain_function = core.jaxpr_as_fun(closed)
-    plain_program = compile_flat(plain_function, arguments, donated, ordered=False)
-    plain = memory_of(plain_program)
-    limit = bytes_of_budget(budget, plain)
+    Where no plan fits, or none that fits stays so when it is compiled, it does what the wish
+    says; `InfeasibleBudget` says to how many bytes the best plan compiled."""
+    search = _Search(closed, tuple(arguments), tuple(donated), wish, name, most_equations)
+    key = kept.key_of(closed, donated, wish, most_equations)
+    # A plan of another run has no place in that of `reprise run`.
+    earlier = None if is_within_run() else kept.read(key)
+    found = None if earlier is None else search.again(earlier)
+    if found is not None:
+        return found
+    plain = search.plain
+    limit = bytes_of_budget(wish.budget, plain)
     if plain.total <= limit:
-        program, function = plain_program, plain_function
+        found = search.unplanned(limit)
+        kept.write(key, kept.Kept(plain, None, plain.total))
+        return found
+    try:
+        answer = wish.answered(search.ask)
+    except InfeasibleBudget:
+        raise
+    except Exception as error:
+        return search.unplanned(limit, wish.failed(error).why)
+    found = search.found
+    if found is not None and found.budget_bytes == limit:
+        kept.write(key, kept.Kept(plain, found.plan, found.predicted_bytes, lean=search.lean))
+    elif found is None and wish.on_infeasible == "plain":
+        kept.write(key, kept.Kept(plain, None, plain.total, answer.why))
+    if found is None or answer.plan is None:
+        return search.unplanned(limit, answer.why)
+    return found
+
+
+class _Search:
+    """The plans of one step, until XLA confirms one."""
+
+    def __init__(
+        self,
+        closed: Any,
+        arguments: tuple[Any, ...],
+        donated: tuple[int, ...],
+        wish: Wish,
+        name: str,
+        most_equations: int,
+    ) -> None:
+        # The newest confirmed plan, and whether clusters are lean, because no others had a plan.
+        self.found: Found | None = None
+        self.lean = False
+        self._closed, self._arguments, self._donated = closed, arguments, donated
+        self._wish, self._name, self._most_equations = wish, name, most_equations
+        # Of the plans that were compiled, and how long the plain step took to compile.
+        self._smallest = 0
+        self._compile_s = 0.0
+
+    @cached_property
+    def _plain_function(self) -> Callable[..., Any]:
+        function: Callable[..., Any] = core.jaxpr_as_fun(self._closed)
+        return function
+
+    @cached_property
+    def _plain_program(self) -> Any:
+        started = monotonic()
+        made = compile_flat(self._plain_function, self._arguments, self._donated)
+        self._compile_s = monotonic() - started
+        return made
+
+    @cached_property
+    def plain(self) -> Memory:
+        """What XLA says of the step without a plan."""
+        return memory_of(self._plain_program)
+
+    def unplanned(self, limit: int, why: str = "") -> Found:
+        """Returns the step as it is."""
+        plain, program = self.plain, self._plain_program
         return Found(
-            limit, plain, plain, None, 0, None, plain.total, program, function, plain_program
+            limit, plain, plain, None, 0, None, plain.total, program, self._plain_function, why
         )
-    clusters = cluster(trace(closed, most_equations))
-    step = capture(clusters, plain.static, name, Workspaces(plain.total))
-    reserve, smallest = 0, 0
-    for rounds in range(1, MOST_ROUNDS + 1):
+
+    def again(self, earlier: kept.Kept) -> Found | None:
+        """Returns what an earlier process found; None if it is not so any more."""
+        limit = bytes_of_budget(self._wish.budget, earlier.plain)
+        if earlier.plan is None:
+            if not earlier.why and self.plain.total <= limit:
+                return self.unplanned(limit)
+            if earlier.why and self._wish.on_infeasible == "plain" and self.plain == earlier.plain:
+                say(f"{earlier.why} Training continues without a plan.")
+                return self.unplanned(limit, earlier.why)
+            return None
+        step = self._captured(earlier.plain.static, earlier.lean)
         try:
-            answer = ask(step.graph, limit, time_limit_s=time_limit_s, reserve_bytes=reserve)
-        except InfeasibleBudget as refusal:
-            raise refused(refusal.plan, str(refusal), plain, smallest) from None
-        function = planned(step, answer.schedule)
-        program = compile_flat(function, arguments, donated)
-        memory = memory_of(program)
-        if memory.total <= limit:
-            peak = peak_in_results(step, answer.schedule, [arguments[i] for i in donated])
-            return Found(
-                limit, plain, memory, answer, rounds, step, peak, program, function, plain_program
+            evaluate(step.graph, earlier.plan.schedule)
+        except RepriseError:
+            return None
+        program, memory = self._compiled(step, earlier.plan.schedule, limit)
+        if memory.total > limit:
+            return None
+        plan, predicted = earlier.plan, earlier.predicted_bytes
+        answer = self._wish.answered(lambda _: plan)
+        if answer.plan is None:
+            return self.unplanned(limit, answer.why)
+        function = planned(step, plan.schedule)
+        return Found(limit, earlier.plain, memory, plan, 0, step, predicted, program, function)
+
+    def ask(self, budget: str | int) -> Plan:
+        """Returns a plan that XLA confirms; where there is none of the usual clusters, one of lean
+        ones. Raises `InfeasibleBudget` where no plan fits, or none that fits stays so when it is
+        compiled."""
+        limit = bytes_of_budget(budget, self.plain)
+        if self.lean:
+            return self._confirmed(limit)
+        try:
+            return self._confirmed(limit)
+        except InfeasibleBudget:
+            self.lean = True
+            del self._step, self._workspaces
+            return self._confirmed(limit)
+
+    def _confirmed(self, limit: int) -> Plan:
+        step = self._step
+        # Each op may run again once. What XLA adds for a loop is not known before.
+        reserve = 2 * TABLE_BYTES * len(step.graph.ops)
+        spare = (limit - self.plain.static) // 32 if _has_loops(step) else 0
+        for rounds in range(1, MOST_ROUNDS + 1):
+            try:
+                try:
+                    answer = self._asked(limit, reserve + spare)
+                    reserve += spare
+                except InfeasibleBudget:
+                    if not spare:
+                        raise
+                    answer = self._asked(limit, reserve)
+            except InfeasibleBudget as refusal:
+                raise self._refused(refusal.plan, limit, reserve, str(refusal)) from None
+            spare = 0
+            program, memory = self._compiled(step, answer.schedule, limit)
+            if memory.total <= limit:
+                donated = [self._arguments[i] for i in self._donated]
+                runs = sum(entry >= 0 for entry in answer.schedule)
+                peak = peak_in_results(step, answer.schedule, donated) + TABLE_BYTES * runs
+                answer = replace(answer, sentence=self._of_clusters(answer.sentence))
+                function = planned(step, answer.schedule)
+                self.found = Found(
+                    limit, self.plain, memory, answer, rounds, step, peak, program, function
+                )
+                return answer
+            self._smallest = min(self._smallest or memory.total, memory.total)
+            # What XLA needs beyond the step graph, all workspaces known; a third plan gets more,
+            # its excess may be larger.
+            self._workspaces.measure(answer.schedule, 0)
+            beyond = memory.total - evaluate(step.graph, answer.schedule).peak_bytes
+            reserve = max(reserve, beyond) + (memory.total - limit) * (rounds - 1) // 2
+        raise self._refused(answer, limit, reserve, "")
+
+    def _compiled(
+        self, step: CapturedStep, schedule: Sequence[int], limit: int
+    ) -> tuple[Any, Memory]:
+        """Returns a planned program and its bytes: the first that is within the limit, otherwise
+        the smallest. Loops are compiled in the best way alone."""
+        function = planned(step, schedule)
+        made: list[tuple[Any, Memory]] = []
+        for options in ways_to_compile()[: 1 if _has_loops(step) else None]:
+            program = compile_flat(function, self._arguments, self._donated, options)
+            made.append((program, memory_of(program)))
+            if made[-1][1].total <= limit:
+                return made[-1]
+        return min(made, key=lambda one: one[1].total)
+
+    def _asked(self, limit: int, reserve: int) -> Plan:
+        """Returns a plan in which clusters near its peak have the workspace that XLA says."""
+        workspaces = self._workspaces
+        while True:
+            answer = self._answer(limit, reserve)
+            if not workspaces.measure(answer.schedule, limit - reserve):
+                return answer
+
+    def _answer(self, budget: str | int, reserve: int) -> Plan:
+        # Half as long as compiling takes, unless it is said otherwise. A plan within the run of
+        # `reprise run` is made by the job's own request, which has no limit.
+        seconds = self._wish.time_limit_s
+        if seconds is None and not is_within_run():
+            seconds = min(MOST_TIME_S, max(1.0, self._compile_s / 2))
+        return ask(self._step.graph, budget, time_limit_s=seconds, reserve_bytes=reserve)
+
+    @cached_property
+    def _step(self) -> CapturedStep:
+        return self._captured(self.plain.static, self.lean)
+
+    @cached_property
+    def _workspaces(self) -> Workspaces:
+        return Workspaces(self._step, self.plain.total)
+
+    def _captured(self, static_bytes: int, lean: bool) -> CapturedStep:
+        parts = MOST_EQUATIONS if lean else MOST_PARTS
+        clusters = cluster(trace(self._closed, self._most_equations, parts), lean)
+        return capture(clusters, static_bytes, self._name)
+
+    def _of_clusters(self, sentence: str) -> str:
+        """Returns the sentence of a plan that claims no proof for the step itself."""
+        whose = f"for these {len(self._step.graph.ops)} clusters"
+        return sentence.replace("clusters of equations are its ops", f"planned {whose}")
+
+    def _refused(self, answer: Plan | None, limit: int, reserve: int, why: str) -> InfeasibleBudget:
+        """Returns a refusal that says what it is about, with what was compiled."""
+        fact = answer.infeasible if answer else None
+        budget, ops = format_bytes(limit), self._step.graph.ops
+        known = fact.smallest_known_bytes if fact else 0
+        text = why
+        if answer is not None and fact is None:
+            text = f"No plan of {MOST_ROUNDS} for {budget} compiles to it."
+        elif answer is not None and fact is not None:
+            least = format_bytes_up(fact.smallest_budget_bytes)
+            if fact.smallest_budget_bytes > limit:
+                place = f" ({fact.blocking_module})" if fact.blocking_module else ""
+                text = (
+                    f"No plan of these {len(ops)} clusters fits in {budget}: cluster "
+                    f"{fact.blocking_op} {fact.blocking_op_name}{place} needs at least {least}"
+                )
+                if answer.bound_proof is BoundProof.SOLVER:
+                    text += ", by the solver's word"
+            else:
+                text = f"No plan of these {len(ops)} clusters was found for {budget} yet"
+                if fact.smallest_budget_bytes:
+                    text += f": at least {least} are needed"
+                if known:
+                    text += f", a plan is known for {format_bytes_up(known)}"
+            text += (
+                f"; {format_bytes(reserve)} of that is for what XLA adds. Other clusters of the "
+                "same step may need less."
             )
-        smallest = min(smallest or memory.total, memory.total)
-        # What XLA needs beyond the step graph; a third plan gets more, its excess may be larger.
-        beyond = memory.total - (answer.peak_bytes - reserve)
-        reserve = max(reserve, beyond) + (memory.total - limit) * (rounds - 1) // 2
-    fact = f"no plan of {MOST_ROUNDS} for {format_bytes(limit)} compiles to it"
-    raise refused(None, f"{fact[0].upper()}{fact[1:]}.", plain, smallest)
+            if _has_loops(self._step):
+                text += f" Scans have more parts beyond most_equations={self._most_equations}."
+        text += f" XLA compiles the plain step to {format_bytes(self.plain.total)}"
+        if self._smallest:
+            text += f", and the smallest plan for this budget to {format_bytes(self._smallest)}"
+        if self._wish.on_infeasible == "nearest" and not self._smallest:
+            with suppress(RepriseError):
+                known = self._answer(Budget.least(), reserve).peak_bytes
+        # With something to spare for what XLA needs beyond the graph.
+        known = self._smallest or known + known // 64
+        known = known if known < self.plain.total else 0
+        if answer is not None:
+            fact = replace(fact or Infeasible(0, 0, "", "", 0, ()), smallest_known_bytes=known)
+            answer = replace(answer, feasible=False, infeasible=fact, sentence=f"{text}.")
+        return InfeasibleBudget(f"{text}.", known or None, answer)
 
 
-def refused(answer: Plan | None, why: str, plain: Memory, smallest: int) -> InfeasibleBudget:
-    """Returns a refusal with what was compiled."""
-    text = f"{why} XLA compiles the plain step to {format_bytes(plain.total)}"
-    if smallest:
-        text += f", and the smallest plan for this budget to {format_bytes(smallest)}"
-    known = smallest or (
-        answer.infeasible.smallest_known_bytes if answer and answer.infeasible else 0
-    )
-    return InfeasibleBudget(text + ".", known or None, answer)
+def _has_loops(step: CapturedStep) -> bool:
+    return any(op.name == "scan" for op in step.graph.ops)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.extend import core
 
 from reprise.jax.calls import body_of, equations_of
-from reprise.jax.loops import Pieces, added_by, is_open, iterations, row, stacked
+from reprise.jax.loops import MOST_PARTS, Pieces, Span, joined, part, shortened, spans
 
 __all__ = ["Equation", "Program", "bytes_of", "trace"]
 
@@ -73,10 +73,11 @@ def bytes_of(aval: Any) -> int:
         return 0
 
 
-def trace(closed: Any, most_equations: int = 0) -> Program:
-    """Returns the program of a closed jaxpr, as `jax.make_jaxpr` makes it. `most_equations`: a
-    `scan` is opened if the program has no more equations afterwards; 0: none is."""
-    tracing = _Tracing(most_equations - equations_of(closed.jaxpr))
+def trace(closed: Any, most_equations: int = 0, most_parts: int = MOST_PARTS) -> Program:
+    """Returns the program of a closed jaxpr, as `jax.make_jaxpr` makes it. A `scan` becomes up to
+    `most_parts` shorter ones, or its iterations if it has no more, as long as all parts together
+    have no more than `most_equations`; 0: none does."""
+    tracing = _Tracing(most_equations - equations_of(closed.jaxpr), most_parts)
     known = tracing.constants(closed.jaxpr, closed.consts)
     for var in closed.jaxpr.invars:
         known[var] = tracing.program.value(var.aval)
@@ -90,12 +91,13 @@ def trace(closed: Any, most_equations: int = 0) -> Program:
 class _Tracing:
     """A program that is built up equation by equation."""
 
-    def __init__(self, room: int) -> None:
+    def __init__(self, room: int, most_parts: int) -> None:
         self.program = Program()
         # Of the calls around what is inlined.
         self._scope = ""
         # How many equations the loops may add.
         self._room = room
+        self._most_parts = most_parts
 
     def constants(self, jaxpr: Any, values: Any) -> dict[Any, Any]:
         """Returns the constants of a body as values: where its variables begin."""
@@ -115,13 +117,13 @@ class _Tracing:
             given = [of(atom) for atom in eqn.invars]
             body = body_of(eqn)
             outer = self._scope
+            parts = spans(eqn, self._room, self._most_parts)
             if body is not None:
                 self._scope = _joined(outer, eqn)
                 made = self._call(*body, given)
-            elif is_open(eqn, self._room):
+            elif parts:
                 self._scope = _joined(outer, eqn)
-                self._room -= added_by(eqn)
-                made = self._loop(eqn, given)
+                made = self._loop(eqn, given, parts)
             else:
                 self._append(eqn, known, jaxpr.debug_info)
                 continue
@@ -134,26 +136,37 @@ class _Tracing:
         into.update(zip(jaxpr.invars, given, strict=True))
         return self.inline(jaxpr, into)
 
-    def _loop(self, eqn: Any, given: list[Any]) -> list[Any]:
-        """Returns the iterations of a scan, one after the other."""
+    def _loop(self, eqn: Any, given: list[Any], parts: list[Span]) -> list[Any]:
+        """Returns the parts of a scan, one after the other."""
         body = eqn.params["jaxpr"]
+        self._room -= (len(parts) - 1) * equations_of(body.jaxpr)
         shared = eqn.params["num_consts"]
         carried = shared + eqn.params["num_carry"]
-        carry = given[shared:carried]
+        constants = [self.whole(x) for x in given[:shared]]
+        carry = [self.whole(x) for x in given[shared:carried]]
         made: dict[int, list[Any]] = {}
-        for index in iterations(eqn):
-            items = [self._item(x, index) for x in given[carried:]]
-            out = self._call(body.jaxpr, body.consts, [*given[:shared], *carry, *items])
-            carry = out[: carried - shared]
-            made[index] = out[carried - shared :]
-        rows = [made[index] for index in sorted(made)]
-        return [*carry, *(Pieces(list(column)) for column in zip(*rows, strict=True))]
+        for at in range(len(parts))[:: -1 if eqn.params["reverse"] else 1]:
+            items = [self._part(x, parts, at) for x in given[carried:]]
+            reads = [*constants, *carry, *items]
+            length = parts[at][1] - parts[at][0]
+            if length == 1:
+                out = self._call(body.jaxpr, body.consts, reads)
+            else:
+                shorter = shortened(eqn, [self._aval(x) for x in reads], length)
+                room, self._room = self._room, -1  # it stays as it is
+                out = self._call(shorter.jaxpr, shorter.consts, reads)
+                self._room = room
+            carry = [self.whole(x) for x in out[: carried - shared]]
+            made[at] = out[carried - shared :]
+        columns = zip(*(made[at] for at in sorted(made)), strict=True)
+        return [*carry, *(Pieces(list(column), parts) for column in columns)]
 
-    def _item(self, whole: Any, index: int) -> Any:
-        """Returns one row of what a scan walks along."""
-        if isinstance(whole, Pieces):
-            return whole.items[index]
-        closed = row(self._aval(whole), index)
+    def _part(self, whole: Any, parts: list[Span], at: int) -> Any:
+        """Returns what a part of a scan reads of what the scan walks along."""
+        if isinstance(whole, Pieces) and whole.spans == parts:
+            return whole.items[at]
+        whole = self.whole(whole)
+        closed = part(self._aval(whole), parts[at])
         (made,) = self._call(closed.jaxpr, closed.consts, [whole])
         return made
 
@@ -165,8 +178,9 @@ class _Tracing:
         if not isinstance(value, Pieces):
             return value
         if value.whole is None:
-            closed = stacked([self._aval(item) for item in value.items])
-            (value.whole,) = self._call(closed.jaxpr, closed.consts, value.items)
+            items = [self.whole(item) for item in value.items]
+            closed = joined([self._aval(item) for item in items], value.spans)
+            (value.whole,) = self._call(closed.jaxpr, closed.consts, items)
         return value.whole
 
     def _append(self, eqn: Any, known: dict[Any, Any], debug: Any) -> None:

@@ -16,7 +16,10 @@ import jax
 from reprise.jax.captured import CapturedStep
 from reprise.jax.running import run_cluster, run_light
 
-__all__ = ["planned"]
+__all__ = ["TABLE_BYTES", "planned"]
+
+# XLA on the CPU keeps a table of pointers for each barrier until the end of the program.
+TABLE_BYTES = 64
 
 
 def planned(step: CapturedStep, schedule: Sequence[int]) -> Callable[..., list[Any]]:
