@@ -37,7 +37,7 @@ def measured(build: Any, how: dict[str, Any]) -> dict[str, Any]:
         loss, variables, feed = build()
         try:
             if how:
-                grads = planned.gradients(loss, variables, **how)
+                grads = planned.gradients(loss, variables, on_infeasible="raise", **how)
             else:
                 grads = v1.gradients(loss, variables)
         except reprise.InfeasibleBudget as refusal:
@@ -64,11 +64,11 @@ def measured(build: Any, how: dict[str, Any]) -> dict[str, Any]:
                 "values": values,
                 "base": applied.base.peak_bytes - static,
                 "predicted": applied.peak_bytes - static,
-                "peak": found.measured_peak_bytes - static,
+                "peak": found.measured_bytes - static,
                 "budget": found.budget_bytes - static if found.budget_bytes else 0,
                 "copies": applied.copies,
                 "overhead": applied.predicted.time_ns / applied.base.time_ns - 1,
-                "within": found.within,
+                "within": found.measured_bytes <= found.budget_bytes,
             }
 
 

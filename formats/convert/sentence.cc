@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/str_cat.h"
 #include "base/units.h"
@@ -234,8 +235,19 @@ std::string Trouble(const v1::Plan& plan, const v1::Verdict& verdict,
 }  // namespace
 
 std::string WhyInferred(const v1::StepGraph& graph) {
-  return graph.flavour() == "trace" ? "which op reads which tensor is inferred"
-                                    : "";
+  // By the flavour of the step graph. What an adapter made coarser than the step
+  // is has another optimum than the step.
+  constexpr std::pair<std::string_view, const char*> kInferred[] = {
+      {"trace", "which op reads which tensor is inferred"},
+      {"jax", "clusters of equations are its ops"},
+      {"tf-coarse",
+       "loops, conditionals and functions are one op each, or it takes other "
+       "bytes than its ops show"},
+  };
+  for (const auto& [flavour, why] : kInferred) {
+    if (graph.flavour() == flavour) return why;
+  }
+  return "";
 }
 
 BytesPair BudgetAndNeeded(int64_t budget, int64_t needed) {

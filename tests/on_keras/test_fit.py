@@ -12,6 +12,7 @@ import pytest
 
 import reprise
 import reprise.keras
+from reprise.plan.result import Result
 
 SECONDS = 1.0
 ROWS, WIDTH = 768, 32
@@ -114,8 +115,8 @@ def test_the_peak_of_a_planned_step_is_within_the_budget_as_far_as_the_backend_c
         assert found.compiled.total <= found.budget_bytes < found.plain.total
     if BACKEND == "tensorflow":
         measured = reprise.keras.measure(armed)
-        assert measured.within, measured.sentence
-        assert abs(measured.measured_peak_bytes / measured.predicted_peak_bytes - 1) < 0.02
+        assert measured.measured_bytes <= measured.budget_bytes, measured.sentence
+        assert abs(measured.measured_bytes / measured.predicted_bytes - 1) < 0.02
         assert [weight.tobytes() for weight in armed.get_weights()] == before
     else:
         with pytest.raises(reprise.RepriseError, match=r"report\(model\) has the bytes"):
@@ -132,7 +133,7 @@ def test_the_first_step_of_a_plan_is_measured_and_compared_in_the_run_of_the_fit
     fit(armed, epochs=2)
 
     said = reprise.keras.report(armed).sentence
-    assert "B was kept. " in said
+    assert "Rehearsed with a peak of " in said
     assert said.endswith("all are equal bit for bit.")
     made = vars(armed)["_reprise_step"].planned.applied
     verdict = Server.find().call("Query/GetRun", {"runId": run_of(made.plan)})["verdict"]
@@ -208,7 +209,8 @@ def test_grappler_does_not_rewrite_a_planned_step(budget: str) -> None:
         tf.config.optimizer.set_experimental_options(before)
 
     assert found == expected
-    assert reprise.keras.measure(armed).within
+    measured = reprise.keras.measure(armed)
+    assert measured.measured_bytes <= measured.budget_bytes
 
 
 def convolutions() -> Any:
@@ -247,13 +249,129 @@ def test_mixed_precision_is_planned_alike() -> None:
         assert_same(expected, history)
 
 
-@pytest.mark.skipif(BACKEND == "torch", reason="it trains without a plan there: test_torch.py")
-def test_an_impossible_budget_is_refused_in_fit() -> None:
+@pytest.mark.skipif(BACKEND == "torch", reason="plans come after some steps there: test_torch.py")
+def test_an_impossible_budget_ends_a_fit_that_is_to_be_ended() -> None:
     armed = model()
-    reprise.keras.auto(armed, budget="0.01x", time_limit_s=SECONDS)
+    reprise.keras.auto(armed, budget="0.01x", time_limit_s=SECONDS, on_infeasible="raise")
 
     with pytest.raises(reprise.InfeasibleBudget):
         fit(armed)
+
+
+def test_a_fit_that_no_plan_fits_is_a_plain_one_and_one_line_says_so(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    expected, armed = fit(model()), model()
+    reprise.keras.auto(armed, budget=100_000, time_limit_s=SECONDS)
+    capfd.readouterr()
+
+    history = fit(armed)
+
+    lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("reprise: ")]
+    assert_same(expected, history)
+    if BACKEND != "torch":  # where it is said after some steps: test_torch.py
+        # The last batch of the epoch is smaller, and a step of its own.
+        assert 1 <= len(lines) <= 2
+        assert all("without a plan" in line for line in lines)
+        assert reprise.report(armed).plan is None
+
+
+@pytest.mark.skipif(BACKEND == "torch", reason="plans come after some steps there: test_torch.py")
+def test_the_nearest_budget_is_planned_where_nothing_fits() -> None:
+    expected, armed = fit(model()), model()
+    reprise.keras.auto(armed, budget="0.3x", time_limit_s=SECONDS, on_infeasible="nearest")
+
+    assert_same(expected, fit(armed))
+
+    found = reprise.report(armed)
+    assert found.plan is not None
+    assert found.measured_bytes <= found.budget_bytes
+
+
+def test_the_environment_switches_it_off_or_has_another_budget(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    armed = model()
+    monkeypatch.setenv("REPRISE_BUDGET", "0.9x")
+    reprise.keras.auto(armed, budget="0.5x", time_limit_s=SECONDS)
+    assert vars(armed)["_reprise_step"]._budget == "0.9x"
+
+    monkeypatch.setenv("REPRISE_DISABLE", "1")
+
+    assert "_reprise_step" not in vars(reprise.keras.auto(model(), budget="0.5x"))
+
+
+def test_a_report_has_what_every_framework_reports() -> None:
+    armed = model()
+    reprise.keras.auto(armed, budget="0.8x", time_limit_s=SECONDS)
+    assert reprise.report(armed).sentence == "No step has run yet."
+
+    fit(armed)
+
+    found = reprise.report(armed)
+    assert isinstance(found, Result)
+    assert found.sentence == str(reprise.keras.report(armed))
+    if BACKEND != "torch":  # where eight steps are needed: test_torch.py
+        assert found.measured_by == {"jax": "XLA", "tensorflow": "a rehearsal"}[BACKEND]
+        assert 0 < found.measured_bytes <= found.budget_bytes
+        assert found.bits is {"jax": None, "tensorflow": True}[BACKEND]
+
+
+def recurrent(layer: str) -> Any:
+    keras.utils.set_random_seed(0)
+    x = inputs = keras.Input((16, 24))
+    for _ in range(2):
+        x = getattr(keras.layers, layer)(32, return_sequences=True)(x)
+        x = keras.layers.Dense(32, activation="tanh")(x)
+    made = keras.Model(inputs, keras.layers.Dense(4)(x))
+    made.compile("adam", "mse", jit_compile=BACKEND == "jax")
+    return made
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="its loops keep what they need behind handles")
+@pytest.mark.parametrize("budget", ["1x", "0.85x", "0.5x"])
+@pytest.mark.parametrize("layer", ["LSTM", "GRU", "SimpleRNN"])
+def test_a_recurrent_model_keeps_its_budget_or_trains_without_a_plan(
+    layer: str, budget: str
+) -> None:
+    x = np.random.default_rng(0).normal(size=(128, 16, 24)).astype("float32")
+    y = np.tanh(x[..., :4])
+    plain, armed = recurrent(layer), recurrent(layer)
+    reprise.keras.auto(armed, budget=budget, time_limit_s=SECONDS)
+
+    expected, found = (
+        made.fit(x, y, batch_size=64, shuffle=False, verbose=0).history for made in (plain, armed)
+    )
+
+    assert found == expected
+    said = reprise.keras.report(armed)
+    assert "proven" not in said.sentence.replace("not proven", "")
+    if said.plan is not None:
+        measured = reprise.keras.measure(armed)
+        assert measured.measured_bytes <= measured.budget_bytes, measured.sentence
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="only TensorFlow traces a step twice")
+def test_the_first_trace_which_creates_the_variables_of_the_optimizer_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import reprise.tensorflow.function as functions
+
+    made, rewrite = [], functions.rewrite_step
+    monkeypatch.setattr(
+        functions, "rewrite_step", lambda *args: made.append(rewrite(*args)) or made[-1]
+    )
+    armed = model()
+    reprise.keras.auto(armed, budget="0.8x", time_limit_s=SECONDS)
+    x, y = data()
+
+    armed.fit(x[:640], y[:640], batch_size=320, epochs=2, verbose=0)
+
+    assert len(made) == 1
+    # Each weight is there with its two moments; the batch, and a few numbers.
+    weights = sum(int(np.prod(w.shape)) for w in armed.trainable_weights) * 3 * 4
+    batch = 320 * (WIDTH + 4) * 4
+    assert weights + batch <= made[0].step.graph.static_bytes < 1.2 * (weights + batch)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import keras
@@ -65,9 +66,11 @@ def job(tmp_path: Path) -> Callable[..., tuple[list[float], str]]:
             argument,
         ]
         launch = str(ROOT / "clients/python/src/reprise/launch")
+        # A cache of its own: a plan that an earlier process found is in that one's run.
+        known = {"XDG_CACHE_HOME": mkdtemp(dir=tmp_path), "REPRISE_LAUNCH": launch}
         done = subprocess.run(
             line,
-            env={**os.environ, "REPRISE_LAUNCH": launch, "REPRISE_DAEMON": str(daemon)},
+            env={**os.environ, **known, "REPRISE_DAEMON": str(daemon)},
             capture_output=True,
             text=True,
             timeout=280,
@@ -123,7 +126,7 @@ def test_an_unchanged_program_that_no_plan_fits_trains_without_one_and_says_so(
     assert found == plain
     assert "Nothing fits in 1000 B" in said or "compiles the plain step to" in said
     if BACKEND != "torch":
-        assert said.count("reprise: training without a plan: ") == 1
+        assert "without a plan." in said
         assert "needs --budget" not in said
 
 

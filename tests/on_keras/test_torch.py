@@ -109,6 +109,15 @@ def test_a_budget_that_nothing_fits_in_trains_without_a_plan_and_says_so() -> No
     assert reprise.report(armed).planned_steps == 0
 
 
+@pytest.mark.parametrize("asked", [{"budget": 1000}, {"budget": "0.5x", "max_overhead": 0.0}])
+def test_a_fit_that_is_to_be_ended_where_no_plan_fits_ends(asked: dict[str, Any]) -> None:
+    armed = compiled(functional)
+    reprise.keras.auto(armed, on_infeasible="raise", **asked)
+
+    with pytest.raises(reprise.InfeasibleBudget):
+        fit(armed)
+
+
 def test_every_step_is_one_of_the_optimizer_of_keras() -> None:
     """Batches by hand, in evaluation mode as after a `fit`, and an optimizer that accumulates."""
     armed, plain = compiled(functional), compiled(functional)

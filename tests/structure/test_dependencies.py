@@ -394,8 +394,11 @@ def test_the_python_client_needs_neither_grpc_nor_protobuf() -> None:
 
 
 def test_frameworks_are_imported_only_by_their_adapters() -> None:
-    # The step of Keras on torch.
-    steps = {("torch", "clients/python/src/reprise/keras/torch_step.py")}
+    # The steps of Keras on torch and on TensorFlow.
+    steps = {
+        (name, f"clients/python/src/reprise/keras/{name}_step.py")
+        for name in ("torch", "tensorflow")
+    }
     wrong = [
         f"{path.relative_to(ROOT)} imports {name}"
         for path, name in python_imports("clients/python/src")

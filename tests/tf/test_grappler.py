@@ -68,7 +68,7 @@ def test_a_session_that_was_made_before_the_plan_and_has_not_run_runs_it_without
         session.run([loss, *found], feed)
         _, measured = validate(session, [loss, *found], feed)
 
-    assert measured.measured_peak_bytes == measured.predicted_peak_bytes
+    assert measured.measured_bytes == measured.predicted_bytes
     assert not grappler_is_on(session._config)
     assert session._config.intra_op_parallelism_threads == 1
     assert "Grappler" not in capfd.readouterr().err

@@ -108,8 +108,8 @@ def test_a_tensor_that_shares_the_memory_of_another_is_not_counted(
         session.run(v1.global_variables_initializer())
         session.run(found, values)
         fetched, measured = validate(session, [loss, *found], values)
-    assert measured.within
-    assert measured.measured_peak_bytes == pytest.approx(measured.predicted_peak_bytes, rel=0.01)
+    assert measured.measured_bytes <= measured.budget_bytes
+    assert measured.measured_bytes == pytest.approx(measured.predicted_bytes, rel=0.01)
     assert all(np.array_equal(a, b) for a, b in zip(expected, fetched[1:], strict=True))
 
 
@@ -136,7 +136,7 @@ def test_a_peak_at_the_cross_entropy_is_predicted(graph: Any) -> None:
     assert applied is not None
     assert applied.peak_bytes < applied.predicted.peak_bytes
     # The logits' megabyte is there once.
-    assert verdict.measured_peak_bytes == applied.peak_bytes
+    assert verdict.measured_bytes == applied.peak_bytes
 
 
 def test_logits_that_a_metric_reads_are_counted_beside_their_gradient(graph: Any) -> None:
@@ -159,5 +159,5 @@ def test_logits_that_a_metric_reads_are_counted_beside_their_gradient(graph: Any
     applied = applied_to(graph)
     assert applied is not None
     assert applied.peak_bytes == applied.predicted.peak_bytes
-    # The metric may hold them longer than the plan knows.
-    assert verdict.measured_peak_bytes >= applied.peak_bytes
+    # The metric may hold them longer than the plan knows, and has a few kilobytes of its own.
+    assert verdict.measured_bytes <= applied.peak_bytes + 128 * 1024

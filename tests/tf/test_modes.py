@@ -3,19 +3,23 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from bench.tensorflow import nets as large
 from tensorflow.python.ops import gradients as ops_gradients
-from tests.tf.nets import FED, chain, perceptron
+from tests.tf.conftest import ROOT
+from tests.tf.nets import FED, chain, perceptron, variable
 
 import reprise
-from reprise.plan import evaluate, plan
-from reprise.tensorflow import applied_to, compat, gradients, replace_gradients
-from reprise.tensorflow.replacing import restore_gradients
+from reprise.plan import evaluate, plan, sweep
+from reprise.tensorflow import applied_to, compat, gradients, replace_gradients, validate
 
 v1 = tf.compat.v1
 Run = Callable[..., Any]
@@ -116,6 +120,35 @@ def test_without_articulation_points_the_memory_mode_is_the_smallest_plan(
     assert np.array_equal(run([found], {x: FED}).values[0], expected.values[0])
 
 
+def streams() -> tuple[Any, list[Any]]:
+    """Two that need each other all the time, and meet at the end."""
+    x = v1.placeholder(tf.float32, [4096], "x")
+    a, b = tf.sin(x), tf.cos(x)
+    for _ in range(4):
+        a, b = tf.sin(a) * b, tf.cos(b) + a
+    return tf.reduce_sum(a + b), [x]
+
+
+def skips() -> tuple[Any, list[Any]]:
+    """What goes down is needed on the way up."""
+    loss, variables, _ = large.unet(2, batch=8, width=8, image=32)
+    return loss, variables
+
+
+@pytest.mark.parametrize("build", [streams, skips])
+def test_where_articulation_points_divide_nothing_no_sweep_finds_a_smaller_plan(
+    build: Callable[[], tuple[Any, list[Any]]], graph: Any
+) -> None:
+    loss, variables = build()
+
+    gradients(loss, variables, checkpoints="memory")
+
+    made = applied_to(graph)
+    assert made is not None
+    points = [point for point in sweep(made.step.graph, "tf-graph") if point.feasible]
+    assert made.predicted.peak_bytes <= min(point.peak_bytes for point in points)
+
+
 @pytest.mark.parametrize(
     ("checkpoints", "sentence"),
     [
@@ -141,7 +174,6 @@ def restored() -> Iterator[None]:
     before = ops_gradients.__dict__["gradients"]
     yield
     ops_gradients.__dict__["gradients"] = before
-    restore_gradients()
 
 
 def losses(build: Callable[[], None]) -> list[float]:
@@ -189,6 +221,119 @@ def test_the_idiom_of_assigning_to_the_dict_of_tensorflow_works_at_any_time(
         loss, variables, _ = perceptron(6)
         v1.gradients(loss, variables)
     assert applied_to(made) is None
+
+
+ORDERS = [
+    "import reprise.tensorflow.compat; import tensorflow.compat.v1 as tf",
+    "import tensorflow.compat.v1 as tf; import reprise.tensorflow.compat",
+    "import reprise.tensorflow; from tensorflow.compat import v1 as tf",
+    "import tensorflow; import reprise.tensorflow; tf = tensorflow.compat.v1",
+    "import reprise; import tensorflow.compat.v1 as tf; import reprise.tensorflow",
+    "import tensorflow as t; t.compat.v1.gradients; import tensorflow.compat.v1 as tf",
+]
+
+
+ASSIGN = 'tf.__dict__["gradients"] = call'
+CALL = 'held = reprise.tensorflow.replace_gradients(checkpoints="memory"); held.__enter__()'
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(
+    ("looked", "replace"),
+    [("", ASSIGN), ("tf.gradients", ASSIGN), ("", CALL)],
+    ids=["assigned", "assigned after a look", "replaced"],
+)
+def test_replaced_gradients_are_seen_in_any_order_of_imports(
+    order: str, looked: str, replace: str
+) -> None:
+    program = f"""
+{order}
+{looked}
+import functools, reprise.tensorflow
+call = functools.partial(reprise.tensorflow.gradients, checkpoints="memory")
+{replace}
+tf.disable_eager_execution()
+x = y = tf.placeholder(tf.float32, [64])
+for _ in range(8):
+    y = tf.sin(y)
+tf.gradients(y, [x])
+assert reprise.tensorflow.applied_to(tf.get_default_graph()).copies > 0
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "clients/python/src")},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+
+
+def penalty(find: Callable[..., Any]) -> tuple[Any, Any]:
+    """A gradient penalty: the second gradients are computed through the first."""
+    x = v1.placeholder(tf.float32, [64, 32], "x")
+    weights = [variable(f"w{layer}", 32, 32) for layer in range(6)]
+    h = x
+    for weight in weights:
+        h = tf.tanh(tf.matmul(h, weight))
+    score = tf.reduce_mean(h)
+    (slope,) = find(tf.reduce_sum(h), [x])
+    loss = score + 10.0 * tf.reduce_mean(tf.square(tf.norm(slope, axis=1) - 1.0))
+    fed = {x: np.random.RandomState(3).randn(64, 32).astype(np.float32)}
+    return [loss, *find(loss, weights)], fed
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        *({"budget": "1x"}, {"budget": "0.6x"}),
+        *({"checkpoints": "memory"}, {"checkpoints": "speed"}),
+    ],
+    ids=lambda how: "-".join(how.values()),
+)
+def test_gradients_of_planned_gradients_have_the_bits_of_plain_ones(
+    how: dict[str, Any], run: Run, graph: Any
+) -> None:
+    with tf.Graph().as_default():
+        fetches, fed = penalty(v1.gradients)
+        expected = run(fetches, fed, grappler=False)
+
+    fetches, fed = penalty(lambda *args: gradients(*args, **how))
+
+    ran = run(fetches, fed, grappler=False)
+    assert all(np.array_equal(a, b) for a, b in zip(ran.values, expected.values, strict=True))
+    made = applied_to(graph)
+    assert made is not None
+    assert not made.others  # it is one step, of one plan
+    if "budget" in how:
+        assert ran.peak + made.step.graph.static_bytes <= made.plan.budget_bytes
+
+
+def test_losses_that_share_a_graph_are_promised_nothing_together(graph: Any) -> None:
+    """The two of a GAN. A session may run one of them, or both."""
+    losses = []
+    for name in ("generator", "discriminator"):
+        with v1.variable_scope(name):
+            losses.append(perceptron(6))
+    made = []
+    found = []
+    for loss, weights, _ in losses:
+        found += gradients(loss, weights, budget="0.6x")
+        made.append(applied_to(graph))
+    feed = {key: value for _, _, fed in losses for key, value in fed.items()}
+
+    with v1.Session(graph=graph) as session:
+        session.run(v1.global_variables_initializer())
+        session.run(found, feed)
+        _, measured = validate(session, found, feed)
+
+    for one in made:
+        assert "of this loss alone" in one.sentence
+        assert "fits" not in one.sentence
+        assert "proven" not in one.sentence
+    assert "one loss alone" in measured.sentence
 
 
 def test_a_replacement_without_budget_and_checkpoints_is_refused() -> None:

@@ -7,15 +7,14 @@ An armed model has one of its own. Layers, weights, saving and loading know noth
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
 import keras
 
-from reprise.base.budget import Budget
 from reprise.base.errors import RepriseError
 from reprise.plan.result import Known, Result
+from reprise.plan.wish import Wish, is_disabled
 
 __all__ = ["arm", "auto", "is_armed", "measure", "remove", "report"]
 
@@ -24,43 +23,60 @@ _STEP = "_reprise_step"
 
 
 def auto(
-    model: Any, budget: str | int, *, time_limit_s: float | None = None, batch: int | None = None
+    model: Any,
+    budget: str | int,
+    *,
+    time_limit_s: float | None = None,
+    batch: int | None = None,
+    on_infeasible: str = "plain",
+    max_overhead: float | None = None,
+    name: str | None = None,
 ) -> Any:
     """Arms a compiled model and returns it: `fit` and `train_on_batch` train within `budget`
     ("0.5x", "2GiB", bytes). A second call replaces the first one's budget.
     `batch` is the size to plan for on TensorFlow if the data of `fit` does not say it.
     `time_limit_s` is how long to search for a plan on JAX and TensorFlow; on torch, the effort is
-    fixed. REPRISE_BUDGET replaces the budget, REPRISE_DISABLE=1 leaves the model as it is.
+    fixed. `name` is that of the run; without it, the model's. REPRISE_BUDGET replaces the budget,
+    REPRISE_DISABLE=1 leaves the model as it is.
+
+    Where no plan fits, or the fitting one takes more than `max_overhead` (0.3: 30 % more time), the
+    model trains without a plan, and a line says why. On JAX and TensorFlow, the first step raises
+    `InfeasibleBudget` with `on_infeasible="raise"`, and is planned within the smallest budget with
+    a known plan with "nearest".
 
     Raises `RepriseError` if it is no model of Keras, was not compiled, or runs eagerly, or if Keras
-    runs on another backend. The first step raises `InfeasibleBudget` if no plan fits; on torch, the
-    model then trains without a plan, and that is said."""
-    if os.environ.get("REPRISE_DISABLE") == "1":
-        return model
-    arm(model, os.environ.get("REPRISE_BUDGET") or budget, time_limit_s=time_limit_s, batch=batch)
+    runs on another backend."""
+    if not is_disabled():
+        arm(model, budget, batch, name, on_infeasible, max_overhead, time_limit_s)
     return model
 
 
 def arm(
     model: Any,
     budget: str | int | None,
-    *,
-    time_limit_s: float | None = None,
     batch: int | None = None,
-    attached: bool = False,
+    name: str | None = None,
+    on_infeasible: str = "plain",
+    max_overhead: float | None = None,
+    time_limit_s: float | None = None,
 ) -> None:
-    """Arms a model as `auto` does. With `attached`, for a program that does not know of it, a model
-    that no plan fits trains without one, and a line says why. Without a budget, which is for torch
-    alone, nothing is planned, and one step is captured for the run's page."""
+    """Arms a model as `auto` does. Without a budget, which is for torch alone, nothing is planned,
+    and one step is captured for the run's page."""
     backend = keras.backend.backend()
     _check(model, backend)
     if budget is not None:
-        Budget(budget)
-    step = _step_class(backend)(model, budget, time_limit_s, batch, attached)
+        budget = Wish.of(budget, on_infeasible, max_overhead, time_limit_s).budget
+    how = {
+        "on_infeasible": on_infeasible,
+        "max_overhead": max_overhead,
+        "time_limit_s": time_limit_s,
+        "name": name or model.name,
+    }
+    step = _step_class(backend)(model, budget, batch, how)
     remove(model)
-    for name, value in {_STEP: step, **step.replaced()}.items():
+    for key, value in {_STEP: step, **step.replaced()}.items():
         # Not by the model's own way, which looks for layers and weights in what it is given.
-        object.__setattr__(model, name, value)
+        object.__setattr__(model, key, value)
     model.train_function = None
 
 
@@ -85,12 +101,12 @@ def report(model: Any) -> Result:
     step = vars(model).get(_STEP)
     if step is None:
         raise RepriseError("report: the model is not armed; reprise.keras.auto(model, budget=...)")
-    return Known(str(step.sentence) or "No step has run yet.")
+    return step.report() or Known("No step has run yet.")
 
 
-def measure(model: Any) -> Any:
-    """Returns a `reprise.tensorflow.Validation` of the newest plan of an armed model on TensorFlow:
-    its step, as it was rewritten, runs once more, on variables and a batch of its own, in a session
+def measure(model: Any) -> Result:
+    """Returns what is known of the newest plan of an armed model on TensorFlow, measured anew: its
+    step, as it was rewritten, runs once more, on variables and a batch of its own, in a session
     that records its allocations. Weights and optimizer of the model stay as they are.
 
     Raises `RepriseError` if no step has run under a plan. Elsewhere `report` has the figures: on
@@ -104,7 +120,7 @@ def measure(model: Any) -> Any:
         )
     if step is None:
         raise RepriseError("measure: the model is not armed; reprise.keras.auto(model, budget=...)")
-    return step.measure()
+    return step.measure()  # type: ignore[no-any-return]
 
 
 def _check(model: Any, backend: str) -> None:

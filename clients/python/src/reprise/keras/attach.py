@@ -18,6 +18,7 @@ import keras
 from reprise.base.errors import RepriseError
 from reprise.base.saying import say
 from reprise.keras.arming import arm, is_armed
+from reprise.plan.wish import is_disabled
 
 __all__ = ["attach"]
 
@@ -26,7 +27,7 @@ OLDEST = (3, 15)
 
 def attach() -> None:
     """Makes every later `compile` of a model arm it, unless the program has armed it itself."""
-    if os.environ.get("REPRISE_DISABLE") == "1":
+    if is_disabled():
         return
     backend, version = keras.backend.backend(), keras.__version__
     budget = os.environ.get("REPRISE_BUDGET")
@@ -59,9 +60,8 @@ def _why_not(model: Any, budget: str | None, backend: str) -> str:
             "reprise run --budget 0.5x -- ..."
         )
     try:
-        arm(model, budget, attached=True)
-    except RepriseError as error:
-        return f"training without a plan: {error}"
+        arm(model, budget)
     except Exception as error:
-        return f"training without a plan: {type(error).__name__}: {error}"
+        kind = "" if isinstance(error, RepriseError) else f"{type(error).__name__}: "
+        return f"No plan: {kind}{str(error).rstrip('.')}. Training continues without a plan."
     return ""

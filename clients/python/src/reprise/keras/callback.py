@@ -18,15 +18,12 @@ __all__ = ["Budget"]
 class Budget(keras.callbacks.Callback):  # type: ignore[misc]
     """Trains within a budget, as `auto` does, for the time of one `fit`."""
 
-    def __init__(
-        self, budget: str | int, *, time_limit_s: float | None = None, batch: int | None = None
-    ) -> None:
+    def __init__(self, budget: str | int, **how: Any) -> None:
         """Takes what `auto` takes. TensorFlow needs `batch`: a callback comes after the data."""
         super().__init__()
         # Of the newest plan; empty before the first step.
         self.sentence = ""
-        self._budget = budget
-        self._how: dict[str, Any] = {"time_limit_s": time_limit_s, "batch": batch}
+        self._budget, self._how = budget, how
 
     def set_model(self, model: Any) -> None:
         """Arms the model; Keras calls it before it makes the function of a step."""

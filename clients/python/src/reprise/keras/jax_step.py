@@ -12,6 +12,7 @@ import reprise.jax
 from reprise.base.errors import RepriseError
 from reprise.base.saying import say
 from reprise.keras.step_reports import StepReports
+from reprise.plan.result import Result
 
 __all__ = ["JaxStep"]
 
@@ -22,17 +23,11 @@ class JaxStep:
     """A planned step of one model. Weights, statistics and seeds go in and come out as values."""
 
     def __init__(
-        self,
-        model: Any,
-        budget: str | int,
-        time_limit_s: float | None,
-        _batch: int | None,
-        attached: bool,
+        self, model: Any, budget: str | int, _batch: int | None, how: dict[str, Any]
     ) -> None:
         if keras.distribution.distribution() is not None:
             raise RepriseError("auto: models under keras.distribution are not planned yet")
-        self._model, self._budget, self._time_limit_s = model, budget, time_limit_s
-        self._attached = attached
+        self._model, self._budget, self._how = model, budget, how
         # Of the first batch since the step was made; None before it.
         self._found: reprise.jax.Found | None = None
         self._reports = StepReports(UNCHECKED)
@@ -41,10 +36,9 @@ class JaxStep:
         """Returns the methods of the model that are the step's."""
         return {"make_train_function": self._make_train_function}
 
-    @property
-    def sentence(self) -> str:
-        """Of the plan for the first batch; empty before the first step."""
-        return "" if self._found is None else self._found.sentence
+    def report(self) -> Result | None:
+        """Returns what is known of the plan for the first batch; None before the first step."""
+        return None if self._found is None else self._found.known(None)
 
     def close(self) -> None:
         """Does nothing: all that the step has replaced are methods of the model."""
@@ -54,13 +48,11 @@ class JaxStep:
         if model.train_function is not None and not force:
             return
         self._found = None
-        planned = reprise.jax.auto(
-            model.train_step, self._budget, donate_argnums=0, time_limit_s=self._time_limit_s
-        )
+        planned = reprise.jax.auto(model.train_step, self._budget, donate_argnums=0, **self._how)
         plain: Callable[..., Any] | None = None
 
         def step(state: Any, data: Any) -> Any:
-            """Runs one step; without a plan once none was found for an attached model."""
+            """Runs one step; without a plan once it could not be planned."""
             nonlocal plain
             if plain is not None:
                 self._reports.step(None)
@@ -69,15 +61,15 @@ class JaxStep:
                 made = planned(state, data)
             except Exception as error:
                 # Donated values that are gone say that the step has run: the error is its own.
-                if not self._attached or any(_is_gone(leaf) for leaf in keras.tree.flatten(state)):
+                gone = any(_is_gone(leaf) for leaf in keras.tree.flatten(state))
+                if self._how["on_infeasible"] == "raise" or gone:
                     raise
-                say(f"training without a plan: {error}")
+                say(f"No plan: {str(error).rstrip('.')}. Training continues without a plan.")
                 plain = planned.unplanned() if model.jit_compile else model.train_step
                 return plain(state, data)
             if self._found is None and planned.found is not None:
                 # The last batch of an epoch may be smaller: the budget is that of the first one.
-                self._found = planned.found
-                planned.budget = planned.found.budget_bytes
+                self._found, planned.budget = planned.found, planned.found.budget_bytes
             self._reports.step(planned.found.plan if planned.found else None)
             return made
 

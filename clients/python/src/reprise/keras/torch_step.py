@@ -46,14 +46,10 @@ class TorchStep:
     """A planned step of one model."""
 
     def __init__(
-        self,
-        model: Any,
-        budget: str | int | None,
-        _time_limit_s: float | None,
-        _batch: int | None,
-        attached: bool,
+        self, model: Any, budget: str | int | None, _batch: int | None, how: dict[str, Any]
     ) -> None:
-        self._model, self._budget, self._attached = model, budget, attached
+        self._model, self._budget = model, budget
+        self._how = {key: how[key] for key in ("name", "on_infeasible", "max_overhead")}
         # None before the first step: Keras builds a model on its first batch.
         self._update: _Update | None = None
 
@@ -61,10 +57,9 @@ class TorchStep:
         """Returns the methods of the model that are the step's."""
         return {"make_train_function": self._make_train_function}
 
-    @property
-    def sentence(self) -> str:
-        """The newest plan and what was measured under it; empty before the first step."""
-        return "" if self._update is None else api.report(self._model).sentence
+    def report(self) -> Any:
+        """Returns what is known of the newest plan; None before the first step."""
+        return None if self._update is None else api.report(self._model)
 
     def close(self) -> None:
         """Takes everything out of the model again."""
@@ -99,11 +94,9 @@ class TorchStep:
         if self._update is None:
             let_go_early(model)
             try:
-                api.auto(model, self._budget, name=model.name)
+                api.auto(model, self._budget, **self._how)
             except RepriseError as error:
-                if not self._attached:
-                    raise
-                say(f"training without a plan: {error}")
+                say(f"No plan: {str(error).rstrip('.')}. Training continues without a plan.")
             self._update = _Update(model)
         update = self._update
 

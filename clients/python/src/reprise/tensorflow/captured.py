@@ -11,30 +11,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from typing import Any
+
+import tensorflow as tf
 
 from reprise.base.errors import RepriseError
 from reprise.plan.step_graph import StepGraph
 from reprise.tensorflow.kinds import (
     forwards,
     in_a_frame,
-    is_several,
     is_source,
     is_view,
     kind_of,
-    may_be_whole,
     may_share,
     may_write_over,
     reads_sizes_only,
 )
 from reprise.tensorflow.trace import OpRecord
 
-__all__ = ["CapturedStep", "capture", "constant_bytes", "step_ops"]
+__all__ = ["CapturedStep", "OrderedOps", "capture", "constant_bytes", "ordered_ops", "step_ops"]
 
 # For dimensions that are not known: so that tensors with them are not taken for empty.
 ASSUMED = 32
+# Ops that may return inputs as they are.
+WHOLE = ("IdentityN", "Transpose")
 # TensorFlow computes larger constants in every step.
 LARGEST_CONSTANT = 10 << 20
 
@@ -50,13 +52,31 @@ class CapturedStep:
     storage_of: dict[str, int] = field(default_factory=dict)
     # By name of a tensor that has no memory of its own: the tensor whose memory it shares.
     views: dict[str, Any] = field(default_factory=dict)
-    # By storage: the tensor that made it.
-    made_by: list[Any] = field(default_factory=list)
+    # By storage of a handle, as of a list of tensors: the storages that live as long as it does.
+    behind: dict[int, list[int]] = field(default_factory=dict)
     # By op id: its inputs before anything was rewritten.
     inputs: list[list[Any]] = field(default_factory=list)
     # The first op of the backward.
     first_backward: int = 0
     sources: list[Any] = field(default_factory=list)
+
+    def inside(self, graph: Any) -> CapturedStep:
+        """Returns the same step in a copy of its graph, where ops have the same names."""
+        ops = [graph.get_operation_by_name(op.name) for op in self.ops]
+        views = {name: graph.get_tensor_by_name(t.name) for name, t in self.views.items()}
+        return replace(self, ops=ops, inputs=[list(op.inputs) for op in ops], views=views)
+
+
+@dataclass(frozen=True, slots=True)
+class OrderedOps:
+    """The ops of a step in base order."""
+
+    ops: list[Any]
+    sources: list[Any]
+    # The names of those of the forward.
+    forward: set[str]
+    # The tensors that the step is for.
+    targets: Sequence[Any]
 
 
 def step_ops(targets: Iterable[Any], effects: Iterable[Any] = ()) -> tuple[list[Any], list[Any]]:
@@ -114,12 +134,6 @@ def _size(tensor: Any) -> int:
     return (_elements(tensor) or 0) * int(tensor.dtype.size)
 
 
-def _assumed_size(tensor: Any) -> int:
-    """Returns the bytes of a tensor, with a size for each dimension that is not known."""
-    sizes = [] if tensor.shape.rank is None else tensor.shape.as_list()
-    return math.prod(ASSUMED if size is None else size for size in sizes) * int(tensor.dtype.size)
-
-
 def _in_order(found: dict[str, Any]) -> list[Any]:
     """Sorts ops so that each comes after those that it needs, otherwise by creation."""
     waits: dict[str, int] = {}
@@ -154,15 +168,10 @@ def _base_order(ops: list[Any]) -> list[Any]:
     return sorted(ops, key=lambda op: position[op.name])
 
 
-def capture(
-    ys: Sequence[Any],
-    gradients: Sequence[Any],
-    records: Mapping[str, OpRecord],
-    static_bytes: int,
-    name: str,
-    effects: Sequence[Any] = (),
-) -> CapturedStep:
-    """Returns the step that makes `gradients` of `ys`. The ops of `ys` are its forward. For a whole
+def ordered_ops(
+    ys: Sequence[Any], gradients: Sequence[Any], effects: Sequence[Any] = ()
+) -> OrderedOps:
+    """Returns the ops that make `gradients` of `ys`. The ops of `ys` are its forward. For a whole
     function, `ys` are its outputs, there are no `gradients`, and `effects` are its ops with side
     effects: what a gradient tape made is then the backward."""
     targets = [*ys, *gradients]
@@ -172,14 +181,21 @@ def capture(
         ops = sorted(ops, key=lambda op: op.name not in forward)
     else:
         # In order of creation: an op that reads a variable after its update stays behind it.
-        forward = _before_tapes(ops)
-    ops = _base_order(ops)
+        tapes = (i for i, op in enumerate(ops) if "gradient_tape/" in op.name)
+        forward = {op.name for op in ops[: next(tapes, len(ops))]}
+    return OrderedOps(_base_order(ops), sources, forward, targets)
+
+
+def capture(
+    ordered: OrderedOps, records: Mapping[str, OpRecord], static_bytes: int, name: str
+) -> CapturedStep:
+    """Returns the step of these ops, with the sizes and times that were recorded of them."""
     graph = StepGraph(name, static_bytes=static_bytes, flavour="tf-graph")
-    step = CapturedStep(graph, [], sources=sources)
-    inside = {op.name for op in ops}
-    kept = {tensor.name for tensor in targets}
-    step.first_backward = len(ops)
-    for op in ops:
+    step = CapturedStep(graph, [], sources=ordered.sources)
+    inside = {op.name for op in ordered.ops}
+    kept = {tensor.name for tensor in ordered.targets}
+    step.first_backward = len(ordered.ops)
+    for op in ordered.ops:
         shared = _shared(op, records.get(op.name), kept)
         if shared:
             for tensor, base in zip(op.outputs, shared, strict=True):
@@ -187,9 +203,9 @@ def capture(
                     step.storage_of[tensor.name] = step.storage_of[base.name]
                     step.views[tensor.name] = base
             continue
-        is_backward = op.name not in forward and not reads_sizes_only(op)
+        is_backward = op.name not in ordered.forward and not reads_sizes_only(op)
         _add(step, op, is_backward, records.get(op.name), kept, inside)
-    required = {step.storage_of[t.name] for t in targets if t.name in step.storage_of}
+    required = {step.storage_of[name] for name in kept if name in step.storage_of}
     graph.require(*sorted(required))
     for storage in required:
         # The program fetches the first copy, so it must stay.
@@ -205,18 +221,12 @@ def _shared(op: Any, record: OpRecord | None, kept: set[str]) -> list[Any]:
     bases = may_share(op)
     if not bases or record is None or record.allocated_bytes >= max(1, sum(map(_size, op.outputs))):
         return []
-    if is_several(op) and any(tensor.name in kept for tensor in op.outputs):
+    if op.type == "IdentityN" and any(tensor.name in kept for tensor in op.outputs):
         return []
-    if may_be_whole(op):
+    if op.type in WHOLE:
         return bases
     # A part that is written over has the size of the whole: so it was recorded.
     return [] if any(map(may_write_over, op.outputs)) else bases
-
-
-def _before_tapes(ops: list[Any]) -> set[str]:
-    """Returns the names of the ops before the first one that a gradient tape made."""
-    first = next((i for i, op in enumerate(ops) if "gradient_tape/" in op.name), len(ops))
-    return {op.name for op in ops[:first]}
 
 
 def _add(
@@ -228,21 +238,36 @@ def _add(
     inside: set[str],
 ) -> None:
     """Adds an op and its outputs to the step graph."""
-    reads = dict.fromkeys(step.storage_of[t.name] for t in op.inputs if t.name in step.storage_of)
+    read = [step.storage_of[t.name] for t in op.inputs if t.name in step.storage_of]
+    reads = dict.fromkeys(s for one in read for s in (one, *step.behind.get(one, ())))
     over = _overwritten(step, op, kept, inside)
     writes = []
     for slot, tensor in enumerate(op.outputs):
         if over is not None and slot == 0:
             step.storage_of[tensor.name] = over
             continue
+        size = _bytes(tensor, slot, record)
+        if record and not record.output_bytes and not (tensor.consumers() or tensor.name in kept):
+            size = 0  # what a loop hands on unchanged
         made = step.graph.storage(
-            _bytes(tensor, slot, record),
-            tensor.name,
-            category="activation" if not is_backward else "gradient",
+            size, tensor.name, category="activation" if not is_backward else "gradient"
         )
         step.storage_of[tensor.name] = made
-        step.made_by.append(tensor)
         writes.append(made)
+    handles = [step.storage_of[t.name] for t in op.outputs if t.dtype == tf.variant]
+    if handles:
+        # What lives as long as they do: what the op has left besides its outputs, and what a list
+        # was given. The latter is never made again, because the list has the first.
+        left = (
+            record.left_bytes - sum(step.graph.storages[s].bytes for s in writes) if record else 0
+        )
+        held = list(reads) if op.type.startswith("TensorList") and left <= 0 else []
+        for storage in held:
+            step.graph.storages[storage].pinned = True
+        if left > 0:
+            held = [step.graph.storage(left, f"{op.name}, elements", category="activation")]
+            writes += held
+        step.behind |= dict.fromkeys(handles, held)
     if is_backward:
         step.first_backward = min(step.first_backward, len(step.ops))
     step.graph.op(
@@ -291,7 +316,7 @@ def _is_only_reader(
             return False
         if tensor.name not in step.views:
             return not is_source(tensor.op)
-        if not is_view(tensor.op) and not may_be_whole(tensor.op):
+        if not is_view(tensor.op) and tensor.op.type not in WHOLE:
             return False
         op, tensor = tensor.op, step.views[tensor.name]
 
@@ -308,7 +333,9 @@ def _elements(tensor: Any) -> int | None:
 
 
 def _bytes(tensor: Any, slot: int, record: OpRecord | None) -> int:
-    """Returns the bytes of an output: as measured, otherwise from its shape."""
+    """Returns the bytes of an output: as measured, otherwise from its shape, with a size for each
+    dimension that is not known."""
     if record is not None and slot < len(record.output_bytes):
         return record.output_bytes[slot]
-    return _assumed_size(tensor)
+    sizes = [] if tensor.shape.rank is None else tensor.shape.as_list()
+    return math.prod(ASSUMED if size is None else size for size in sizes) * int(tensor.dtype.size)

@@ -16,40 +16,18 @@ tf`:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial, update_wrapper
 from typing import Any
 
 from reprise.tensorflow.gradients import gradients as planned
-from reprise.tensorflow.replacing import see_assignments
 
 __all__ = ["gradients", "gradients_collection", "gradients_memory", "gradients_speed"]
 
-see_assignments()
+
+def _keeping(checkpoints: str) -> Any:
+    """Returns `tf.gradients` with these checkpoints, unless it is called with others."""
+    return update_wrapper(partial(planned, checkpoints=checkpoints), planned)
 
 
-def gradients(
-    ys: Any,
-    xs: Any,
-    grad_ys: Any = None,
-    checkpoints: str | Sequence[Any] = "collection",
-    **kwargs: Any,
-) -> list[Any]:
-    """Returns gradients that keep only `checkpoints`: "collection", "memory", "speed" or a list of
-    tensors."""
-    found: list[Any] = planned(ys, xs, grad_ys, checkpoints=checkpoints, **kwargs)
-    return found
-
-
-def gradients_speed(ys: Any, xs: Any, grad_ys: Any = None, **kwargs: Any) -> list[Any]:
-    """Returns gradients that keep the outputs of convolutions and matrix products."""
-    return gradients(ys, xs, grad_ys, checkpoints="speed", **kwargs)
-
-
-def gradients_memory(ys: Any, xs: Any, grad_ys: Any = None, **kwargs: Any) -> list[Any]:
-    """Returns gradients that keep about the square root of the articulation points."""
-    return gradients(ys, xs, grad_ys, checkpoints="memory", **kwargs)
-
-
-def gradients_collection(ys: Any, xs: Any, grad_ys: Any = None, **kwargs: Any) -> list[Any]:
-    """Returns gradients that keep the tensors of the graph's collection "checkpoints"."""
-    return gradients(ys, xs, grad_ys, checkpoints="collection", **kwargs)
+gradients = gradients_collection = _keeping("collection")
+gradients_memory, gradients_speed = _keeping("memory"), _keeping("speed")

@@ -46,7 +46,8 @@ def keep_away(graph: Any) -> None:
     default = tf.compat.v1.get_default_session()
     made = {*_SESSIONS.get(graph, ()), *([default] if default is not None else [])}
     for session in made:
-        if session.graph is not graph or session._closed or _is_off(session._config):
+        is_off = session._config.graph_options.rewrite_options.disable_meta_optimizer
+        if session.graph is not graph or session._closed or is_off:
             continue
         if session in _UNUSED:
             _renew(session)
@@ -76,7 +77,12 @@ def without_grappler(config: Any) -> Any:
     changed.CopyFrom(config)
     options = changed.graph_options
     rewrites = options.rewrite_options
-    names = [field.name for field, value in rewrites.ListFields() if _is_precision(field, value)]
+    off = rewriter_config_pb2.RewriterConfig.OFF
+    set_to = {str(field.name): value for field, value in rewrites.ListFields()}
+    # Those that lower the precision, and are on.
+    names = [
+        k for k, v in set_to.items() if k.startswith("auto_mixed_precision") and v and v != off
+    ]
     if names and not rewrites.disable_meta_optimizer:
         _say_once(
             f"{names[0]} is a rewrite by Grappler, which a planned step does not go through: it "
@@ -85,17 +91,6 @@ def without_grappler(config: Any) -> Any:
     rewrites.disable_meta_optimizer = True
     options.optimizer_options.global_jit_level = config_pb2.OptimizerOptions.OFF
     return changed
-
-
-def _is_precision(field: Any, value: Any) -> bool:
-    """Returns whether an option of Grappler is one that lowers the precision, and is on."""
-    off = rewriter_config_pb2.RewriterConfig.OFF
-    return str(field.name).startswith("auto_mixed_precision") and bool(value != off)
-
-
-def _is_off(config: Any) -> bool:
-    """Returns whether a configuration has Grappler off."""
-    return bool(config.graph_options.rewrite_options.disable_meta_optimizer)
 
 
 @cache

@@ -11,72 +11,51 @@ import tensorflow as tf
 __all__ = [
     "forwards",
     "forwards_second",
-    "is_several",
+    "has_ops_inside",
     "is_source",
     "is_view",
     "kind_of",
-    "may_be_whole",
     "may_share",
     "may_write_over",
     "reads_sizes_only",
 ]
 
+
+def _named(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 # What a step reads but does not compute: parameters, inputs, constants. They are static memory.
-_SOURCES = frozenset(
-    {
-        "Const",
-        "Placeholder",
-        "PlaceholderV2",
-        "PlaceholderWithDefault",
-        "ReadVariableOp",
-        "VarHandleOp",
-        "Variable",
-        "VariableV2",
-        "IteratorGetNext",
-        "IteratorGetNextSync",
-        "OptionalGetValue",
-        "QueueDequeueV2",
-        "QueueDequeueManyV2",
-        "QueueDequeueUpToV2",
-    }
+_SOURCES = _named(
+    """
+    Const Placeholder PlaceholderV2 PlaceholderWithDefault ReadVariableOp VarHandleOp Variable
+    VariableV2 IteratorGetNext IteratorGetNextSync OptionalGetValue QueueDequeueV2
+    QueueDequeueManyV2 QueueDequeueUpToV2
+    """
 )
 
 # Ops whose output shares the memory of their first input.
-_VIEWS = frozenset(
-    {
-        "Reshape",
-        "Identity",
-        "StopGradient",
-        "PreventGradient",
-        "Squeeze",
-        "ExpandDims",
-        "EnsureShape",
-        "CheckNumerics",
-        "Snapshot",
-    }
+_VIEWS = _named(
+    """
+    Reshape Identity StopGradient PreventGradient Squeeze ExpandDims EnsureShape CheckNumerics
+    Snapshot
+    """
 )
 
 # Ops whose outputs are parts of an input where its rows are aligned, and copies elsewhere.
 _PARTS = frozenset({"Slice", "Split", "SplitV", "StridedSlice", "Unpack"})
-# Ops that may return an input as it is: of several tensors, or where there is nothing to do.
-_SAME = frozenset({"IdentityN", "Transpose"})
-
 # Ops that write their output over an input of the same size if no other op needs it.
-# fmt: off
-_FORWARDING = frozenset({
-    "Abs", "Acos", "Acosh", "Add", "AddN", "AddV2", "Asin", "Asinh", "Atan", "Atan2",
-    "Atanh", "BiasAdd", "BiasAddV1", "Cast", "Ceil", "ClipByValue", "Cos", "Cosh",
-    "Digamma", "Div", "DivNoNan", "Elu", "EluGrad", "Erf", "Erfc", "Erfinv", "Exp",
-    "Expm1", "Floor", "FloorDiv", "FloorMod", "Inv", "LeakyRelu", "LeakyReluGrad",
-    "Lgamma", "Log", "Log1p", "LogSoftmax", "MatrixBandPart", "Maximum", "Minimum",
-    "Mul", "MulNoNan", "Neg", "Pow", "RealDiv", "Reciprocal", "Relu", "Relu6",
-    "Relu6Grad", "ReluGrad", "Rint", "Round", "Rsqrt", "RsqrtGrad", "SelectV2", "Selu",
-    "SeluGrad", "Sigmoid", "SigmoidGrad", "Sign", "Sin", "Sinh", "Softmax", "Softplus",
-    "SoftplusGrad", "Softsign", "SoftsignGrad", "Sqrt", "SqrtGrad", "Square",
-    "SquaredDifference", "Sub", "Tan", "Tanh", "TanhGrad", "TruncateDiv",
-    "Xdivy", "Xlogy",
-})
-# fmt: on
+_FORWARDING = _named(
+    """
+    Abs Acos Acosh Add AddN AddV2 Asin Asinh Atan Atan2 Atanh BiasAdd BiasAddV1 Cast Ceil
+    ClipByValue Cos Cosh Digamma Div DivNoNan Elu EluGrad Erf Erfc Erfinv Exp Expm1 Floor
+    FloorDiv FloorMod Inv LeakyRelu LeakyReluGrad Lgamma Log Log1p LogSoftmax MatrixBandPart
+    Maximum Minimum Mul MulNoNan Neg Pow RealDiv Reciprocal Relu Relu6 Relu6Grad ReluGrad Rint
+    Round Rsqrt RsqrtGrad SelectV2 Selu SeluGrad Sigmoid SigmoidGrad Sign Sin Sinh Softmax
+    Softplus SoftplusGrad Softsign SoftsignGrad Sqrt SqrtGrad Square SquaredDifference Sub Tan
+    Tanh TanhGrad TruncateDiv Xdivy Xlogy
+    """
+)
 
 # Ops that write their second output over their first input if no other op needs it. TensorFlow 2.16
 # makes a new tensor for the dense one.
@@ -89,11 +68,11 @@ _FORWARDING_SECOND = frozenset(
 # Ops that read the shape of a tensor but not its elements.
 _SIZES = frozenset({"Rank", "Shape", "ShapeN", "Size"})
 
-_FRAMES = frozenset(
-    {
-        *("Enter", "Exit", "LoopCond", "Merge", "NextIteration", "Switch"),
-        *("RefEnter", "RefExit", "RefMerge", "RefNextIteration", "RefSwitch"),
-    }
+_FRAMES = _named(
+    """
+    Enter Exit LoopCond Merge NextIteration Switch RefEnter RefExit RefMerge RefNextIteration
+    RefSwitch
+    """
 )
 
 
@@ -115,19 +94,9 @@ def may_share(op: Any) -> list[Any]:
     op that always makes new tensors. Whether it is so depends on sizes."""
     if op.type == "IdentityN":
         return list(op.inputs)
-    if op.type in _PARTS or op.type in _SAME:
+    if op.type in _PARTS or op.type == "Transpose":
         return [op.inputs[1 if op.type == "Split" else 0]] * len(op.outputs)
     return []
-
-
-def is_several(op: Any) -> bool:
-    """Returns whether an op returns several tensors as they are."""
-    return bool(op.type == "IdentityN")
-
-
-def may_be_whole(op: Any) -> bool:
-    """Returns whether an op that shares memory returns tensors as large as its inputs."""
-    return op.type in _SAME
 
 
 def may_write_over(tensor: Any) -> bool:
@@ -161,6 +130,11 @@ def reads_sizes_only(op: Any) -> bool:
 def in_a_frame(op: Any) -> bool:
     """Returns whether an op is in a control-flow frame of TensorFlow 1: it cannot be copied."""
     return op.type in _FRAMES or op._get_control_flow_context() is not None
+
+
+def has_ops_inside(op: Any) -> bool:
+    """Returns whether an op runs others: a loop, a conditional, a function."""
+    return any(attr.type in ("func", "list(func)") for attr in op.op_def.attr)
 
 
 def kind_of(op: Any) -> str:

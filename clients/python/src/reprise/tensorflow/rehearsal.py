@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures a step before it is planned: in a copy of the graph, on inputs of the same shapes.
-
-A graph that a session has run can no longer be rewritten, so times, workspaces and sizes come from
-a copy of it in a session of its own. Variables and inputs are fed: their values do not affect
-bytes, and the program's variables are not touched.
+"""Measures a step before anything is promised of it: in a copy of the graph, in a session of its
+own, because a graph that a session has run can no longer be rewritten. Variables and inputs are
+fed: their values do not affect bytes, and the program's variables are not touched.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
 
@@ -21,72 +20,110 @@ from tensorflow.python.ops import handle_data_util
 from reprise.base.errors import RepriseError
 from reprise.tensorflow.captured import constant_bytes, step_ops
 from reprise.tensorflow.kinds import is_source
-from reprise.tensorflow.trace import OpRecord, op_records, peak_bytes, run_traced
+from reprise.tensorflow.rewrite import run_one_by_one
+from reprise.tensorflow.trace import peak_bytes, run_traced
 
-__all__ = [
-    "Rehearsal",
-    "as_written",
-    "drawn",
-    "fed",
-    "handle_type",
-    "handles_of",
-    "rehearse",
-    "resources_of",
-    "unmeasured",
-]
-
+__all__ = ["Rehearsal", "fed", "handle_type", "in_order", "resources_of"]
 
 # What returns the value of a variable: by its handle, and, in TensorFlow 1, by reference.
 _READING = frozenset({"ReadVariableOp", "Identity"})
 
 
-@dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """Times and memory of one plain step."""
+    """A step in a copy of its graph, with values for all that it reads."""
 
-    records: Mapping[str, OpRecord]
-    # Bytes of variables and inputs, which no op of the step allocates.
-    static_bytes: int
-    # The peak above those.
-    peak_bytes: int
-    # The graph that ran, as a GraphDef.
-    definition: Any
+    def __init__(
+        self,
+        targets: Sequence[Any],
+        effects: Sequence[Any] = (),
+        batch: int | None = None,
+        values: Mapping[str, Any] = MappingProxyType({}),
+        behind: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        """Takes what the step makes, its ops with effects, and the size to assume for dimensions
+        that the graph leaves open; values by the names of tensors, and of variables by the names of
+        their handles' ops. Other values are drawn, or zero behind a handle. Raises RepriseError
+        that names an input whose shape is not known."""
+        self._ops, self._sources = step_ops(targets, effects)
+        graph = (targets[0] if targets else effects[0]).graph
+        # The graph that runs, as a GraphDef.
+        self.definition = graph.as_graph_def()
+        reads, known = fed(self._ops, self._sources), {**_captured(graph), **values}
+        self._values = {
+            t.name: known[t.name] if t.name in known else drawn(t, batch) for t in reads
+        }
+        self._behind = behind
+        self._targets = [tensor.name for tensor in targets]
+        self._effects = [op.name for op in effects]
+        self._released = _released(effects)
+        self._sizes = "" if batch is None else f" with {batch} for open dimensions"
+        # Bytes of variables and inputs, which no op of the step allocates.
+        self.static_bytes = _static_bytes(
+            reads, self._values, resources_of(self._ops, self._sources)
+        ) + constant_bytes(self._sources)
 
-
-def rehearse(
-    targets: Sequence[Any],
-    batch: int | None = None,
-    effects: Sequence[Any] = (),
-    folded: bool = False,
-) -> Rehearsal:
-    """Runs the step that makes `targets`, with the ops that are its `effects`, and returns its
-    times and memory. `batch` is the size to assume for dimensions that the graph leaves open. With
-    `folded`, constants are computed beforehand, as in any session; otherwise every op is measured.
-    Raises RepriseError that names an input whose shape is not known, or says why the step does not
-    run."""
-    ops, sources = step_ops(targets, effects)
-    graph = (targets[0] if targets else effects[0]).graph
-    reads, known = fed(ops, sources), _captured(graph)
-    values = {t.name: known[t.name] if t.name in known else drawn(t, batch) for t in reads}
-    scratch = tf.Graph()
-    with scratch.as_default():
-        definition = graph.as_graph_def()
-        handles, initial = handles_of(ops, sources)
-        tf.import_graph_def(definition, input_map=handles, name="")
-        names = [thing.name for thing in (*targets, *effects)]
-        try:
-            with tf.compat.v1.Session(graph=scratch, config=as_written(folded)) as session:
+    @contextmanager
+    def _session(self, definition: Any, arrange: Callable[[Any], object]) -> Iterator[Any]:
+        """Opens a session on a copy of a graph, with variables of its own, that runs op by op."""
+        with tf.Graph().as_default() as graph:
+            handles, initial = handles_of(self._ops, self._sources, self._behind)
+            tf.import_graph_def(definition, input_map=handles, name="")
+            arrange(graph)
+            config = tf.compat.v1.ConfigProto(
+                inter_op_parallelism_threads=1, allow_soft_placement=True
+            )
+            config.graph_options.rewrite_options.disable_meta_optimizer = True
+            with tf.compat.v1.Session(graph=graph, config=config) as session:
                 session.run(initial)
-                run_traced(session, names, values)  # some work is done only in the first run
-                _, metadata = run_traced(session, names, values)
+                yield session
+
+    def run(self, arrange: Callable[[Any], object]) -> Any:
+        """Runs the step in a copy that `arrange` was given to change. Returns what TensorFlow
+        recorded. Raises RepriseError that says why the step does not run."""
+        names = [*self._targets, *self._effects]
+        try:
+            with self._session(self.definition, arrange) as session:
+                # Some work is done only in the first run.
+                run_traced(session, names, self._values)
+                return run_traced(session, names, self._values)[1]
         except tf.errors.OpError as error:
-            sizes = "" if batch is None else f" with {batch} for open dimensions"
             raise RepriseError(
-                f"the step does not run on drawn inputs{sizes}: {_reason(error.message)}"
+                f"the step does not run on drawn inputs{self._sizes}: {_reason(error.message)}"
             ) from error
-    static = _static_bytes(reads, values, resources_of(ops, sources)) + constant_bytes(sources)
-    peak = peak_bytes(metadata, _released(effects))
-    return Rehearsal(op_records(metadata), static, peak, definition)
+
+    def values(
+        self, definition: Any, more: Sequence[str], known: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Runs a graph that has the ops of the step. Returns the values of what the step makes and
+        of what its effects are given, and those of `more` tensors, by name. `known` values are
+        fed."""
+        with self._session(definition, lambda _: None) as session:
+            graph = session.graph
+            wanted = {name: graph.get_tensor_by_name(name) for name in self._targets}
+            for name in self._effects:
+                for at, tensor in enumerate(graph.get_operation_by_name(name).inputs):
+                    if tensor.dtype.base_dtype not in (tf.resource, tf.variant):
+                        wanted[f"{name}, input {at}"] = tensor
+            also = {name: graph.get_tensor_by_name(name) for name in more}
+            made, others = session.run([wanted, also], {**self._values, **known})
+        return made, others
+
+    def peak_bytes(self, metadata: Any) -> int:
+        """Returns the peak of such a run, with variables and inputs."""
+        return self.static_bytes + peak_bytes(metadata, self._released)
+
+
+def in_order(ops: Iterable[Any]) -> Callable[[Any], None]:
+    """Returns what makes a copy of a graph run these ops one after the other."""
+
+    def arrange(graph: Any) -> None:
+        copies = [graph.get_operation_by_name(op.name) for op in ops]
+        for op in copies:
+            run_one_by_one(op)
+        for before, op in itertools.pairwise(copies):
+            op._add_control_input(before)
+
+    return arrange
 
 
 def _released(effects: Iterable[Any]) -> dict[str, int]:
@@ -109,7 +146,8 @@ def _static_bytes(reads: Iterable[Any], values: Mapping[str, Any], handles: Iter
         place = read.inputs[0] if read.type in _READING and read.inputs else tensor
         found[place.name] = max(found.get(place.name, 0), int(values[tensor.name].nbytes))
     for op in handles:
-        found.setdefault(op.outputs[0].name, _handle_bytes(op))
+        shape, dtype = handle_type(op)
+        found.setdefault(op.outputs[0].name, math.prod(shape) * int(dtype.size))
     return sum(found.values())
 
 
@@ -122,16 +160,6 @@ def _reason(message: str) -> str:
     return lines[0].split(" [[{{node")[0] if lines else "no reason was given"
 
 
-def unmeasured(targets: Sequence[Any], effects: Sequence[Any] = ()) -> Rehearsal | None:
-    """Returns a rehearsal without figures if the shapes of inputs are not known; otherwise None."""
-    ops, sources = step_ops(targets, effects)
-    graph = (targets[0] if targets else effects[0]).graph
-    known = _captured(graph)
-    if all(t.name in known or t.shape.is_fully_defined() for t in fed(ops, sources)):
-        return None
-    return Rehearsal({}, 0, 0, graph.as_graph_def())
-
-
 def _captured(graph: Any) -> dict[str, Any]:
     """Returns the values that a function has captured from outside; sizes and axes may be among
     them."""
@@ -140,15 +168,6 @@ def _captured(graph: Any) -> dict[str, Any]:
         for outside, inside in getattr(graph, "captures", ())
         if hasattr(outside, "numpy") and outside.dtype not in (tf.resource, tf.variant)
     }
-
-
-def as_written(folded: bool) -> Any:
-    """Returns a session configuration that runs the graph op by op, without rewriting it."""
-    config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=1, allow_soft_placement=True)
-    config.graph_options.rewrite_options.disable_meta_optimizer = True
-    if not folded:
-        config.graph_options.optimizer_options.opt_level = -1
-    return config
 
 
 def fed(ops: Iterable[Any], sources: Iterable[Any]) -> list[Any]:
@@ -189,12 +208,6 @@ def resources_of(ops: Iterable[Any], sources: Iterable[Any]) -> list[Any]:
     return [op for op in sources if op.name in taken]
 
 
-def _handle_bytes(op: Any) -> int:
-    """Returns the bytes of the variable behind a handle."""
-    shape, dtype = handle_type(op)
-    return int(np.prod(shape, dtype=np.int64)) * int(dtype.size)
-
-
 def handle_type(op: Any) -> tuple[list[int], Any]:
     """Returns shape and type of the variable behind a handle. Raises RepriseError if it is no
     variable."""
@@ -209,19 +222,21 @@ def handle_type(op: Any) -> tuple[list[int], Any]:
 
 
 def handles_of(
-    ops: Iterable[Any], sources: Iterable[Any], values: Mapping[str, Any] = MappingProxyType({})
+    ops: Iterable[Any], sources: Iterable[Any], values: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[Any]]:
     """Makes a variable in the copy for each of these handles, with the value of that name, or of
     zeros. Returns the new handles by the old names, and the ops that initialize them."""
     handles, initial = {}, []
-    for op in resources_of(ops, sources):
-        shape, dtype = handle_type(op)
-        handle = tf.raw_ops.VarHandleOp(
-            dtype=dtype, shape=shape, shared_name=f"reprise/{op.name}", name="reprise_variable"
-        )
-        value = values.get(op.name)
-        if value is None:
-            value = np.zeros(shape, dtype.as_numpy_dtype)
-        initial.append(tf.raw_ops.AssignVariableOp(resource=handle, value=value))
-        handles[op.outputs[0].name] = handle
+    # A scope, because an op of the same name would keep one of the step from having its own.
+    with tf.name_scope("reprise_variables"):
+        for op in resources_of(ops, sources):
+            shape, dtype = handle_type(op)
+            handle = tf.raw_ops.VarHandleOp(
+                dtype=dtype, shape=shape, shared_name=f"reprise/{op.name}"
+            )
+            value = values.get(op.name)
+            if value is None:
+                value = np.zeros(shape, dtype.as_numpy_dtype)
+            initial.append(tf.raw_ops.AssignVariableOp(resource=handle, value=value))
+            handles[op.outputs[0].name] = handle
     return handles, initial

@@ -5,65 +5,52 @@ changes."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.ops import gradients as modern
+from tensorflow.python.util.module_wrapper import TFModuleWrapper
 
 from reprise.base.errors import RepriseError
 from reprise.tensorflow.gradients import gradients
 
-__all__ = [
-    "replace_gradients",
-    "replace_gradients_for_good",
-    "restore_gradients",
-    "see_assignments",
-]
-
-# The places where optimizers and programs look it up.
-_PLACES: tuple[tuple[Any, str], ...] = (
-    (modern, "gradients"),
-    (tf.compat.v1, "gradients"),
-    (tf, "gradients"),
-)
-_replaced: list[tuple[Any, str, Any]] = []
+__all__ = ["replace_gradients", "see_assignments"]
 
 
-def replace_gradients_for_good(function: Callable[..., Any]) -> None:
-    """Replaces `tf.gradients` by `function` until `restore_gradients`."""
-    restore_gradients()
-    for holder, name in _PLACES:
-        _replaced.append((holder, name, getattr(holder, name)))
-        setattr(holder, name, function)
-
-
-def restore_gradients() -> None:
-    """Restores TensorFlow's own gradient functions."""
-    while _replaced:
-        holder, name, before = _replaced.pop()
-        setattr(holder, name, before)
+def _holders() -> list[Any]:
+    """Returns the modules in which optimizers and programs look `gradients` up. `import
+    tensorflow.compat.v1` makes another module object than `tensorflow.compat.v1`."""
+    found = {id(module): module for module in (modern, tf.compat.v1, tf)}
+    for name, module in list(sys.modules.items()):
+        if name.endswith("compat.v1") and issubclass(type(module), TFModuleWrapper):
+            found[id(module)] = module
+    return list(found.values())
 
 
 def see_assignments() -> None:
-    """Makes `tf.compat.v1` see an assignment to its `__dict__["gradients"]`. TensorFlow remembers
-    a name of that module when it is first looked up, and returns the first value from then on."""
-    module = tf.compat.v1
-    remember = getattr(module, "_fastdict_insert", None)
-    if remember is None or "_fastdict_insert" in vars(module):
+    """Makes modules of TensorFlow see an assignment to their `__dict__["gradients"]`, those that
+    are imported later, too. TensorFlow remembers a name of a module when it is first looked up, and
+    returns the first value from then on."""
+    remember = getattr(TFModuleWrapper, "_fastdict_insert", None)
+    if remember is None or "_fastdict_insert" in vars(TFModuleWrapper):
         return
 
-    def all_but_gradients(name: str, value: Any) -> None:
+    def all_but_gradients(module: Any, name: str, value: Any) -> None:
         if name != "gradients":
-            remember(name, value)
+            remember(module, name, value)
 
-    # Loaded once, so that it is in `__dict__`.
-    getattr(module, "gradients")  # noqa: B009
-    vars(module)["_fastdict_insert"] = all_but_gradients
-    remember("_fastdict_insert", all_but_gradients)
-    if module._fastdict_key_in("gradients"):
-        module._fastdict_pop("gradients")
+    TFModuleWrapper._fastdict_insert = all_but_gradients
+    for module in _holders():
+        for name in ("gradients", "_fastdict_insert"):
+            if issubclass(type(module), TFModuleWrapper) and module._fastdict_key_in(name):
+                module._fastdict_pop(name)
+
+
+# At import, so that the assignment is seen whatever was imported before.
+see_assignments()
 
 
 @contextmanager
@@ -76,10 +63,12 @@ def replace_gradients(
     context. Raises RepriseError unless it is given one of budget and checkpoints."""
     if (budget is None) == (checkpoints is None):
         raise RepriseError("replace_gradients: give either budget= or checkpoints=")
-    replace_gradients_for_good(
-        functools.partial(gradients, budget=budget, checkpoints=checkpoints, **options)
-    )
+    function = functools.partial(gradients, budget=budget, checkpoints=checkpoints, **options)
+    before = [(holder, holder.gradients) for holder in _holders()]
+    for holder, _ in before:
+        holder.gradients = function
     try:
         yield
     finally:
-        restore_gradients()
+        for holder, plain in before:
+            holder.gradients = plain

@@ -9,8 +9,9 @@ op_records(metadata)["Conv2D"]     # time, workspace and output bytes of one op
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Any
 
@@ -28,8 +29,9 @@ class OpRecord:
     workspace_bytes: int
     # By output. Of one that is a part of another tensor: the bytes of that one.
     output_bytes: tuple[int, ...]
-    # All that it allocated, freed again or not.
+    # All that it allocated, freed again or not, and what of that is alive when it ends.
     allocated_bytes: int = 0
+    left_bytes: int = 0
 
 
 def run_traced(session: Any, fetches: Any, feed_dict: Any = None) -> tuple[Any, Any]:
@@ -69,38 +71,60 @@ def _highest(events: Iterable[tuple[int, int]]) -> int:
     return peak
 
 
-def op_records(metadata: Any) -> dict[str, OpRecord]:
-    """Returns the records of a traced step by op name."""
-    records: dict[str, OpRecord] = {}
+def op_records(metadata: Any, names: Container[str] = ()) -> dict[str, OpRecord]:
+    """Returns the records of a traced step by op name. What TensorFlow runs in the place of a loop
+    or a conditional counts as the op of these `names` that it stands for."""
+    nodes: dict[str, list[Any]] = defaultdict(list)
     for device in metadata.step_stats.dev_stats:
         # A GPU lists the same ops a second time, as streams of kernels, without memory.
         if "stream" in device.device:
             continue
         for node in device.node_stats:
-            records[node.node_name] = _record(node)
-    return records
+            name = _stands_for(node.node_name, names)
+            if name == node.node_name:
+                nodes[name] = [node]
+            else:
+                nodes[name].append(node)
+    return {name: _record(found, name) for name, found in nodes.items()}
 
 
-def _record(node: Any) -> OpRecord:
-    """Returns the record of one op."""
-    ended = node.all_start_micros + node.op_end_rel_micros
-    workspace = allocated = 0
-    for memory in node.memory:
+def _stands_for(name: str, names: Container[str]) -> str:
+    """Returns the op that a node was made of: while/body/_1/mul, and Func/while/body/_1/input/_2,
+    of a loop named while."""
+    whole = name.removeprefix("Func/")
+    while name not in names and "/" in whole:
+        whole = whole.rpartition("/")[0]
+        if whole in names:
+            return whole
+    return name
+
+
+def _record(nodes: Sequence[Any], name: str) -> OpRecord:
+    """Returns the record of an op from all nodes that ran for it."""
+    ended = max(node.all_start_micros + node.op_end_rel_micros for node in nodes)
+    events: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for node in nodes:
+        for memory in node.memory:
+            records = memory.allocation_records
+            events[memory.allocator_name] += [(r.alloc_micros, r.alloc_bytes) for r in records]
+    workspace = allocated = in_the_end = 0
+    for found in events.values():
         alive = highest = left = 0
-        for record in memory.allocation_records:
-            alive += record.alloc_bytes
-            allocated += max(0, record.alloc_bytes)
+        for at, size in sorted(found, key=itemgetter(0)):
+            alive += size
+            allocated += max(0, size)
             highest = max(highest, alive)
-            if record.alloc_micros <= ended:
+            if at <= ended:
                 left = alive
         workspace += max(0, highest - left)
+        in_the_end += max(0, left)
     sizes: dict[int, int] = {}
-    for output in node.output:
+    for output in (output for node in nodes if node.node_name == name for output in node.output):
         described = output.tensor_description.allocation_description
         sizes[output.slot] = int(described.requested_bytes)
     outputs = tuple(sizes.get(slot, 0) for slot in range(max(sizes, default=-1) + 1))
-    time_ns = node.op_end_rel_nanos - node.op_start_rel_nanos
-    return OpRecord(max(1, time_ns), workspace, outputs, allocated)
+    time_ns = sum(node.op_end_rel_nanos - node.op_start_rel_nanos for node in nodes)
+    return OpRecord(max(1, time_ns), workspace, outputs, allocated, in_the_end)
 
 
 def _machine(device: str) -> str:
