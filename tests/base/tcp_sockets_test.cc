@@ -72,13 +72,13 @@ TEST_P(CheckListenerTest, KnowsWhoseSocketListens) {
   EXPECT_EQ(CheckListener(target, me).code(), Code::kUnavailable);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Addresses, CheckListenerTest,
-    testing::Values(Case{false, false, "127.0.0.1"},
-                    Case{false, true, "127.0.0.1"},
-                    Case{false, false, "localhost"},
-                    Case{true, false, "[::1]"}, Case{true, true, "[::1]"},
-                    Case{true, true, "127.0.0.1"}));
+INSTANTIATE_TEST_SUITE_P(Addresses, CheckListenerTest,
+                         testing::Values(Case{false, false, "127.0.0.1"},
+                                         Case{false, true, "127.0.0.1"},
+                                         Case{false, false, "localhost"},
+                                         Case{true, false, "[::1]"},
+                                         Case{true, true, "[::1]"},
+                                         Case{true, true, "127.0.0.1"}));
 
 TEST(CheckListenerTest, TrustsNobodyAtWhatIsNoAddress) {
   const std::array<uint32_t, 1> me = {::geteuid()};
