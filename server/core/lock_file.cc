@@ -18,17 +18,14 @@
 
 namespace reprise::server {
 
-LockFile::~LockFile() {
-  if (fd_ < 0) return;
-  (void)!::ftruncate(fd_, 0);
-  ::close(fd_);
-}
-
 LockFile::LockFile(LockFile&& other) noexcept
-    : fd_(std::exchange(other.fd_, -1)), was_left_(other.was_left_) {}
+    : fd_(std::exchange(other.fd_, -1)),
+      is_held_(other.is_held_),
+      was_left_(other.was_left_) {}
 
 LockFile& LockFile::operator=(LockFile&& other) noexcept {
   std::swap(fd_, other.fd_);
+  std::swap(is_held_, other.is_held_);
   std::swap(was_left_, other.was_left_);
   return *this;
 }
@@ -38,10 +35,11 @@ namespace {
 constexpr auto kYieldTimeout = std::chrono::seconds(3);
 constexpr auto kYieldPoll = std::chrono::milliseconds(20);
 constexpr std::string_view kYields = " yields";
+constexpr std::string_view kEnded = " ended";
 constexpr size_t kTextBytes = 32;
 
-// Reads the holder from the file: "1234" or "1234 yields"; empty where the
-// first holder has not written it yet.
+// Reads the holder from the file: "1234", "1234 yields", or "1234 ended" once
+// that has ended properly; empty where the first holder has not written it yet.
 std::string Holder(int fd) {
   char text[kTextBytes] = {};
   const ssize_t n = ::pread(fd, text, sizeof(text), 0);
@@ -52,8 +50,8 @@ std::string Holder(int fd) {
 
 // Writes the holder in one call and always in as many bytes: a process that
 // reads the file meanwhile finds the old holder or the new one, never none.
-bool WriteHolder(int fd, bool yields) {
-  std::string text = StrCat(::getpid(), yields ? kYields : "");
+bool WriteHolder(int fd, std::string_view how) {
+  std::string text = StrCat(::getpid(), how);
   text.resize(kTextBytes - 1, ' ');
   text += '\n';
   return ::pwrite(fd, text.data(), text.size(), 0) ==
@@ -72,8 +70,8 @@ int Lock(int fd, bool asks) {
     const std::string holder = Holder(fd);
     const auto pid = static_cast<pid_t>(std::atol(holder.c_str()));
     const bool yields = holder.ends_with(kYields) && pid > 1;
-    if ((!yields && !holder.empty()) ||
-        std::chrono::steady_clock::now() > deadline) {
+    const bool is_there = !holder.empty() && !holder.ends_with(kEnded);
+    if ((!yields && is_there) || std::chrono::steady_clock::now() > deadline) {
       errno = EWOULDBLOCK;
       return -1;
     }
@@ -88,6 +86,12 @@ int Lock(int fd, bool asks) {
 }
 
 }  // namespace
+
+LockFile::~LockFile() {
+  if (fd_ < 0) return;
+  if (is_held_) (void)WriteHolder(fd_, kEnded);
+  ::close(fd_);
+}
 
 StatusOr<LockFile> LockFile::Take(const std::string& folder, bool yields,
                                   bool asks) {
@@ -116,8 +120,10 @@ StatusOr<LockFile> LockFile::Take(const std::string& folder, bool yields,
                " uses this folder; stop it or choose other folders with "
                "--data-dir and --agent-socket"));
   }
-  lock.was_left_ = !Holder(fd).empty();
-  if (!WriteHolder(fd, yields)) {
+  lock.is_held_ = true;
+  const std::string last = Holder(fd);
+  lock.was_left_ = !last.empty() && !last.ends_with(kEnded);
+  if (!WriteHolder(fd, yields ? kYields : "")) {
     return ResourceExhausted(
         StrCat(path, ": cannot write: ", std::strerror(errno)));
   }

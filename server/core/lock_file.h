@@ -2,8 +2,8 @@
 //
 // Ensures that each folder has one daemon: an flock on `reprised.lock` in it,
 // which the kernel releases however the process ends. The file stays; it holds
-// the pid of the holder, for the error message of a second daemon, and nothing
-// once that has ended properly.
+// the pid of the last holder, for the error message of a second daemon, and
+// whether that has ended properly.
 #pragma once
 
 #include <string>
@@ -33,6 +33,7 @@ class LockFile {
  private:
   explicit LockFile(int fd) : fd_(fd) {}
   int fd_ = -1;
+  bool is_held_ = false;
   bool was_left_ = false;
 };
 

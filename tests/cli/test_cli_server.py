@@ -355,9 +355,9 @@ def _server_file(jobs: Reprise) -> Path:
 
 
 def _private_daemon(jobs: Reprise) -> int:
-    """The process id of the daemon that has the runtime folder; 0 between two of them."""
+    """The process id of the daemon that has the runtime folder."""
     lock = Path(jobs.environment["XDG_RUNTIME_DIR"]) / "reprised.lock"
-    return int((lock.read_text().split() or ["0"])[0])
+    return int(lock.read_text().split()[0])
 
 
 def _end_private_daemon(jobs: Reprise) -> None:

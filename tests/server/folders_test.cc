@@ -112,6 +112,25 @@ TEST(LockFileTest, AlwaysHasAHolderInItsFileOnceOneHasWrittenIt) {
   EXPECT_EQ(empty, 0);
 }
 
+TEST(LockFileTest, KnowsWhetherTheLastHolderEndedProperly) {
+  const TemporaryFolder folder;
+  {
+    const auto first = LockFile::Take(folder.path(), /*yields=*/false);
+    ASSERT_TRUE(first.ok());
+    EXPECT_FALSE(first->was_left());
+    // Who is refused writes nothing of an end.
+    EXPECT_FALSE(LockFile::Take(folder.path(), /*yields=*/false).ok());
+    std::ifstream file(folder.path() + "/reprised.lock");
+    std::string pid, how;
+    file >> pid >> how;
+    EXPECT_EQ(how, "");
+  }
+  EXPECT_FALSE(LockFile::Take(folder.path(), /*yields=*/true)->was_left());
+  std::ofstream(folder.path() + "/reprised.lock") << "1234 yields";
+  EXPECT_TRUE(LockFile::Take(folder.path(), /*yields=*/true)->was_left());
+  EXPECT_FALSE(LockFile::Take(folder.path(), /*yields=*/true)->was_left());
+}
+
 TEST(LockFileTest, WaitsForAHolderThatHasNotWrittenItsPidYet) {
   const TemporaryFolder folder;
   const std::string path = folder.path() + "/reprised.lock";
