@@ -40,6 +40,8 @@ def counters(monkeypatch):
     made = Counters()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: "native")
+    # torch reads the environment once, whatever a test before this one had there.
+    monkeypatch.setattr(torch._C, "_accelerator_getAllocatorSettings", str, raising=False)
     monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", made.nested)
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", made.reset)
     monkeypatch.delenv("PYTORCH_ALLOC_CONF", raising=False)

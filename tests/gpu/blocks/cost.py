@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Callable
 
 import torch
-from agent import Ops, Work, caps, read_records, start, window
+from agent_alone import Ops, Work, caps, read_records, start, window
 from runner import Block, Figures, Here, Row
 
 from reprise.agent import abi

@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 
 import torch
-from agent import Ops, Work, caps, profiled, read_records, start, window
+from agent_alone import Ops, Work, caps, profiled, read_records, start, window
 from gpt2 import GptJob
 from runner import Block, Here, Row
 from sizes import sizes

@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import torch
-from agent import Ops, Work, read_records, start, window
+from agent_alone import Ops, Work, read_records, start, window
 from runner import Block, Here, Row
 
 from reprise.agent import abi

@@ -10,7 +10,7 @@ import tarfile
 
 import records
 import torch
-from agent import Ops, Work, caps, profiled, read_records, start, window
+from agent_alone import Ops, Work, caps, profiled, read_records, start, window
 from runner import Block, Figures, Here, Row
 
 from reprise.agent import abi

@@ -35,7 +35,7 @@ def same(a: list[Tensor], b: list[Tensor]) -> bool:
 
 
 @pytest.mark.parametrize(
-    "asked", [{"budget": "0.001x"}, {"budget": "0.3x", "max_overhead": 0.0}], ids=["bytes", "time"]
+    "asked", [{"budget": "0.001x"}, {"budget": "0.6x", "max_overhead": 0.0}], ids=["bytes", "time"]
 )
 def test_by_default_the_job_trains_on_without_a_plan(
     asked: dict[str, object], capfd: pytest.CaptureFixture[str]
@@ -67,7 +67,7 @@ def test_the_nearest_plan_is_the_one_that_needs_least() -> None:
 
 
 @pytest.mark.parametrize(
-    "asked", [{"budget": "0.001x"}, {"budget": "0.3x", "max_overhead": 0.0}], ids=["bytes", "time"]
+    "asked", [{"budget": "0.001x"}, {"budget": "0.6x", "max_overhead": 0.0}], ids=["bytes", "time"]
 )
 def test_a_program_that_wants_the_error_gets_it_and_may_go_on(asked: dict[str, object]) -> None:
     expected = train(network())
