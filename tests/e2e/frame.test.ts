@@ -69,12 +69,29 @@ describe('the server', () => {
     expect(await page.getByText(site.daemon.listen, {exact: true}).isVisible()).toBe(true);
   });
 
-  test('may be killed: the page says so, keeps what it has, and goes on by itself', async () => {
+  test('may be killed: the page says so, keeps what it has, and how it is opened again', async () => {
     const page = await site.open('/runs/whole');
     const sentence = await sentenceOf(site.daemon, 'whole');
     await expect.poll(() => verdict(page)).toBe(sentence);
 
     await site.daemon.stop('SIGKILL');
+    await page.getByRole('alert').getByText('does not answer').waitFor();
+
+    // Whoever took its port meanwhile may have been sent the cookie: it is worth nothing now.
+    await site.daemon.start();
+    await page.getByRole('alert').getByText('has a new token').waitFor();
+    await page.getByRole('alert').getByText('reprise show whole --open').waitFor();
+    expect(await verdict(page)).toBe(sentence);
+    await page.goto(site.daemon.link('/runs/whole'));
+    await expect.poll(() => verdict(page)).toBe(sentence);
+  });
+
+  test('may end: the page says so, keeps what it has, and goes on by itself', async () => {
+    const page = await site.open('/runs/whole');
+    const sentence = await sentenceOf(site.daemon, 'whole');
+    await expect.poll(() => verdict(page)).toBe(sentence);
+
+    await site.daemon.stop();
     await page.getByRole('alert').getByText('does not answer').waitFor();
     await page.getByRole('alert').getByText('reprise show whole --open').waitFor();
     expect(await verdict(page)).toBe(sentence);

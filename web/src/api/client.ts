@@ -26,9 +26,13 @@ export const planner: Client<typeof Planner> = createClient(Planner, transport);
 /** Calls that answer at once give up after this long. */
 export const QUICK = {timeoutMs: 8000} as const;
 
+/** What is said where the server does not know this page's cookie; a stream that is refused has no words of its own. */
+export const ASKS_FOR_TOKEN = 'this server asks for its token';
+
 /** The server's own sentence, without the name of the code before it. */
 export function sentenceOf(error: unknown): string {
-  return ConnectError.from(error).rawMessage;
+  const {code, rawMessage} = ConnectError.from(error);
+  return code === Code.Unauthenticated ? ASKS_FOR_TOKEN : rawMessage;
 }
 
 /** The server gave an answer, and it is "no": asking again changes nothing. */

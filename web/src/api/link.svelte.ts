@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+import {ASKS_FOR_TOKEN} from './client';
+
 /**
  * Whether the server answers, as the header and the banner show it. Every
  * page reports what its calls meet; nothing here makes a call.
@@ -8,6 +10,11 @@ class Link {
   state: 'connecting' | 'up' | 'down' = $state('connecting');
   /** What the last failed call met. */
   why = $state('');
+
+  /** Whether the server is there and does not know this page's cookie: it was killed, and has a new token. */
+  get asksForToken(): boolean {
+    return this.state === 'down' && this.why === ASKS_FOR_TOKEN;
+  }
 
   up(): void {
     this.state = 'up';
