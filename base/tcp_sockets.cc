@@ -22,19 +22,40 @@ constexpr std::string_view kAnyV6 = "00000000000000000000000000000000";
 // ::ffff:0:0/96, for IPv4 addresses of IPv6 sockets.
 constexpr std::string_view kMapped = "0000000000000000FFFF0000";
 
-// Returns whether a socket that listens at `local` takes connections to
-// `wanted`; both as in the tables.
-bool Takes(const std::string& local, const std::string& wanted) {
+// How closely a socket listens at an address: the kernel gives a connection to
+// the closest one, so others there receive nothing.
+enum class Fit { kNone, kAnyAddress, kThisAddress };
+
+// Returns how closely a socket that listens at `local` fits `wanted`; both as in
+// the tables.
+Fit FitOf(const std::string& local, const std::string& wanted) {
   const size_t colon = local.rfind(':');
   const size_t port = wanted.rfind(':');
-  if (colon == std::string::npos || std::string_view(local).substr(colon) !=
-                                        std::string_view(wanted).substr(port)) {
-    return false;
+  if (wanted.empty() || colon == std::string::npos ||
+      std::string_view(local).substr(colon) !=
+          std::string_view(wanted).substr(port)) {
+    return Fit::kNone;
+  }
+  if (local == wanted || local == StrCat(kMapped, wanted)) {
+    return Fit::kThisAddress;
   }
   const std::string_view host = std::string_view(local).substr(0, colon);
-  return local == wanted || host == kAnyV4 || host == kAnyV6 ||
-         local == StrCat(kMapped, wanted);
+  return host == kAnyV4 || host == kAnyV6 ? Fit::kAnyAddress : Fit::kNone;
 }
+
+// The users whose sockets a connection to `wanted` may reach.
+struct Listeners {
+  Fit fit = Fit::kNone;
+  std::vector<uint32_t> uids;
+
+  void Add(const TcpSocket& socket, const std::string& wanted) {
+    const Fit its = FitOf(socket.local, wanted);
+    if (its == Fit::kNone || its < fit) return;
+    if (its > fit) uids.clear();
+    fit = its;
+    uids.push_back(socket.uid);
+  }
+};
 
 }  // namespace
 
@@ -95,23 +116,25 @@ Status CheckListener(const std::string& target,
   } else {
     wanted = {AsInTcpTable(target)};
   }
-  bool any = false;
-  std::optional<uint32_t> stranger;
+  std::vector<Listeners> found(wanted.size());
   bool readable = false;
   for (const bool v6 : {false, true}) {
     readable |= EachTcpSocket(v6, [&](const TcpSocket& socket) {
-      if (!socket.listens ||
-          std::none_of(wanted.begin(), wanted.end(), [&](const auto& address) {
-            return !address.empty() && Takes(socket.local, address);
-          })) {
-        return true;
+      for (size_t i = 0; socket.listens && i < wanted.size(); ++i) {
+        found[i].Add(socket, wanted[i]);
       }
-      any = true;
-      const bool known = std::find(trusted.begin(), trusted.end(),
-                                   socket.uid) != trusted.end();
-      if (!known) stranger = socket.uid;
-      return known;
+      return true;
     });
+  }
+  bool any = false;
+  std::optional<uint32_t> stranger;
+  for (const Listeners& one : found) {
+    for (const uint32_t uid : one.uids) {
+      any = true;
+      const bool known =
+          std::find(trusted.begin(), trusted.end(), uid) != trusted.end();
+      if (!known) stranger = uid;
+    }
   }
   if (stranger) {
     return PermissionDenied(

@@ -32,8 +32,8 @@ std::string AsInTcpTable(std::string_view address);
 // whether the table can be read. O(sockets of the machine).
 bool EachTcpSocket(bool v6, const std::function<bool(const TcpSocket&)>& take);
 
-// Returns OK if every socket that listens at `target` ("127.0.0.1:7070",
-// "[::1]:7070", "localhost:7070") belongs to one of these users.
+// Returns OK if every socket that a connection to `target` ("127.0.0.1:7070",
+// "[::1]:7070", "localhost:7070") may reach belongs to one of these users.
 // PERMISSION_DENIED: somebody else listens there, or the kernel does not say
 // who does; UNAVAILABLE: nobody listens.
 Status CheckListener(const std::string& target,

@@ -229,6 +229,50 @@ def test_another_users_idle_connections_keep_no_job_out(reprise: Reprise) -> Non
         assert process.wait(timeout=30) == 0
 
 
+@needs_root
+def test_another_user_at_the_same_port_of_other_addresses_keeps_nobody_out(
+    reprise: Reprise,
+) -> None:
+    """Of all addresses of IPv6: what is sent to 127.0.0.1 does not reach it."""
+    with serving(reprise):
+        listen = json.loads(said(reprise).read_text())["listen"]
+        other = subprocess.Popen(
+            [
+                "/usr/bin/python3",
+                "-c",
+                "import socket, sys, time\n"
+                "one = socket.socket(socket.AF_INET6)\n"
+                "one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)\n"
+                "one.bind(('::', int(sys.argv[1])))\n"
+                "one.listen()\n"
+                "print('ready', flush=True)\n"
+                "time.sleep(600)\n",
+                listen.rpartition(":")[2],
+            ],
+            user=NOBODY,
+            group=NOBODY,
+            extra_groups=[],
+            cwd="/",
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert other.stdout is not None
+            assert other.stdout.readline() == "ready\n"
+            assert reprise("status").code == 0
+            done = subprocess.run(
+                [sys.executable, "-c", CLIENT, listen],
+                env=reprise.environment | {"PYTHONPATH": str(ROOT / "clients/python/src")},
+                capture_output=True,
+                text=True,
+                timeout=60,
+            )
+            assert done.stdout + done.stderr == ""
+        finally:
+            other.kill()
+            other.wait()
+
+
 @pytest.mark.parametrize("flag", ["--token-file", "--forward-token-file"])
 def test_a_token_file_that_is_a_pipe_is_refused_at_once(reprise: Reprise, flag: str) -> None:
     pipe = reprise.folder / "pipe"

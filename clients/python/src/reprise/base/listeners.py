@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import socket
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 __all__ = ["check_listener"]
 
@@ -25,9 +25,8 @@ def check_listener(host: str, port: int, trusted: Collection[int]) -> None:
     """Raises PermissionError if what listens at an address belongs to none of these users, or the
     kernel does not say whom it belongs to; ConnectionRefusedError if nothing listens."""
     names = ("127.0.0.1", "::1") if host == "localhost" else (host.strip("[]"),)
-    wanted = {_in_table(name) for name in names}
-    taken = {*wanted, *_ANY, *(_MAPPED + one for one in wanted if len(one) == 8)}
-    owners = [uid for address, at, uid in _listeners() if at == port and address in taken]
+    there = [(address, uid) for address, at, uid in _listeners() if at == port]
+    owners = [uid for name in names for uid in _reached(_in_table(name), there)]
     strangers = [uid for uid in owners if uid not in trusted]
     if strangers:
         raise PermissionError(
@@ -36,6 +35,13 @@ def check_listener(host: str, port: int, trusted: Collection[int]) -> None:
         )
     if not owners:
         raise ConnectionRefusedError(f"nobody is seen to listen at {host}:{port}")
+
+
+def _reached(wanted: str, there: Sequence[tuple[str, int]]) -> list[int]:
+    """Returns the users of the sockets that a connection to an address may reach. The kernel gives
+    it to one that listens at this very address, otherwise to one that does at any."""
+    exact = [uid for address, uid in there if address in (wanted, _MAPPED + wanted)]
+    return exact or [uid for address, uid in there if address in _ANY]
 
 
 def _in_table(host: str) -> str:
