@@ -77,6 +77,25 @@ def test_another_question_has_another_answer(other: dict[str, Any], folder_of_pl
     assert len(list(folder_of_plans.glob("*.json"))) == 2
 
 
+def test_a_search_that_ended_without_an_answer_is_made_again_by_the_next_start(
+    monkeypatch: pytest.MonkeyPatch, folder_of_plans: Path
+) -> None:
+    def ask(*_: Any, **__: Any) -> Any:
+        raise reprise.InfeasibleBudget("No plan found yet.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(planning, "ask", ask)
+        first, _ = planned()
+    assert first.found is not None
+    assert first.found.plan is None
+    assert list(folder_of_plans.glob("*.json")) == []
+
+    second, _ = planned()
+
+    assert second.found is not None
+    assert second.found.plan is not None
+
+
 def test_what_is_kept_is_for_this_user_alone(folder_of_plans: Path) -> None:
     planned()
 

@@ -194,6 +194,10 @@ def test_a_proof_is_of_clusters_and_says_so() -> None:
     plan = step.plan(params, *data).plan
 
     assert plan is not None
+    assert not plan.proven_optimal
+    assert (
+        "not proven of the step (an estimate: clusters of equations are its ops)" in plan.sentence
+    )
     claimed = plan.sentence.count("proven optimal") + plan.sentence.count("above optimal")
     assert claimed == plan.sentence.count("optimal for these ")
 

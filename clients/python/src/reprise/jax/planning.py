@@ -158,7 +158,7 @@ def find(
     found = search.found
     if found is not None and found.budget_bytes == limit:
         kept.write(key, kept.Kept(plain, found.plan, found.predicted_bytes, lean=search.lean))
-    elif found is None and wish.on_infeasible == "plain":
+    elif found is None and wish.on_infeasible == "plain" and search.is_proven:
         kept.write(key, kept.Kept(plain, None, plain.total, answer.why))
     if found is None or answer.plan is None:
         return search.unplanned(limit, answer.why)
@@ -180,6 +180,9 @@ class _Search:
         # The newest confirmed plan, and whether clusters are lean, because no others had a plan.
         self.found: Found | None = None
         self.lean = False
+        # Whether the newest refusal is proven of its clusters. Another search may have an answer
+        # where one has ended without.
+        self.is_proven = False
         self._closed, self._arguments, self._donated = closed, arguments, donated
         self._wish, self._name, self._most_equations = wish, name, most_equations
         # Of the plans that were compiled, and how long the plain step took to compile.
@@ -271,7 +274,6 @@ class _Search:
                 donated = [self._arguments[i] for i in self._donated]
                 runs = sum(entry >= 0 for entry in answer.schedule)
                 peak = peak_in_results(step, answer.schedule, donated) + TABLE_BYTES * runs
-                answer = replace(answer, sentence=self._of_clusters(answer.sentence))
                 function = planned(step, answer.schedule)
                 self.found = Found(
                     limit, self.plain, memory, answer, rounds, step, peak, program, function
@@ -328,22 +330,18 @@ class _Search:
         clusters = cluster(trace(self._closed, self._most_equations, parts), lean)
         return capture(clusters, static_bytes, self._name)
 
-    def _of_clusters(self, sentence: str) -> str:
-        """Returns the sentence of a plan that claims no proof for the step itself."""
-        whose = f"for these {len(self._step.graph.ops)} clusters"
-        return sentence.replace("clusters of equations are its ops", f"planned {whose}")
-
     def _refused(self, answer: Plan | None, limit: int, reserve: int, why: str) -> InfeasibleBudget:
         """Returns a refusal that says what it is about, with what was compiled."""
         fact = answer.infeasible if answer else None
         budget, ops = format_bytes(limit), self._step.graph.ops
         known = fact.smallest_known_bytes if fact else 0
+        self.is_proven = fact is not None and fact.smallest_budget_bytes > limit
         text = why
         if answer is not None and fact is None:
             text = f"No plan of {MOST_ROUNDS} for {budget} compiles to it."
         elif answer is not None and fact is not None:
             least = format_bytes_up(fact.smallest_budget_bytes)
-            if fact.smallest_budget_bytes > limit:
+            if self.is_proven:
                 place = f" ({fact.blocking_module})" if fact.blocking_module else ""
                 text = (
                     f"No plan of these {len(ops)} clusters fits in {budget}: cluster "
