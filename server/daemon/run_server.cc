@@ -66,10 +66,6 @@ void WithSecondSignal(Daemon& daemon, const sigset_t& signals, Work work) {
   watch.join();
 }
 
-}  // namespace
-
-namespace {
-
 // Takes as many descriptors as this process may have: clients that only connect
 // use them up (net/listener.h).
 void RaiseDescriptors() {

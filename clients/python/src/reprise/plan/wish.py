@@ -23,7 +23,7 @@ from reprise.base.saying import say
 from reprise.base.units import format_bytes, format_percent
 from reprise.plan.asking import check_time_limit
 
-__all__ = ["Answer", "OnInfeasible", "Wish", "is_disabled"]
+__all__ = ["Answer", "OnInfeasible", "Wish", "is_disabled", "too_dear"]
 
 OnInfeasible = Literal["raise", "nearest", "plain"]
 WAYS = ("raise", "nearest", "plain")
@@ -91,15 +91,9 @@ class Wish:
 
     def afforded(self, plan: Plan) -> Plan:
         """Returns the plan. Raises InfeasibleBudget if it takes more than `max_overhead`."""
-        if self.max_overhead is None or plan.overhead <= self.max_overhead:
-            return plan
-        raise InfeasibleBudget(
-            f"The plan within {format_bytes(plan.budget_bytes)} takes "
-            f"{format_percent(plan.overhead, sign=True)} time, and max_overhead allows "
-            f"{format_percent(self.max_overhead, sign=True)}. Give it a larger budget; `reprise "
-            "sweep` shows what each costs.",
-            plan=plan,
-        )
+        if why := too_dear(plan, self.max_overhead):
+            raise InfeasibleBudget(why, plan=plan)
+        return plan
 
     def refused(self, refusal: InfeasibleBudget, ask: Callable[[str | int], Plan]) -> Answer:
         """Does what `on_infeasible` says about a refusal."""
@@ -123,6 +117,18 @@ class Wish:
         why = f"{kind}{error}".rstrip(".") + "."
         say(f"No plan: {why} Training continues without a plan.")
         return Answer(None, why)
+
+
+def too_dear(plan: Plan, max_overhead: float | None) -> str:
+    """Returns why a plan takes more extra time than is allowed; empty if it does not."""
+    if max_overhead is None or plan.overhead <= max_overhead:
+        return ""
+    return (
+        f"The plan within {format_bytes(plan.budget_bytes)} takes "
+        f"{format_percent(plan.overhead, sign=True)} time, and max_overhead allows "
+        f"{format_percent(max_overhead, sign=True)}. Give it a larger budget; `reprise sweep` "
+        "shows what each costs."
+    )
 
 
 def _smallest_known(refusal: InfeasibleBudget) -> int | None:

@@ -17,7 +17,7 @@ from reprise.agent.agent import PlanReply
 from reprise.agent.received import InfeasibleBudget
 from reprise.base.budget import Budget
 from reprise.plan import Plan
-from reprise.plan.wish import Wish
+from reprise.plan.wish import too_dear
 from reprise.torch.capture.capture import CapturedStep
 from reprise.torch.capture.step_graph import CapturedGraph, own_frees
 from reprise.torch.executor.protocol import installed
@@ -319,7 +319,7 @@ class Planning:
             self.stop(rungs[-1].refused)
 
     def _install(self, rung: Rung, plan: Plan) -> None:
-        dear = self._too_dear(plan)
+        dear = too_dear(plan, self._job.options.max_overhead)
         if not plan.feasible or dear:
             if not dear and self._raises(rung):
                 return
@@ -339,16 +339,6 @@ class Planning:
                 rung.refused = f"training without a plan: {found}"
             return
         self.apply(rung, found)
-
-    def _too_dear(self, plan: Plan) -> str:
-        """Returns why a plan takes more time than the program wants to give; empty if not."""
-        try:
-            Wish(
-                Budget(plan.budget_bytes or 1), max_overhead=self._job.options.max_overhead
-            ).afforded(plan)
-        except InfeasibleBudget as refusal:
-            return str(refusal)
-        return ""
 
     def prepared(self, rung: Rung, plan: Plan) -> TapePlan | str:
         """Returns a plan as this rank runs it, with its peak here; or why it cannot run."""
