@@ -239,6 +239,7 @@ std::string WhyInferred(const v1::StepGraph& graph) {
   // is has another optimum than the step.
   constexpr std::pair<std::string_view, const char*> kInferred[] = {
       {"trace", "which op reads which tensor is inferred"},
+      {"eager-shapes", "its step was made from shapes, before it ran"},
       {"jax", "clusters of equations are its ops"},
       {"tf-coarse",
        "loops, conditionals and functions are one op each, or it takes other "

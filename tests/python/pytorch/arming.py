@@ -21,7 +21,10 @@ sessions: list[Session] = []
 
 
 def arm(model: nn.Module, agent: LocalAgent | None = None, **options: Any) -> Session:
+    """Arms a model as `reprise.auto` does, but for its first steps, which are plain: tests count
+    what follows from them. Those of the start say otherwise."""
     settings: dict[str, Any] = {"budget": "0.5x", "verify_every": 3, "warmup": 2, "name": "test"}
+    settings["first"] = "plain"
     others: dict[str, Any] = {"wait_s": 1.0, "costs": Costs(0, 0, 1000)}
     others.update({name: options.pop(name) for name in tuple(options) if name in others})
     settings.update(options)

@@ -32,8 +32,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 import reprise  # noqa: E402
 from reprise.torch.compiled.fast import FAST  # noqa: E402
 from reprise.torch.internals.entry import otherwise  # noqa: E402
-from reprise.torch.meter.room import Room  # noqa: E402
-from reprise.torch.recovery import planned_retry, startup  # noqa: E402
+from reprise.torch.recovery import planned_retry  # noqa: E402
 from reprise.torch.training.armed import current  # noqa: E402
 
 __all__ = [
@@ -302,20 +301,13 @@ def starving(armed: bool, forwards: dict[int, int], backwards: dict[int, int], *
 @kind
 def out_of_memory_forward(armed: bool) -> Job:
     """Memory runs out in planned forwards, and in the first one."""
-    return starving(armed, {1: 1, 6: 1, 8: 1}, {})
+    return starving(armed, {1: 1, 6: 1, 8: 1}, {}, first="auto")
 
 
 @kind
 def out_of_memory_backward(armed: bool) -> Job:
     """Memory runs out in planned backwards."""
     return starving(armed, {}, {6: 1, 8: 1}, fast=False)
-
-
-@kind
-def out_of_memory_first(armed: bool) -> Job:
-    """Memory runs out in the first backward, and again in a planned one."""
-    startup.room_on = lambda _: Room(1 << 30, "plenty", False)  # type: ignore[assignment]
-    return starving(armed, {}, {1: 1, 7: 1})
 
 
 @kind
@@ -327,7 +319,7 @@ def first_on_the_host(armed: bool) -> Job:
 
 @kind
 def first_from_shapes(armed: bool) -> Job:
-    """The first step runs under a plan made from shapes alone."""
+    """The first steps run under a plan made from shapes alone, and one of them is captured so."""
 
     class One(nn.Module):
         def __init__(self) -> None:
@@ -343,7 +335,7 @@ def first_from_shapes(armed: bool) -> Job:
             return self.inner(x).sin().exp()  # type: ignore[no-any-return]
 
     model = One()
-    return lambda: (local(model, armed, first="shapes"), train(model))[1]
+    return lambda: (local(model, armed, first="auto"), train(model))[1]
 
 
 @kind

@@ -20,7 +20,6 @@ from reprise.torch.internals.saved_hooks import packing, unpacking
 from reprise.torch.internals.subclass import lacks_memory, parts_of, saved_alias, version_of
 from reprise.torch.meter.state import alive_bytes
 from reprise.torch.policy.state import Stage
-from reprise.torch.recovery.plain_retry import KeptTensor as KeptInPlace
 
 
 class Wrapper(Tensor):
@@ -111,12 +110,6 @@ def in_capture(host: bool) -> Callable[[Tensor], Tensor]:
     return through
 
 
-def in_place(tensor: Tensor) -> Tensor:
-    found = KeptInPlace(tensor).alias
-    assert found is not None
-    return found
-
-
 def after_a_fault(tensor: Tensor) -> Tensor:
     def fails(_: Any) -> Any:
         raise ValueError("a fault of ours")
@@ -127,7 +120,6 @@ def after_a_fault(tensor: Tensor) -> Tensor:
 HOOKS = {
     "capture": in_capture(False),
     "capture, host": in_capture(True),
-    "first step": in_place,
     "after a fault": after_a_fault,
 }
 

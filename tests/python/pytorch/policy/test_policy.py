@@ -37,6 +37,7 @@ from reprise.torch.policy.events import (
     RanOutElsewhere,
     Removed,
     StartBegins,
+    StartPlanned,
     StartSkipped,
     StartStepEnded,
     StepBegins,
@@ -85,6 +86,21 @@ CASES: dict[str, tuple[JobState, Event, str]] = {
     "a status too early": (PLANNED, StepEnded(planned_steps=3, was_planned=True), ""),
     "the status": (PLANNED, StepEnded(planned_steps=4, was_planned=True), "SAY_STATUS"),
     "the status, once": (PLANNED, StepEnded(planned_steps=5, was_planned=True), ""),
+    "under a plan from shapes, not measured yet": (
+        PLANNED,
+        StepEnded(planned_steps=2, warmup=2, was_planned=True, is_sketched=True),
+        "",
+    ),
+    "under a plan from shapes, measured": (
+        PLANNED,
+        StepEnded(planned_steps=3, warmup=2, was_planned=True, is_sketched=True),
+        "-> CAPTURE",
+    ),
+    "a step that is not as its shapes foretold": (
+        PLANNED,
+        StepEnded(planned_steps=1, warmup=2, was_planned=True, is_sketched=True, left_plan=True),
+        "-> CAPTURE",
+    ),
     "a step that ran out of memory is no measurement": (PLAIN, StepEnded(was_measured=False), ""),
     # ---- How closely a planned step is looked at ----
     "the first step under a plan": (PLANNED, PlannedStepBegins(every=50), "CHECK_VALUES"),
@@ -106,10 +122,15 @@ CASES: dict[str, tuple[JobState, Event, str]] = {
         "CHECK_VALUES",
     ),
     "no checks": (PLANNED, PlannedStepBegins(every=0), "TRACE"),
-    "a plan from shapes is replaced soon": (
+    "the first step under a plan from shapes": (
         PLANNED,
         PlannedStepBegins(50, is_sketch=True),
-        "TRACE",
+        "CHECK_VALUES",
+    ),
+    "a plan from shapes is replaced soon": (
+        PLANNED,
+        PlannedStepBegins(50, 1, is_known=True, is_sketch=True),
+        "",
     ),
     "only gradients show: the first step": (
         PLANNED,
@@ -252,8 +273,8 @@ CASES: dict[str, tuple[JobState, Event, str]] = {
     ),
     "in the first captured forward": (CAPTURE, ForwardRanOut(was_captured=True), "TIGHTEN"),
     "in a plain first forward": (STARTING, ForwardRanOut(is_restorable=True), "RUN_ELSEWHERE"),
-    "in one with several ranks": (STARTING, ForwardRanOut(), "NOTE_FAILED_START"),
-    "in the loss, before the first plan": (STARTING, RanOutElsewhere(), "NOTE_FAILED_START"),
+    "in one with several ranks": (STARTING, ForwardRanOut(), ""),
+    "in the loss, before the first plan": (STARTING, RanOutElsewhere(), ""),
     "in the loss, under a plan": (PLANNED, RanOutElsewhere(was_planned=True), "SAY_TIGHTER"),
     "in the loss, without a plan": (PLAIN, RanOutElsewhere(), ""),
     # ---- What becomes of its plans ----
@@ -279,7 +300,7 @@ CASES: dict[str, tuple[JobState, Event, str]] = {
     "it does not fit": (STARTING, MovedToHost(), ""),
     "a plain step of the start": (STARTING, StartStepEnded(), ""),
     "a step on the host": (WARMUP, StartStepEnded(on_host=True), "-> CAPTURE END_START"),
-    "a step under a sketch": (PLANNED, StartStepEnded(on_host=True), "-> CAPTURE END_START"),
+    "the first step has a plan": (STARTING, StartPlanned(), ""),
     "a plan has come": (PLANNED, StartStepEnded(), "END_START"),
     # ---- The end ----
     "an internal error": (PLANNED, Broke("KeyError"), "-> PLAIN"),

@@ -101,6 +101,7 @@ def kill_in(
             **os.environ,
             "PYTHONPATH": str(root / "clients/python/src"),
             "REPRISE_AGENT": str(agent_library),
+            "REPRISE_FIRST": "plain",  # the steps are counted
         }
         job = subprocess.Popen(
             [sys.executable, script, where, kind, str(step)],

@@ -4,9 +4,8 @@ bits."""
 
 from __future__ import annotations
 
-import json
+import functools
 import os
-import random
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,18 +17,22 @@ import pytest
 import torch
 from arming import arm, remove_all
 from local_agent import LocalAgent
+from nets import WIDTH, RandomNet
 from torch import Tensor, nn
 
 from reprise.agent import abi
 from reprise.agent.agent import PlanReply
 from reprise.base.units import format_bytes
+from reprise.torch.capture.step_graph import CapturedGraph
+from reprise.torch.estimation import sketch
+from reprise.torch.estimation.once import capture_step
+from reprise.torch.estimation.sketch import sketched
+from reprise.torch.estimation.updates import needs_of, optimizers_of
 from reprise.torch.meter.room import Room, room_on
 from reprise.torch.meter.state import alive_bytes
 from reprise.torch.planning import least
-from reprise.torch.planning import notes as notes_of
-from reprise.torch.planning.notes import Notes
 from reprise.torch.policy.state import Stage
-from reprise.torch.recovery import sketch, startup
+from reprise.torch.recovery import startup
 
 CPU = torch.device("cpu")
 
@@ -88,28 +91,196 @@ def same(model: nn.Module, losses: list[float], expected: Any) -> bool:
     return losses == expected[0] and all(torch.equal(state[n], v) for n, v in expected[1].items())
 
 
-@pytest.mark.parametrize(("way", "planned"), [("host", 18), ("shapes", 19)])
-def test_no_step_is_plain_and_no_bit_changes(
-    way: str, planned: int, expected: Any, capsys: pytest.CaptureFixture[str]
+def test_no_step_is_above_the_budget_and_no_bit_changes(
+    expected: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     agent, model = LocalAgent(), made()
-    session = arm(model, agent, first=way)
+    session = arm(model, agent, first="auto")
 
     losses = train(model, 20)
 
     assert same(model, losses, expected)
     assert session.job.stage is Stage.PLANNED
-    assert session.job.measured.plain_steps == 0
-    assert session.job.measured.planned_steps == planned
-    assert session.job.measured.mismatched_steps == 0
-    assert session.job.measured.checks > 0
-    assert session.job.measured.failed_checks == 0
+    measured = session.job.measured
+    assert measured.plain_steps == measured.mismatched_steps == measured.over_budget_steps == 0
+    assert measured.checks > 0
+    assert measured.failed_checks == 0
     said = capsys.readouterr().err
-    assert said.count("the first step") == 1
-    # A plan for the whole step, also for the optimizer's state that the first step makes.
-    graph = agent.graphs[-1]
-    assert graph["measured_peak_bytes"] == session.job.measured.base_peak_bytes > 0
-    assert any(op["phase"] == "PHASE_OPTIMIZER" for op in graph["ops"])
+    assert said.count("the first steps run under a plan made from their shapes alone") == 1
+    assert [graph["flavour"] for graph in agent.graphs] == ["eager-shapes", "eager-dispatch"]
+
+
+def test_a_step_captured_under_a_plan_is_the_one_captured_without(expected: Any) -> None:
+    graphs = []
+    for first in ("plain", "auto"):
+        agent, model = LocalAgent(again=0.6), made()
+        arm(model, agent, first=first, warmup=3)
+        train(model, 6)
+        graphs.append(agent.graphs[-1])
+        remove_all()
+
+    plain, planned = graphs
+    assert planned["structure"] == plain["structure"]
+    for key in ("static_bytes", "measured_peak_bytes", "required"):
+        assert planned[key] == plain[key], key
+    assert planned["storages"] == plain["storages"]
+    measured = ("time_ns", "again_ns", "workspace_bytes")
+    for one, other in zip(planned["ops"], plain["ops"], strict=True):
+        assert {**one, **dict.fromkeys(measured, 0)} == {**other, **dict.fromkeys(measured, 0)}
+        assert abs(one["workspace_bytes"] - other["workspace_bytes"]) <= 64
+
+
+def test_a_step_made_from_shapes_is_the_one_that_is_captured() -> None:
+    agent, model = LocalAgent(), made()
+    arm(model, agent, first="auto")
+
+    train(model, 6)
+
+    shapes, captured = agent.graphs
+    forward = [op["name"] for op in captured["ops"] if op["phase"] == "PHASE_FORWARD"]
+    assert [op["name"] for op in shapes["ops"]][: len(forward) - 3] == forward[:-3]  # but the loss
+    # The optimizer's state, which the first step makes, and the batch, which this loop lets go.
+    assert shapes["static_bytes"] == captured["static_bytes"] + 256 * 32 * 4
+    off = shapes["measured_peak_bytes"] / captured["measured_peak_bytes"]
+    assert 0.95 < off < 1.1  # the loss is another one, and the output may be held
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_shapes_alone_give_the_ops_of_the_forward(seed: int) -> None:
+    model, x = RandomNet(seed), torch.randn(6, WIDTH)
+
+    shapes = sketched(model, (x,), {}, 0).graph
+    captured = capture_step(model, lambda: sum(o.square().mean() for o in model(x)).backward())  # type: ignore[union-attr]
+
+    def forward(graph: CapturedGraph) -> list[tuple[str, str]]:
+        return [(op.name, op.kind.name) for op in graph.step.ops if op.in_region]
+
+    assert forward(shapes) == forward(captured)
+    assert len(shapes.step.slots) == len(captured.step.slots)
+    assert [s.shape for s in shapes.step.slots] == [s.shape for s in captured.step.slots]
+
+
+@pytest.mark.parametrize(("optimizer", "count"), [(torch.optim.AdamW, 2), (torch.optim.SGD, 0)])
+def test_what_an_optimizer_will_keep_is_known_before_it_steps(optimizer: Any, count: int) -> None:
+    model = made()
+    made_one = optimizer(model.parameters(), lr=0.1)
+
+    needs = needs_of(optimizers_of(model))
+
+    parameters = list(model.parameters())
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    made_one.step()
+    state = [v for values in made_one.state.values() for v in values.values() if v is not None]
+    assert needs.state_bytes == sum(v.nbytes for v in state)
+    assert needs.state_bytes >= count * sum(p.nbytes for p in parameters)
+    assert needs_of([made_one]).state_bytes == 0  # it has its state
+    assert not needs.unknown
+
+
+def test_what_a_forward_does_beside_the_model_is_done_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    counted = {"calls": 0}
+    seen: list[Tensor] = []
+
+    class Talks(Wide):
+        calls = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            global CALLS
+            CALLS += 1
+            counted["calls"] += 1
+            Talks.calls += 1
+            seen.append(x.detach())
+            cached(len(x))
+            print("forward")
+            return super().forward(x)
+
+    @functools.lru_cache
+    def cached(size: int) -> Tensor:
+        return torch.ones(size)
+
+    global CALLS
+    CALLS = 0
+    torch.manual_seed(0)
+    model = Talks()
+    session = arm(model, first="auto", verify_every=0)
+
+    train(model, 1)
+
+    assert session.job.measured.planned_steps == 1
+    assert session.job.measured.mismatched_steps == 0
+    assert CALLS == counted["calls"] == Talks.calls == model.forwards == len(seen) == 1
+    assert {type(x) for x in seen} == {Tensor} == {type(cached(256))}
+    assert capsys.readouterr().out.count("forward") == 1
+
+
+class Hooked(Wide):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm.register_forward_hook(lambda *_: None)
+
+
+class Holds(Wide):
+    def __init__(self) -> None:
+        super().__init__()
+        self.file = open(os.devnull)  # noqa: SIM115
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        (Hooked, "hooks of the program would be called once more"),
+        (Holds, "holds a TextIOWrapper, not to be copied"),
+    ],
+)
+def test_a_model_that_a_copy_would_disturb_is_not_copied(
+    kind: Any, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.manual_seed(0)
+    model = kind()
+    session = arm(model, first="auto", verify_every=0)
+
+    train(model, 4)
+
+    assert session.job.measured.plain_steps == 2
+    assert f"the first steps run without a plan: {why}" in capsys.readouterr().err.replace(
+        "file ", ""
+    )
+
+
+def test_what_is_alive_beside_the_step_is_held_back_from_the_second_one_on() -> None:
+    agent, model = LocalAgent(), made()
+    session = arm(model, agent, first="auto", warmup=4)
+    held: list[Tensor] = []
+
+    torch.manual_seed(3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(256, 32)).square().mean().backward()
+        optimizer.step()
+        held.append(torch.empty(1 << 20))
+
+    assert len(agent.graphs) == 3  # one more request after each step
+    first, second, third = agent.reserves
+    assert second - first == pytest.approx(4 << 20, rel=0.05)
+    assert third - second == pytest.approx(4 << 20, rel=0.05)
+    assert session.job.measured.plain_steps == 0
+
+
+def test_the_first_steps_are_plain_where_they_fit(
+    expected: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    agent, model = LocalAgent(share=0.0), made()  # which discards nothing
+    session = arm(model, agent, first="auto")
+
+    losses = train(model, 20)
+
+    assert same(model, losses, expected)
+    assert session.job.measured.plain_steps == 2
+    assert "first steps" not in capsys.readouterr().err
 
 
 def test_on_the_host_the_first_steps_peak_lower_than_plain_ones() -> None:
@@ -131,67 +302,6 @@ def test_on_the_host_the_first_steps_peak_lower_than_plain_ones() -> None:
     assert session.job.host.peak_bytes > 0.7 * (base - least)
 
 
-def test_a_plain_first_step_that_runs_out_of_memory_runs_again_in_another_way(
-    expected: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    agent, model = LocalAgent(), made()
-    session = arm(model, agent)
-    inner, failed = model.inner[-1].forward, []
-
-    def hungry(x: Tensor) -> Tensor:
-        if not failed:
-            failed.append(random.random())  # what a program draws before it fails
-            raise torch.OutOfMemoryError("too much")
-        return inner(x)
-
-    model.inner[-1].forward = hungry  # type: ignore[method-assign]
-    monkeypatch.setattr(startup, "room_on", lambda _: None)
-
-    losses = train(model, 20)
-
-    # Generators and running statistics are those of one forward.
-    assert same(model, losses, expected)
-    assert agent.ooms == 1
-    assert session.job.stage is Stage.PLANNED
-    assert "in host memory: the unplanned step does not fit (too much)" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("apart", "way"), [(True, "in host memory"), (False, "from shapes alone")])
-def test_a_first_step_near_the_memory_limit_is_abandoned_before_it_fails(
-    apart: bool,
-    way: str,
-    expected: Any,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    model = made()
-    session = arm(model)
-    room = Room(300_000, "the test's memory", apart)
-    monkeypatch.setattr(startup, "room_on", lambda _: room)
-
-    losses = train(model, 20)
-
-    assert same(model, losses, expected)
-    assert session.job.measured.plain_steps == 0
-    said = capsys.readouterr().err
-    assert f"{way}: the unplanned step does not fit (it comes close to the test's memory)" in said
-
-
-def test_a_first_step_that_fits_is_plain(
-    expected: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = made()
-    session = arm(model)
-    monkeypatch.setattr(startup, "room_on", lambda _: Room(1 << 30, "plenty", False))
-
-    losses = train(model, 20)
-
-    assert same(model, losses, expected)
-    assert session.job.measured.plain_steps == 2
-    assert session.job.host is None
-    assert "first step" not in capsys.readouterr().err
-
-
 class Chooses(nn.Module):
     """A model whose shapes alone do not determine what it does."""
 
@@ -204,25 +314,33 @@ class Chooses(nn.Module):
         return x.sin() if x.sum().item() > 0 else x.cos()
 
 
-def test_if_shapes_are_not_enough_saved_tensors_go_to_host_memory(
+@pytest.mark.parametrize(
+    ("apart", "way"),
+    [(True, "no plan from shapes:"), (False, "the first steps run without a plan:")],
+)
+def test_where_shapes_are_not_enough_saved_tensors_go_to_the_host_if_that_is_elsewhere(
+    apart: bool,
+    way: str,
     capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(startup, "room_on", lambda _: Room(1 << 30, "plenty", apart))
     torch.manual_seed(0)
     plain = Chooses()
     expected = train(plain, 4)
     torch.manual_seed(0)
     model = Chooses()
-    session = arm(model, first="shapes", verify_every=0)
+    session = arm(model, first="auto", verify_every=0)
 
     assert train(model, 4) == expected
-    assert session.job.host is not None
-    assert "no plan from shapes: shapes alone do not determine" in capsys.readouterr().err
+    assert (session.job.host is not None) == apart
+    assert f"{way} shapes alone do not determine the step" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("place", "said"),
     [
-        ("capture_step", "an internal error in Reprise (ValueError: injected)"),
+        ("capture_once", "an internal error in Reprise (ValueError: injected)"),
         ("faked", "the model has no copy without memory (ValueError: injected)"),
     ],
 )
@@ -237,11 +355,10 @@ def test_an_internal_error_in_the_plan_from_shapes_is_not_blamed_on_the_model(
     expected = train(Wide(), 1)
     torch.manual_seed(0)
     model = Wide()
-    session = arm(model, first="shapes", verify_every=0)
+    arm(model, first="auto", verify_every=0)
 
     assert train(model, 1) == expected
-    assert session.job.host is not None
-    assert f"no plan from shapes: {said}" in capsys.readouterr().err
+    assert f"the first steps run without a plan: {said}" in capsys.readouterr().err
 
 
 class Unlike(Wide):
@@ -252,12 +369,12 @@ class Unlike(Wide):
         return x if type(x) is Tensor else x.relu()
 
 
-def test_a_step_that_differs_from_its_predicted_shapes_continues_on_the_host() -> None:
+def test_a_step_that_differs_from_its_shapes_goes_on_and_the_next_one_is_captured() -> None:
     torch.manual_seed(0)
     expected = train(Unlike(), 6)
     torch.manual_seed(0)
     model = Unlike()
-    session = arm(model, first="shapes", verify_every=0)
+    session = arm(model, first="auto", verify_every=0)
 
     losses = train(model, 1)
 
@@ -265,7 +382,7 @@ def test_a_step_that_differs_from_its_predicted_shapes_continues_on_the_host() -
     remove_all()
     torch.manual_seed(0)
     model = Unlike()
-    arm(model, first="shapes", verify_every=0)
+    arm(model, first="auto", verify_every=0)
     losses = train(model, 6)
     assert losses == expected
 
@@ -376,64 +493,6 @@ def test_a_smallest_plan_that_turns_out_too_large_is_not_used(
     said = "The plan that needs least takes 1.0 TiB. Saved tensors stay in host memory"
     assert capsys.readouterr().err.count(said) == 1
     assert [state for _, state, _ in agent.states].count(abi.PLAN_REFUSED) == 1
-
-
-def gone() -> int:
-    """Returns the id of a process that has ended."""
-    child = subprocess.Popen([sys.executable, "-c", ""])
-    child.wait()
-    return child.pid
-
-
-@pytest.fixture
-def kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Sets what the kernel says about processes that it has killed for their memory."""
-    file = tmp_path / "vmstat"
-    file.write_text("pgfault 12\noom_kill 3\n")
-    monkeypatch.setattr(notes_of, "KILLS", file)
-    return file
-
-
-def test_a_start_that_was_killed_for_its_memory_is_remembered(kills: Path) -> None:
-    model = made()
-    notes = Notes(model, CPU)
-    assert not notes.died
-    notes.begins()
-    assert not Notes(model, CPU).died  # it is this process, and it lives
-    text = json.loads(notes._path.read_text())
-    notes._path.write_text(json.dumps({**text, "unplanned_of": gone()}))
-
-    assert not Notes(model, CPU).died  # killed, but not for its memory
-    kills.write_text("oom_kill 4\n")
-    assert Notes(model, CPU).died
-    assert not Notes(nn.Linear(3, 3), CPU).died
-    session = arm(model)
-    train(model, 3)
-
-    assert session.job.measured.plain_steps == 0
-    assert not Notes(model, CPU).died  # this one went well
-
-
-@pytest.mark.parametrize(
-    ("error", "died"), [(ValueError("its own"), False), (torch.OutOfMemoryError("much"), True)]
-)
-def test_only_a_program_that_ends_for_its_memory_is_remembered(
-    error: Exception, died: bool, kills: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = made()
-    session = arm(model)
-    model.inner[0].register_forward_hook(lambda m, i, o: exec("raise error", {"error": error}))
-
-    with pytest.raises(type(error)):
-        train(model, 1)
-    monkeypatch.setattr(sys, "last_value", error, raising=False)  # nobody caught it
-    session.close()
-
-    notes = Notes(model, CPU)
-    if notes._path.exists():
-        text = json.loads(notes._path.read_text())
-        notes._path.write_text(json.dumps({**text, "unplanned_of": gone()}))
-    assert Notes(model, CPU).died is died
 
 
 def test_room_is_what_the_tightest_limit_leaves() -> None:

@@ -27,7 +27,9 @@ from contextlib import contextmanager
 from time import thread_time_ns
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from reprise.torch.capture.captured import (
@@ -44,9 +46,9 @@ from reprise.torch.capture.identity import Storages
 from reprise.torch.capture.idle import without_idle
 from reprise.torch.capture.kinds import CAPTURED_TYPES, kind_of, signature_of, written_by
 from reprise.torch.capture.lent import Resizes
-from reprise.torch.capture.packing import Packing
+from reprise.torch.capture.packing import Packing, PlannedForwards
 from reprise.torch.capture.place import Place
-from reprise.torch.capture.program_line import program_line
+from reprise.torch.capture.program_line import program_call, program_line
 from reprise.torch.capture.seen import Seen
 from reprise.torch.capture.sizes import chosen_by
 from reprise.torch.capture.unpacked import Unpacked, reads
@@ -84,7 +86,8 @@ __all__ = [
 class Capture(Mode):
     """Captures one step; use it once. `kernels`: the device runs kernels, which are traced, and ops
     are reported to the collector under the numbers of their records. `host`: saved tensors wait in
-    host memory for the backward; the captured step is the one in which they stay on the device."""
+    host memory for the backward. A forward may run under a plan (`region`). In either case the
+    captured step is the one in which saved tensors stay on the device."""
 
     def __init__(
         self,
@@ -130,6 +133,12 @@ class Capture(Mode):
         self._failed = False
         # Runs of earlier steps that may still be recomputed, and are told what this one writes.
         self._others: list[Any] = []
+        # In a forward under a plan, whose tape lies between two modes of this capture: the op that
+        # the upper one has passed on, and what the lower one measured of it.
+        self._below = False
+        self._expects: Any = None
+        self._call = 0, 0  # of the program, in which the last op on fake tensors ran
+        self._inside: tuple[int, int, int] | None = None
 
     tells_writes = True  # to runs of earlier steps (watch.py)
 
@@ -165,13 +174,35 @@ class Capture(Mode):
         self._begin_ns = now_ns(self._device)
 
     @contextmanager
-    def region(self) -> Iterator[Callable[[Any], None]]:
+    def region(self, tape: PlannedForwards | None = None) -> Iterator[Callable[[Any], None]]:
         """Surrounds one forward of the root; yields a function that must be called with the
-        outputs."""
+        outputs. With a tape: the forward runs under its plan."""
         first = len(self._ops)
-        with self._place.region():
+        with self._place.region(), self._under(tape):
             yield self._seen.pin_outputs
         self._regions.append((first, len(self._ops)))
+
+    @contextmanager
+    def _under(self, tape: PlannedForwards | None) -> Iterator[None]:
+        """Runs a forward under a plan. The tape and its records would be ops of the step for a mode
+        below, and for one above they would be a part of each op: so ops are seen from above, and
+        measured below."""
+        if tape is None:
+            yield
+            return
+        self._packing.run = tape.run
+        self._storages.held = True
+        try:
+            with tape.region(packs=False):
+                self._packing.run = tape.run
+                self._below = True
+                try:
+                    with _Above(self):
+                        yield
+                finally:
+                    self._below = False
+        finally:
+            self._others = waiting(self)
 
     def enter_optimizer(self) -> None:
         """Assigns ops to the optimizer from now to the end of the step, and names the gradients
@@ -216,6 +247,7 @@ class Capture(Mode):
             peak_bytes=self._peak,
             step_ns=step_ns,
             worked=self._clock is thread_time_ns,
+            apart=self._host is not None or self._storages.held,
             parameters=self._parameters,
         )
         step.stretch(stretched)
@@ -228,6 +260,22 @@ class Capture(Mode):
         self._failed = True
 
     def op(self, op_: Op, types: Any) -> Any:
+        """Records an op; below a tape, only measures it."""
+        if not self._below:
+            return self.record(op_, types)
+        if self._expects is not op_.func:
+            return op_.run()
+        self._expects = None
+        meter = self._meter
+        live = meter.live()
+        meter.reset_peak()
+        begin = self._clock()
+        out = op_.run()
+        took = max(0, self._clock() - begin - self._look_ns)
+        self._inside = took, live, meter.peak()
+        return out
+
+    def record(self, op_: Op, types: Any) -> Any:
         """Runs an op, and records what it reads, writes and makes, its time and its memory."""
         if not CAPTURED_TYPES.issuperset(types):
             return NotImplemented  # a subclass makes inner calls, which come here
@@ -250,6 +298,7 @@ class Capture(Mode):
         meter.reset_peak()
         record = self._recorder.begin(str(func)) if self._recorder is not None else 0
         shortens = phase == FORWARD and self._place.in_region and has_shortcut(func, args)
+        self._expects, self._inside = func, None
         begin = self._clock()
         out = op_.run()
         took = max(0, self._clock() - begin - self._look_ns)
@@ -257,6 +306,8 @@ class Capture(Mode):
             self._recorder.end(record)
         peak = meter.peak()
         self._peak = max(self._peak, peak)
+        if self._inside is not None:
+            took, live, peak = self._inside
 
         number = len(self._ops)
         module, call, source = self._place.module, self._place.call, ""
@@ -280,6 +331,8 @@ class Capture(Mode):
         self._unpacked.read_by(op)
         self._note_writes(op, number, args, kwargs)
         op.kind = kind_of(op, args, kwargs, out, arguments)
+        if FakeTensor in types:
+            self._mark_echo(op)
         if self._stream() != self._home:
             self._mark_side_stream(op)
         if shortens and op.kind in (OpKind.PURE, OpKind.SEEDED):
@@ -315,6 +368,13 @@ class Capture(Mode):
                 storage.mutated_by.append(number)
                 op.reads.remove(storage)  # a replay neither reads nor writes them
 
+    def _mark_echo(self, op: CapturedOp) -> None:
+        """Marks a view that autograd makes again of a fake tensor, in the call that has written
+        another view of it."""
+        before, (self._call, call) = self._ops[-2], (program_call(), self._call)
+        wrote = any(storage in before.mutates for storage in op.arguments)
+        op.echo = op.kind == OpKind.VIEW and op.in_region and wrote and self._call == call
+
     @staticmethod
     def _mark_side_stream(op: CapturedOp) -> None:
         """Marks an op on a side stream. A replay runs where autograd needs it and waits for no
@@ -329,6 +389,7 @@ class Capture(Mode):
         """Measures what a replay of the op costs with its shortcut. Neither its time nor its memory
         counts for the step."""
         began, clock = now_ns(self._device), self._clock()
+        guard = torch._C._DisableTorchDispatch() if self._below else None
         made = shortcut(op.func, args, out)
         self._meter.reset_peak()
         live = self._meter.live()
@@ -343,7 +404,7 @@ class Capture(Mode):
         for storage in op.writes:
             # The replay makes the first output from the others, which autograd saves anyway.
             storage.pinned |= storage is not op.outputs[0]
-        del made, again, results
+        del made, again, results, guard
         self._meter.reset_peak()
         self._begin_ns += now_ns(self._device) - began
         self._begin_clock += self._clock() - clock
@@ -357,3 +418,24 @@ class Capture(Mode):
     def keep_all(self, on: bool) -> None:
         """Saves everything made from now on whatever the budget, or ends that."""
         self._seen.keep_all(on)
+
+
+class _Above(Mode):
+    """Shows a capture the ops of a forward before a tape sees them."""
+
+    def __init__(self, capture: Capture) -> None:
+        super().__init__()
+        self._capture = capture
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Tells torch that compiled code may run under this mode."""
+        return True
+
+    def op(self, op: Op, types: Any) -> Any:
+        """Records an op."""
+        return self._capture.record(op, types)
+
+    def failed(self) -> None:
+        """Marks the captured step as unusable, after an internal error."""
+        self._capture.failed()

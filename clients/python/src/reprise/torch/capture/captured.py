@@ -54,6 +54,7 @@ class CapturedStorage:
     death: int | None = None  # the last op that had run when the memory was freed
     release: int = 0  # the last op that had run when the program released its last tensor on it
     holders: int = 0  # tensor objects of the program that are alive
+    kept_until: int = 0  # the last op that had run when autograd let go of what it kept instead
     saved: bool = False
     pinned: bool = False  # no plan may discard it
     in_region: bool = False
@@ -89,6 +90,7 @@ class CapturedOp:
     workspace_bytes: int = 0
     side: bool = False  # ran on another stream than the one on which the step began
     covered: bool = False  # ran under saved-tensor hooks of the program, as in a checkpoint
+    echo: bool = False  # a view of fake tensors that no real step makes (fuse.py)
     node: int = -1  # number of the autograd node whose saved tensors it reads
     live_before: int = 0  # live bytes before it, as the meter counts
     live_bytes: int = 0  # live bytes after it
@@ -148,6 +150,9 @@ class CapturedStep:
     # times of the ops are multiplied by it.
     stretched: float = 1.0
     worked: bool = False  # whether the times are CPU times
+    # Whether its saved tensors did not all stay on the device, so that its peak is not that of a
+    # plain step.
+    apart: bool = False
     # The name of a foreign op that writes parameters within the step, so that their readers never
     # run again; empty if there is none.
     filled_by: str = ""

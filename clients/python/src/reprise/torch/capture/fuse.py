@@ -7,6 +7,9 @@ one op, the node needs all of them at once, as it really does.
 
     node of addmm:   unpack input, weight | t, mm, t, mm, sum | returns
 
+Of a step on fake tensors, a view that autograd makes once more after a write to it is a part of the
+op that writes: of real tensors it makes none.
+
 Storages that live and die inside the node are its workspace: the measured peak inside, minus what
 was alive before, minus what it leaves behind. Its name is that of the op at its peak.
 """
@@ -27,7 +30,8 @@ def fuse_nodes(step: CapturedStep) -> CapturedStep:
     groups: list[list[int]] = []
     for number, op in enumerate(step.ops):
         before = step.ops[number - 1] if number else None
-        if op.node >= 0 and before is not None and before.node == op.node:
+        together = op.node >= 0 and before is not None and before.node == op.node
+        if together or op.echo:
             groups[-1].append(number)
         else:
             groups.append([number])
@@ -52,25 +56,18 @@ def fuse_nodes(step: CapturedStep) -> CapturedStep:
         if not inside or storage.prior or storage in (s.storage for s in step.slots):
             storages.append(storage)
     alive = set(storages)
-    ops = [
-        step.ops[group[0]] if len(group) == 1 else _fused([step.ops[i] for i in group], alive)
-        for group in groups
-    ]
+    ops = []
+    for group in groups:
+        members = [step.ops[i] for i in group if not step.ops[i].echo]
+        ops.append(members[0] if len(members) == 1 else _fused(members, alive))
     last = len(step.ops)
-    return CapturedStep(
+    return replace(
+        step,
         ops=ops,
         storages=storages,
         slots=[replace(s, op=moved(s.op) if s.op < last else len(ops)) for s in step.slots],
         unpacks=[replace(u, op=moved(u.op) if u.op < last else len(ops)) for u in step.unpacks],
         regions=[(moved(a), moved(b) if b < last else len(ops)) for a, b in step.regions],
-        live_begin=step.live_begin,
-        live_end=step.live_end,
-        peak_bytes=step.peak_bytes,
-        step_ns=step.step_ns,
-        stretched=step.stretched,
-        worked=step.worked,
-        filled_by=step.filled_by,
-        parameters=step.parameters,
     )
 
 

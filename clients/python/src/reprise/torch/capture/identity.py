@@ -37,8 +37,9 @@ class Storages:
         self._by_cdata: dict[int, CapturedStorage] = {}
         self._objects: dict[int, weakref.ref[Tensor]] = {}
         self._autograd_objects: dict[int, weakref.ref[Tensor]] = {}
-        # A copy on the host stands for a storage that would be alive as long as the copy.
+        # What autograd keeps instead of a storage, which would be alive for as long.
         self._copies: dict[int, tuple[weakref.ref[Any], CapturedStorage]] = {}
+        self.held = False  # whether a plan may hold storages for longer than the program does
 
     def of(self, tensor: Tensor) -> CapturedStorage | None:
         """Returns the storage of a tensor, which is registered if it is new; None if there is none.
@@ -94,12 +95,14 @@ class Storages:
 
         return died
 
-    def copied_to_host(self, seen: CapturedStorage, copy: Any) -> None:
-        """Notes a copy on the host: the storage counts as alive until the copy dies."""
+    def kept_apart(self, seen: CapturedStorage, copy: Any) -> None:
+        """Notes what autograd keeps instead of a storage, as a copy on the host: the storage counts
+        as alive until that dies."""
         if id(copy) in self._copies:
             return
 
         def gone(_: Any) -> None:
+            seen.kept_until = len(self._ops) - 1
             if seen.death is not None:
                 seen.death = len(self._ops) - 1
 
@@ -136,6 +139,11 @@ class Storages:
     def finish(self) -> None:
         """Ends the step: storages that are alive now outlive it."""
         last = len(self._ops) - 1
+        for storage in self.all if self.held else ():
+            # Not what a record of the plan holds so that an op can run again.
+            kept = max(storage.release, storage.kept_until)
+            if kept and storage.death is not None and not storage.holders:
+                storage.death = kept
         for copy, storage in self._copies.values():
             if copy() is not None:
                 storage.death = None

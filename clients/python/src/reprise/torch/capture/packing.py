@@ -3,14 +3,17 @@
 
     packing = Packing(storages, seen, unpacked, place, ops, host)
     hooks = Hooks(packing.pack, packing.unpack)
+    packing.run = run                    # a forward that runs under a plan
     packing.slots                        # what the root's forwards saved, in order
 
-Autograd keeps an alias that does not count as the program's, or a copy on the host.
+Autograd keeps an alias that does not count as the program's, a copy on the host, or what a plan
+keeps of the tensor. In the captured step it counts as alive for as long as autograd keeps that.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -34,17 +37,45 @@ from reprise.torch.internals.subclass import (
     version_of,
 )
 
-__all__ = ["Packing"]
+__all__ = ["Packing", "PlannedForwards"]
+
+
+class Apart(Protocol):
+    """What autograd keeps of a tensor whose memory may be gone."""
+
+    def plainly(self) -> Tensor:
+        """Returns the tensor without calling dispatch modes."""
+
+
+class PlannedForwards(Protocol):
+    """Runs forwards under a plan while they are captured (tape/tape.py)."""
+
+    @property
+    def run(self) -> Planned:
+        """The step under way."""
+
+    def region(self, *, packs: bool) -> AbstractContextManager[None]:
+        """Surrounds a forward; without `packs`, saved tensors are not packed."""
+
+
+class Planned(Protocol):
+    """A step that runs under a plan while it is captured (tape/tape_run.py)."""
+
+    def pack(self, tensor: Tensor) -> Apart:
+        """Returns what autograd keeps of a saved tensor."""
+
+    def unpack(self, packed: Any) -> Tensor:
+        """Returns the tensor, which may have been made again."""
 
 
 class _Packed:
     """What autograd keeps instead of a tensor."""
 
-    __slots__ = ("kept", "module", "slot", "source", "storage", "version")
+    __slots__ = ("__weakref__", "kept", "module", "slot", "source", "storage", "version")
 
     def __init__(
         self,
-        kept: Tensor | HostSaved,
+        kept: Tensor | Apart,
         slot: int,
         storage: CapturedStorage,
         module: str,
@@ -53,14 +84,14 @@ class _Packed:
         self.kept = kept
         self.slot = slot
         self.storage = storage
-        self.version = version_of(kept) if isinstance(kept, Tensor) else kept.version
+        self.version = version_of(kept) if isinstance(kept, Tensor) else 0
         self.module = module
         self.source = source
 
     def plainly(self) -> Tensor:
         """Returns the saved tensor without recording that it was read."""
         kept = self.kept
-        if isinstance(kept, HostSaved):
+        if not isinstance(kept, Tensor):
             return kept.plainly()
         if version_of(kept) != self.version:
             refuse_stale(kept, self.version)
@@ -82,6 +113,7 @@ class Packing:
     ) -> None:
         self.slots: list[SavedTensor] = []
         self.aliasing = False  # whether the current op makes an alias for autograd
+        self.run: Planned | None = None  # what keeps the tensors of a forward under a plan
         self._storages = storages
         self._seen = seen
         self._unpacked = unpacked
@@ -103,7 +135,7 @@ class Packing:
         if storage is None:
             return alias
         if isinstance(alias, HostSaved):
-            self._storages.copied_to_host(storage, alias.copy)
+            self._storages.kept_apart(storage, alias.copy)
         slot = -1
         if self._place.in_region:
             slot = len(self.slots)
@@ -117,16 +149,25 @@ class Packing:
         elif self._unpacked.keeps():
             # A backward that is itself differentiated keeps it for the next one.
             storage.pinned = True
-        return _Packed(alias, slot, storage, self._place.module, program_line())
+        packed = _Packed(alias, slot, storage, self._place.module, program_line())
+        if not isinstance(alias, (Tensor, HostSaved)):
+            self._storages.kept_apart(storage, packed)
+        return packed
 
-    def _alias(self, tensor: Tensor) -> Tensor | HostSaved:
-        """Returns the alias, or the copy on the host, that autograd keeps of a tensor."""
+    def _alias(self, tensor: Tensor) -> Tensor | Apart:
+        """Returns what autograd keeps of a tensor."""
         if type(tensor) is FakeTensor:
             # Only `detach` returns another fake tensor. The alias is autograd's, not the program's.
             self.aliasing = True
             alias = tensor.detach()
             self.aliasing = False
             return alias
+        if self.run is not None and self._place.in_region:
+            self.aliasing = True
+            try:
+                return self.run.pack(tensor)
+            finally:
+                self.aliasing = False
         guard = torch._C._DisableTorchDispatch()
         try:
             on_host = None if self._host is None else self._host.pack(tensor)
@@ -153,17 +194,20 @@ class Packing:
         return alias
 
     def _saved_tensor(self, packed: _Packed) -> Tensor:
-        """Returns the saved tensor. If it comes back from the host, its storage counts as the
-        original one."""
+        """Returns the saved tensor. If it comes back from the host, or is made again, its storage
+        counts as the original one."""
         kept = packed.kept
         if isinstance(kept, Tensor):
             if version_of(kept) != packed.version:
                 refuse_stale(kept, packed.version)
             return kept
-        assert self._host is not None
         guard = torch._C._DisableTorchDispatch()
         try:
-            made = self._host.unpack(kept)
+            if isinstance(kept, HostSaved):
+                made = kept.copy.owner.unpack(kept)
+            else:
+                assert self.run is not None
+                made = self.run.unpack(kept)
         finally:
             del guard
         if self._place.running:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The line of the program that is being run, below torch and this package."""
+"""The line and the call of the program that is being run, below torch and this package."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import torch
 
-__all__ = ["program_line"]
+__all__ = ["program_call", "program_line"]
 
 # Where this package and torch are. It is not imported as a whole: it imports this.
 _PACKAGE = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
@@ -29,6 +29,17 @@ def program_line() -> str:
             return f"{name}:{frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]
     return ""
+
+
+def program_call() -> tuple[int, int]:
+    """Returns what tells the call of the program that is being run from the calls before it, as
+    long as none of its functions returns; zeros if there is none."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if _name(frame.f_code.co_filename):
+            return id(frame), frame.f_lasti
+        frame = frame.f_back  # type: ignore[assignment]
+    return 0, 0
 
 
 @lru_cache(maxsize=4096)

@@ -64,6 +64,7 @@ class CapturedGraph:
     structure: str
     measured_peak_bytes: int
     measured_step_ns: int
+    flavour: str = "eager-dispatch"
 
     def message(self) -> dict[str, Any]:
         """Returns the step graph as proto3 JSON, with the names of the proto."""
@@ -73,7 +74,7 @@ class CapturedGraph:
             "source": "torch, eager",
             "static_bytes": self.static_bytes,
             "static_parts": self._static_parts(),
-            "flavour": "eager-dispatch",
+            "flavour": self.flavour,
             "structure": self.structure,
             "measured_peak_bytes": self.measured_peak_bytes,
             "measured_step_ns": self.measured_step_ns,

@@ -25,7 +25,7 @@ from reprise.base.budget import Budget
 from reprise.base.errors import RepriseError
 from reprise.base.units import format_bytes, format_percent
 from reprise.torch.estimation.assumed import walk, with_assumed
-from reprise.torch.estimation.fake import fake_graph, resized
+from reprise.torch.estimation.fake import device_of, fake_graph, resized
 from reprise.torch.estimation.planner import ask, asked
 
 __all__ = ["Estimate", "estimate", "recorded_peaks"]
@@ -113,8 +113,8 @@ def estimate(
     model's device, or the CPU for a model on the meta device. Raises RepriseError if the step
     depends on values, not only on sizes."""
     checked = None if budget is None else Budget(budget)
-    graph = fake_graph(model, step, inputs, optimizer, device)
-    message = with_assumed(graph)
+    where = device_of(model, device)
+    message = with_assumed(fake_graph(model, step, inputs, optimizer, where), where)
     live, peak = walk(message)
     made = Estimate(
         static_bytes=message["static_bytes"],
@@ -134,7 +134,8 @@ def estimate(
         made.why = plan.sentence
 
     def again(size: int) -> tuple[int, bool]:
-        other = with_assumed(fake_graph(model, step, resized(inputs, size), optimizer, device))
+        graph = fake_graph(model, step, resized(inputs, size), optimizer, where)
+        other = with_assumed(graph, where)
         found, _ = ask(other, checked)
         return size, found is not None
 

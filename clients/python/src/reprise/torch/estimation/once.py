@@ -2,6 +2,7 @@
 """Captures one step of a model that is not armed.
 
     graph = capture_step(model, step)     # step() runs a whole training step once
+    step = capture_once(model, step)      # the same, before it is a graph
 
 Used by `reprise.saved` and `reprise.estimate`. The model is restored afterwards.
 """
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from reprise.base.errors import RepriseError
-from reprise.torch.capture.capture import Capture
+from reprise.torch.capture.capture import Capture, CapturedStep
 from reprise.torch.capture.step_graph import CapturedGraph, build
 from reprise.torch.internals.forward import ArmedForward
 from reprise.torch.internals.optimizers import remove_unused
@@ -24,7 +25,7 @@ from reprise.torch.internals.stand_ins import Forward
 from reprise.torch.meter.meter import Meter, open_meter
 from reprise.torch.meter.state import alive_tensors, known_names, model_device, start_counting
 
-__all__ = ["capture_step"]
+__all__ = ["capture_once", "capture_step"]
 
 
 def capture_step(
@@ -35,6 +36,22 @@ def capture_step(
 ) -> CapturedGraph:
     """Returns the step graph of one call of `step`. Raises RepriseError if the model is armed, or
     if `step` does not call it with gradients enabled."""
+    captured = capture_once(model, step, meter, prior)
+    return build(
+        captured,
+        name=type(model).__name__,
+        measured_peak_bytes=captured.peak_bytes,
+        measured_step_ns=0,
+    )
+
+
+def capture_once(
+    model: nn.Module,
+    step: Callable[[], Any],
+    meter: Meter | None = None,
+    prior: Callable[[], list[Tensor]] | None = None,
+) -> CapturedStep:
+    """Returns what one call of `step` did, and raises as `capture_step` does."""
     # `isinstance` would ask the replaced forward for its class, and it says that it is a method.
     if type(vars(model).get("forward")) is Forward:
         raise RepriseError("this model is already armed: call reprise.remove(model) first")
@@ -73,9 +90,4 @@ def capture_step(
             meter.stop()
     if not captured.regions:
         raise RepriseError("the step did not call the model with gradients on")
-    return build(
-        captured,
-        name=type(model).__name__,
-        measured_peak_bytes=captured.peak_bytes,
-        measured_step_ns=0,
-    )
+    return captured

@@ -148,8 +148,8 @@ class Ladder:
         self._mismatches = self._in_a_row = 0
 
     def sketched(self, key: Key, graph: CapturedGraph) -> Rung:
-        """Adds the rung of a step of which only the shapes are known, and returns it. The first one
-        captured takes its place."""
+        """Adds the rung of a step of which only the shapes are known, and returns it. It stays
+        until one that was captured has a plan."""
         return self._append(
             Rung(
                 self._next_number,
@@ -162,6 +162,15 @@ class Ladder:
                 sketch=True,
             )
         )
+
+    def sketch_for(self, key: Key) -> Rung | None:
+        """Returns the rung with a plan from shapes for this input; None if there is none."""
+        found = [r for r in self.rungs if r.sketch and r.tape is not None and r.covers(key)]
+        return min(found, key=lambda rung: rung.size, default=None)
+
+    def captured_instead(self) -> None:
+        """Removes what is known from shapes only: a step that was captured has a plan."""
+        self.rungs = [rung for rung in self.rungs if not rung.sketch]
 
     def ahead(self, rung: Rung) -> tuple[int, dict[str, Any]] | None:
         """Returns a larger size and its graph, fitted from those of this rung's program; None if
@@ -222,7 +231,7 @@ class Ladder:
         """Removes what was fitted for sizes up to this one."""
         self.rungs = [
             r for r in self.rungs
-            if not (r.fitted and r.key.kind == key.kind and r.size <= key.size
+            if not (r.fitted and not r.sketch and r.key.kind == key.kind and r.size <= key.size
                     and (r.shared or r.key.within(key)))
         ]  # fmt: skip
 
@@ -239,6 +248,8 @@ class Ladder:
         """Returns whether a step with this input should be captured."""
         if self.captures >= MAX_CAPTURES or any(k.within(key) for k in self._too_large):
             return False
+        if self.rungs and all(rung.sketch for rung in self.rungs):
+            return False  # the start says when (recovery/startup.py)
         kin = [rung for rung in self.rungs if rung.key.kind == key.kind]
         if not kin or self.is_stale(key):
             return True

@@ -121,6 +121,7 @@ class Rung:
     asked_least: bool = False  # for the plan that needs least, because nothing fits
     spare_bytes: int = 0  # that its plan holds back
     recaptured: bool = False  # it was captured again, because no plan left room for its steps
+    own_ns: int = 0  # what a step under its plan takes beside its ops
     repeats: bool | None = None  # its forward can run again unnoticed; None: not known
     awaited: bool = False  # its next plan is waited for, before its next step
     late: bool = False  # has been waited for, in vain

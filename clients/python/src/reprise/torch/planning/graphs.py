@@ -5,11 +5,13 @@
 
 The planner compares a plan with a step that nobody watches. So the graph has the peak and the time
 of plain steps with the same input; where there was none, those of the captured step, at the speed
-of plain ones.
+of plain ones. Where every step so far ran under a plan made from shapes, a plain one takes what
+those took, less what the plan made them do twice.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -65,13 +67,12 @@ class Graphs:
     def _graph(self, step: CapturedStep, key: Key) -> CapturedGraph:
         """Returns the graph, with the peak and the time of a plain step."""
         job, measured = self._job, self._job.measured
-        on_host = job.host is not None
         ops_ns = sum(op.time_ns for op in step.ops)
         peak, plain_ns = measured.base(key)
         if plain_ns and ops_ns:
             self._op_scale = plain_ns / ops_ns
-        elif on_host:
-            plain_ns = int(ops_ns * self._op_scale)
+        elif step.apart:
+            plain_ns = self._unplanned_ns(step) or int(ops_ns * self._op_scale)
         elif not plain_ns:
             # No plain step with this input was measured: from the ops of the captured one.
             peak, plain_ns = step.peak_bytes, int(ops_ns * self._op_scale)
@@ -79,12 +80,34 @@ class Graphs:
         graph = build(
             step, name=job.options.name, measured_peak_bytes=peak, measured_step_ns=plain_ns
         )
-        if on_host and not peak:
+        if step.apart and not peak:
             # As if everything had stayed on the device.
             peak = graph.base_peak_bytes()
             graph = replace(graph, measured_peak_bytes=peak)
             measured.set_base(key, peak, plain_ns)
         return graph
+
+    def _unplanned_ns(self, step: CapturedStep) -> int:
+        """Returns what a step without a plan takes, by the steps that ran under one made from
+        shapes; 0 if it cannot be said."""
+        rung = self._job.plans.rung
+        if rung is None or rung.plan is None or not rung.sketch:
+            return 0
+        took = self._job.measured.step_ns_under(rung.number)
+        numbers = [n for n, op in enumerate(rung.graph.step.ops) if op.in_region]
+        ops = [op for op in step.ops if op.in_region]
+        if not took or [rung.graph.step.ops[n].name for n in numbers] != [op.name for op in ops]:
+            return 0
+        runs = Counter(entry for entry in rung.plan.schedule if entry >= 0)
+        again = sum(
+            (runs[n] - 1) * (op.again_ns or op.time_ns)
+            for n, op in zip(numbers, ops, strict=True)
+            if runs[n] > 1
+        )
+        took -= rung.own_ns
+        # Ops take longer where each is timed from Python: their share of the step counts.
+        once = sum(op.time_ns for op in step.ops)
+        return max(0, took - again, took * once // max(1, once + again))
 
     def _leaks(self, step: CapturedStep, read: list[CapturedStorage]) -> bool:
         """Returns whether gradients cannot be compared: ranks talk to each other in the forward, or

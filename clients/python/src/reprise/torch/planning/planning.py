@@ -20,6 +20,7 @@ from reprise.plan import Plan
 from reprise.plan.wish import too_dear
 from reprise.torch.capture.capture import CapturedStep
 from reprise.torch.capture.step_graph import CapturedGraph, own_frees
+from reprise.torch.estimation.sketch import Sketch
 from reprise.torch.executor.protocol import installed
 from reprise.torch.internals.guard import told
 from reprise.torch.job.job import EagerJob
@@ -107,8 +108,9 @@ class Planning:
         self._together.captured()
         key = self._job.step.key
         stale = self.ladder.is_stale(key)
-        known = {rung.graph.structure for rung in self.ladder.rungs}
-        several = any(rung.key == key for rung in self.ladder.rungs)
+        before = [rung for rung in self.ladder.rungs if not rung.sketch]
+        known = {rung.graph.structure for rung in before}
+        several = any(rung.key == key for rung in before)
         made = self._graphs.made(step, key, is_stale=stale, several=several)
         graph = evened(made.graph)
         uneven = graph is not made.graph
@@ -152,18 +154,32 @@ class Planning:
             budget = self._share.within(budget, rung.number, message, largest)
         self.send(rung, message, budget)
 
-    def sketched(self, graph: CapturedGraph, share: float) -> str:
-        """Asks for a plan, within a share of the budget, of a step of which only the shapes are
-        known and that is about to run, and waits for it. Returns why there is none; empty if there
-        is one."""
-        job = self._job
+    def sketched(self, sketch: Sketch, spare_bytes: int) -> Rung | str:
+        """Asks for a plan of a step of which only the shapes are known and that is about to run,
+        which holds back so many bytes, and waits for it. Returns its rung, which has no plan where
+        the step fits without; or why there is no plan."""
+        job, graph = self._job, sketch.graph
         rung = self.ladder.sketched(job.step.key, graph)
-        self.send(rung, graph.message(), own_budget(job, self.notes, share))
-        if rung.open:
-            self._ask(rung, waits=True)
-        if rung.tape is None:
-            self.ladder.rungs.remove(rung)
-        return "" if rung.tape is not None else rung.refused or "no plan arrived in time"
+        rung.spare_bytes = spare_bytes
+        budget = own_budget(job, self.notes)
+        if budget.is_share:
+            # Of the smallest step that it may be: the budget does not shrink later.
+            budget = Budget(budget.of_step(graph.static_bytes, sketch.least_peak_bytes) or 0)
+        self.send(rung, graph.message(), budget)
+        reply = self.reply(rung, self.wait_s)
+        why = rung.refused or reply.why or "no plan arrived in time"
+        plan = reply.plan
+        if plan is not None and plan.feasible and not too_dear(plan, job.options.max_overhead):
+            rung.answered = plan.plan_number
+            found = self.prepared(rung, plan)
+            why = found if isinstance(found, str) else ""
+            if isinstance(found, TapePlan) and found.tape and found.tape.program.replays:
+                self.apply(rung, found)
+                return rung
+        elif plan is not None:
+            why = plan.sentence
+        self.ladder.rungs.remove(rung)
+        return why or rung
 
     def send(
         self, rung: Rung, message: dict[str, Any], budget: Budget, *, more_bytes: int = 0
@@ -187,6 +203,15 @@ class Planning:
         assert rung.plan is not None
         budget = Budget(rung.plan.budget_bytes)
         return self.send(rung, rung.graph.message(), budget, more_bytes=more_bytes)
+
+    def replaced(self, rung: Rung, more_bytes: int) -> None:
+        """Takes a plan that holds back so many bytes more in the place of that of a rung whose step
+        is about to run, if there is one."""
+        if self.needs_more(rung, more_bytes):
+            rung.spare_bytes += more_bytes
+            rung.awaited = True
+            self._ask(rung, waits=True)
+            rung.awaited = False
 
     def tighten(self) -> None:
         """Asks for a plan in less memory, because memory ran out under that of the last step. Its
@@ -312,7 +337,7 @@ class Planning:
 
     def _nothing_left(self) -> None:
         """Stops planning if no rung has a plan, and none will come."""
-        rungs = self.ladder.rungs
+        rungs = [rung for rung in self.ladder.rungs if not rung.sketch]
         if self._job.stage in (Stage.WAITING, Stage.PLANNED) and rungs:
             if any(r.tape is not None or r.open for r in rungs):
                 return
@@ -350,13 +375,15 @@ class Planning:
     def apply(self, rung: Rung, planned: TapePlan) -> None:
         """Makes the next steps run under the plan."""
         job, plan = self._job, planned.plan
+        if not rung.sketch:
+            self.ladder.captured_instead()
         rung.planned = planned
         job.happened(PlanApplied(), True)
         job.measured.new_plan(rung.number)
         self.announce(rung)
         if not job.options.verify_every:
             job.record.unchecked(plan, "verify_every is 0")
-        if plan.sentence:
+        if plan.sentence and not rung.sketch:
             job.say(job.record.prediction(plan))
 
     def announce(self, rung: Rung) -> None:
@@ -368,6 +395,7 @@ class Planning:
             return
         self._announced[rung.number] = planned.plan.plan_id, later_ns
         own_ns = self._executor.own_ns(planned, later_ns)
+        rung.own_ns = own_ns + self._executor.replays_ns(planned)
         self._job.record.applied(planned.plan, own_ns, rung.graph.measured_step_ns)
 
     def reject(self, plan: Plan, why: str) -> None:
@@ -400,11 +428,15 @@ class Planning:
 
     def stop(self, why: str) -> None:
         """Ends planning, and says why. Only another budget begins it again."""
-        refused = [rung for rung in self.ladder.rungs if rung.request_id is not None]
-        if refused and all(rung.tape is None for rung in self.ladder.rungs):
+        captured = [rung for rung in self.ladder.rungs if not rung.sketch]
+        refused = [rung for rung in captured if rung.request_id is not None]
+        if refused and all(rung.tape is None for rung in captured):
             self._offers.asked(refused[-1].request_id, refused[-1].answered)
         for rung in self.ladder.rungs:
             rung.remove()
+        if self.rung is not None and self.rung.sketch:
+            self._job.plans.rung = None
+        self.ladder.captured_instead()
         if self._job.host is not None and ON_THE_HOST not in why:
             why = f"{why}. {ON_THE_HOST}"
         self._job.record.without(why)

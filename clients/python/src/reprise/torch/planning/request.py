@@ -29,8 +29,8 @@ __all__ = ["own_budget", "replied", "sent", "within_device"]
 PIECES = (20 << 20) + (2 << 20)
 
 
-def own_budget(job: EagerJob, notes: Notes, share: float = 1.0) -> Budget:
-    """Returns a share of the program's budget: less after a start that ran out of memory."""
+def own_budget(job: EagerJob, notes: Notes) -> Budget:
+    """Returns the program's budget: less after a start that ran out of memory."""
     assert job.budget is not None
     tighter = notes.tighter
     if tighter < 1:
@@ -38,7 +38,7 @@ def own_budget(job: EagerJob, notes: Notes, share: float = 1.0) -> Budget:
             f"an earlier start ran out of memory: requesting a plan within "
             f"{format_percent(tighter)} of the budget"
         )
-    return job.budget.scaled(share * tighter)
+    return job.budget.scaled(tighter)
 
 
 def sent(

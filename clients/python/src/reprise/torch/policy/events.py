@@ -34,6 +34,7 @@ __all__ = [
     "RanksMet",
     "Removed",
     "StartBegins",
+    "StartPlanned",
     "StartSkipped",
     "StartStepEnded",
     "StepBegins",
@@ -59,6 +60,8 @@ class StepEnded:
     warmup: int = 1  # of them, before one is captured
     planned_steps: int = 0  # measured so far
     was_planned: bool = False
+    is_sketched: bool = False  # its plan was made from shapes
+    left_plan: bool = False  # its ops were others
     was_measured: bool = True
     may_capture: bool = True  # for the page of a job without a budget
     is_hopeless: bool = False  # the step keeps changing
@@ -238,10 +241,15 @@ class MovedToHost:
 
 
 @dataclass(frozen=True, slots=True)
+class StartPlanned:
+    """The first step is about to run under a plan made from shapes."""
+
+
+@dataclass(frozen=True, slots=True)
 class StartStepEnded:
     """A step has ended that began before the first plan."""
 
-    on_host: bool = False  # its saved tensors were in host memory, or it ran under a sketch
+    on_host: bool = False  # its saved tensors were in host memory
 
 
 # ---- The end -------------------------------------------------------------------------
@@ -282,6 +290,7 @@ Event = (
     | RanksMet
     | RanksLost
     | StartBegins
+    | StartPlanned
     | StartSkipped
     | MovedToHost
     | StartStepEnded

@@ -38,6 +38,7 @@ from reprise.torch.policy.events import (
     RanOutElsewhere,
     Removed,
     StartBegins,
+    StartPlanned,
     StartSkipped,
     StartStepEnded,
     StepBegins,
@@ -106,7 +107,6 @@ class Action(Enum):
     RUN_AGAIN_TIGHTER = "run the step again under a tighter plan"
     RUN_AGAIN = "run the forward again from the same state"
     RUN_ELSEWHERE = "run the forward again in a way that needs less memory"
-    NOTE_FAILED_START = "take the next step in a way that needs less memory"
     TOO_LARGE = "never capture an input of this size again"
     TIGHTEN = "ask for a tighter plan"
     SAY_TIGHTER = "say why the step cannot run again, and ask for a tighter plan"
@@ -144,7 +144,7 @@ def decide(state: JobState, event: Event) -> Decision:
             return state, _ran_out_elsewhere(state, event)
         case CompiledStepEnded():
             return state, _compiled_step_ended(event)
-        case StartBegins() | StartSkipped() | MovedToHost() | StartStepEnded():
+        case StartBegins() | StartPlanned() | StartSkipped() | MovedToHost() | StartStepEnded():
             return _start(state, event)
         case _:
             return _moved(state, event)
@@ -194,8 +194,7 @@ def _start(state: JobState, event: Event) -> Decision:
             begun = replace(state, starting=state.has_budget)
             return begun, (Action.FIND_RANKS,) if state.has_budget else ()
         case StartStepEnded(on_host):
-            if on_host and state.stage in (Stage.WARMUP, Stage.PLANNED):
-                # PLANNED: under a plan made from shapes alone.
+            if on_host and state.stage is Stage.WARMUP:
                 state = replace(state, stage=Stage.CAPTURE)
             elif not on_host and state.stage in (Stage.WARMUP, Stage.CAPTURE):
                 return state, ()
@@ -225,6 +224,11 @@ def _step_ended(state: JobState, event: StepEnded) -> Decision:
         return replace(state, stage=Stage.CAPTURE if captures else Stage.PLAIN), ()
     if state.stage is Stage.PLANNED and event.is_hopeless:
         return state, (Action.WITHDRAW,)
+    if event.is_sketched and state.stage is Stage.PLANNED:
+        # The first step of all takes what is set up once, as a plain one does.
+        if event.left_plan or event.planned_steps > event.warmup:
+            return replace(state, stage=Stage.CAPTURE), ()
+        return state, ()
     if event.was_planned:
         told = event.planned_steps == SAID_AFTER + 1
         return state, (Action.SAY_STATUS,) if told else ()
@@ -239,13 +243,13 @@ def _planned_step_begins(event: PlannedStepBegins) -> Actions:
     if event.is_suspect:
         return (Action.LOOK_TWICE,)
     is_due = not event.is_known or event.since >= event.every
-    if event.every and is_due and not event.is_sketch:
+    if event.every and is_due:
         if not event.shows_values:
             return (Action.CHECK_IF_AFFORDABLE if event.is_known else Action.CHECK_GRADIENTS,)
         if event.asks_for_gradients and event.can_compare:
             return (Action.CHECK_VALUES, Action.CHECK_GRADIENTS)
         return (Action.CHECK_VALUES,)
-    return () if event.is_traced else (Action.TRACE,)
+    return () if event.is_traced or event.is_sketch else (Action.TRACE,)
 
 
 def _explained(event: Explained) -> Actions:
@@ -301,8 +305,7 @@ def _forward_ran_out(state: JobState, event: ForwardRanOut) -> Actions:
     if event.can_rerun:
         return (Action.RUN_AGAIN_TIGHTER,)
     if state.starting:
-        again = Action.RUN_ELSEWHERE if event.is_restorable else Action.NOTE_FAILED_START
-        return (again,)
+        return (Action.RUN_ELSEWHERE,) if event.is_restorable else ()
     captured = event.was_captured and state.stage is Stage.PLANNED
     less = Action.TOO_LARGE if captured else Action.TIGHTEN
     return (less, Action.RUN_AGAIN) if event.is_restorable else (less,)
@@ -310,9 +313,7 @@ def _forward_ran_out(state: JobState, event: ForwardRanOut) -> Actions:
 
 def _ran_out_elsewhere(state: JobState, event: RanOutElsewhere) -> Actions:
     """Decides about a step that was given up after it ran out of memory beside the model."""
-    if state.starting:
-        return (Action.NOTE_FAILED_START,)
-    return (Action.SAY_TIGHTER,) if event.was_planned else ()
+    return (Action.SAY_TIGHTER,) if event.was_planned and not state.starting else ()
 
 
 def _compiled_step_ended(event: CompiledStepEnded) -> Actions:

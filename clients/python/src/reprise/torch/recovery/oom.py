@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What happens when memory runs out.
 
-    in the first step               it is taken in another way (startup.py, plain_retry.py)
+    in a plain first forward        it is taken in another way (startup.py)
     in a planned forward            the graph is dropped, the cache emptied, a plan asked for within
                                     0.9 of what the last one takes, and the forward tried once
                                     more under it from the same state (planned_retry.py)

@@ -1,64 +1,55 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a job takes its first steps when it may not fit before it is planned.
+"""How a job takes its first steps, before one of them has been captured.
 
-    plain    as if nobody watched, and measured: the job fits
-    host     saved tensors wait in host memory (host.py) for a step or two; the capture is exact
-    shapes   the first step runs under a plan made from shapes alone (sketch.py); the next one is
-             captured with its saved tensors on the host, and planned anew
+    shapes   a plan is made from shapes alone (estimation/sketch.py), while the first batch waits;
+             the first steps run under it, and one of them is captured under it
+    plain    as if nobody watched, and measured: by their shapes the steps fit without a plan
+    host     saved tensors wait in host memory (internals/host.py) until a step is captured
 
-"auto" begins plainly and looks at the room there is (room.py) whenever autograd saves something in
-the first step. When what is alive comes near the limit, or an allocator gives up, the forward is
-taken back (generators, buffers) and tried once more in one of the other ways: on the host where
-that is memory elsewhere, from shapes where host and device are the same.
+"auto" asks for a plan from shapes. Where the step fits without, or where shapes do not tell what it
+does, the first steps are plain; on a GPU whose memory may not do for that, their saved tensors are
+on the host. Which it is, and why, is said in one line.
 
-The steps after it, up to the captured one, are measured, so nothing is asked for every saved
-tensor. But the optimizer has made its state by then, and the second step may not fit where the
-first one did: each of them begins with a look at the room, and what the last one took says whether
-it is taken plainly. One that takes half of the room or more is taken again as the first one is.
+What is alive when a step begins may grow after the first one: the program keeps outputs, or
+gradients that are not reset before the forward. A plan from shapes holds back what gradients take,
+if there is one that does; whatever else is found to be alive, the next one holds back, too.
 
-A start that ran out of memory before it had a plan is remembered (notes.py), and the next one does
-not try plainly at all.
-
-With several ranks nothing is tried again: those that meet begin alike, on the host if any of them
-says so.
+A plain forward that runs out of memory is tried once more on the host, where that is memory
+elsewhere. With several ranks nothing is tried again: they begin plainly, or as they are asked to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from reprise.base.errors import RepriseError
-from reprise.base.units import format_bytes
+from reprise.torch.estimation.sketch import sketched
 from reprise.torch.internals.distributed import several_ranks
 from reprise.torch.internals.host import HostSaves
-from reprise.torch.internals.open_hooks import Hooks
 from reprise.torch.internals.pipelines import halves_backwards
 from reprise.torch.job.job import EagerJob
-from reprise.torch.meter.room import Room, room_on
+from reprise.torch.job.stages import Stages
+from reprise.torch.ladder.rung import Rung
+from reprise.torch.meter.room import room_on
 from reprise.torch.meter.state import blocked
 from reprise.torch.planning.planning import Planning
-from reprise.torch.policy.events import MovedToHost, StartBegins, StartSkipped, StartStepEnded
+from reprise.torch.policy.events import (
+    MovedToHost,
+    StartBegins,
+    StartPlanned,
+    StartSkipped,
+    StartStepEnded,
+)
 from reprise.torch.policy.state import Stage
-from reprise.torch.recovery.plain_retry import KeptTensor, PlainRetry
-from reprise.torch.recovery.progress import Progress
-from reprise.torch.recovery.sketch import sketched
 
-__all__ = ["DoesNotFit", "Startup"]
+__all__ = ["Startup"]
 
-# Share of the room that the backward and the allocator need besides gradients.
-LEFT_FREE = 0.1
-# Share of the room below which a step does not run out of it.
-NEAR = 0.5
-FINER = 0.9  # of the budget, for a plan that has not seen the job
-
-
-class DoesNotFit(torch.OutOfMemoryError):
-    """The plain first step comes near the limit: given up before the system ends the process."""
-
+# Share of what a step makes that a plan which has not seen one holds back: workspaces are assumed.
+COARSE = 0.05
+# Inputs of so many sizes are planned from shapes while no step has been captured.
+SIZES = 4
+# Share of the budget by which more may be alive than was foreseen.
+MORE = 0.01
 
 ZERO_BUBBLE = (
     "training without a plan: this pipeline's schedule runs each backward in two halves (zero "
@@ -68,26 +59,16 @@ ZERO_BUBBLE = (
 
 
 class Startup:
-    """Runs the steps before the first plan of one session."""
+    """Runs the steps before the first captured one of one session."""
 
-    def __init__(self, job: EagerJob, planning: Planning, progress: Progress) -> None:
+    def __init__(self, job: EagerJob, planning: Planning) -> None:
         self._job = job
         self._planning = planning
-        self._progress = progress
-        self.notes = planning.notes
-        self._asked = job.options.first
-        # Set by what runs steps (attempts.py), and called as PlainRetry says.
-        self.forward_again: Callable[..., Any]
-        self.failed_in: Callable[[str, str], None]
         self._over = job.budget is None
-        self._begun = self._second = False  # a step has begun, has ended
-        self._took = 0  # bytes of the last plain step, above what was alive when it began
-        # When the first step began: the room, and what was alive; while it is watched, and after.
-        self._watches: tuple[Room, int] | None = None
-        self._before: tuple[Room, int] | None = None
-        self._again: PlainRetry | None = None
-        self._failed = ""  # the error of the last step, which the program has caught
-        self.near = False  # the step under way may run out of memory, and is taken again if it does
+        self._begun = False
+        self._sizes = 0  # of inputs that were planned from shapes
+        # Where tensors go in a first step that differs from what its shapes foretold.
+        self._spare: HostSaves | None = None
 
     def skip(self) -> None:
         """Takes the first steps plainly, because the job is not to be planned."""
@@ -96,182 +77,127 @@ class Startup:
 
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Decides how the step that begins will run."""
-        if self._over or self._begun:
-            if self._job.state.starting:
-                self._next(args, kwargs)
+        job, first = self._job, not self._begun
+        if self._over:
             return
-        self._begun = True
-        job, way, why = self._job, self._asked, "as requested"
-        if job.budget is not None and halves_backwards():
-            self.skip()
-            self._planning.stop(ZERO_BUBBLE)
-            return
-        job.happened(StartBegins())
-        if way == "auto" and self.notes.died:
-            way, why = (
-                self._elsewhere(),
-                "the last start of this job ran out of memory before it had a plan",
-            )
+        if first:
+            self._begun = True
+            if halves_backwards():
+                self.skip()
+                self._planning.stop(ZERO_BUBBLE)
+                return
+            job.happened(StartBegins())
         if job.stage is Stage.PLAIN:
             return
-        if way == "shapes" and several_ranks():
-            way = "host"  # shapes are those of one rank
-        self.notes.begins()
-        if way in ("host", "shapes"):
-            self._careful(way, why, args, kwargs)
+        way = job.options.first
+        if way == "host" and first:
+            self._to_host("as requested")
         elif way == "auto" and not several_ranks():
-            room = room_on(job.device)
-            self._watches = None if room is None else (room, job.meter.live())
-            self._before = self._watches
-            self._look(near=True)
+            self._from_shapes(args, kwargs, first)
 
-    def _next(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Decides how a step after the first one runs, still without a plan."""
-        job = self._job
-        if self._failed:
-            self._careful(self._elsewhere(), self._failed, args, kwargs)
-            return
-        if self._asked != "auto" or several_ranks():
-            return
-        room = room_on(job.device)
-        parameters = job.model.parameters()
-        takes = self._took - sum(p.grad.nbytes for p in parameters if p.grad is not None)
-        left = 0 if room is None else room.bytes
-        if self._before is not None and job.device.type == "cpu":
-            # What was freed since stays with malloc, and is used again.
-            there, alive = self._before
-            left = max(left, there.bytes - (job.meter.live() - alive))
-        if room is not None and takes > left * (1 - LEFT_FREE):
-            why = f"the last step needed {format_bytes(takes)}, and {room.what} has less left"
-            self._careful(self._elsewhere(), why, args, kwargs)
-            return
-        self._look(near=room is None or takes > left * NEAR)
+    def spare(self, rung: Rung) -> HostSaves | None:
+        """Returns where the saved tensors of a planned step go if it leaves its plan: of a job that
+        does not fit without one, or in the first step under a plan made from shapes."""
+        if rung.matched:
+            return None
+        return self._job.host or (self._spare if rung.sketch else None)
 
-    def _look(self, near: bool) -> None:
-        """Watches the backward of the plain step under way. `near`: the step runs again if its
-        backward runs out of memory."""
-        self.stop_watching()
-        self.near = near
-        self._again = PlainRetry(self._job, self._progress, self.forward_again, self.failed_in)
-        self._again.open()
+    @property
+    def retries(self) -> bool:
+        """Whether a plain first step that runs out of memory is tried again."""
+        return self._job.options.first == "auto" and self._has_host and not several_ranks()
 
-    def failed(self, where: str, why: str) -> None:
-        """Notes that memory ran out in a plain step that cannot run again."""
-        self._failed = f"memory ran out in {where} ({why})"
-        self.notes.ran_out_unplanned()
-
-    def gave_up_late(self, why: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Takes another way from the forward on, after memory ran out in its backward."""
-        self._careful(self._elsewhere(), f"the unplanned step does not fit ({why})", args, kwargs)
-
-    def gave_up(self, error: BaseException, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    def gave_up(self, error: BaseException) -> bool:
         """Notes that a plain forward ran out of memory; returns whether it can run another way."""
-        way = self._elsewhere() if self._asked == "auto" else "plain"
-        if not self._job.state.starting or way == "plain" or several_ranks():
+        if not self._job.state.starting or not self.retries:
             return False
         text = str(error).splitlines()[0] if str(error) else type(error).__name__
-        self._careful(way, f"the unplanned step does not fit ({text})", args, kwargs)
-        return self._job.host is not None
+        self._to_host(f"the unplanned step does not fit ({text})")
+        return True
 
-    def end(self, took: int = 0) -> None:
-        """Notes that a step has ended, which took `took` bytes above what was alive when it
-        began."""
-        if not self._begun or self._over:
+    def end(self) -> None:
+        """Notes that a step has ended. Under plans from shapes the start lasts until one of a
+        captured step takes their place."""
+        if not self._begun or self._over or self._known:
             return
-        self._watches, self._took, self._failed, self._second = None, took, "", True
-        self.stop_watching()
         self._job.happened(StartStepEnded(on_host=self._job.host is not None))
 
     def fits(self) -> None:
         """Notes that the start is over: a step was captured, or nothing will be."""
         self._over = True
-        self.notes.fits()
+        self._spare = None
 
-    def ended(self, out_of_memory: bool) -> None:
-        """Notes that the program or the session ends."""
-        self.stop_watching()
-        if self._begun and not self._over:
-            if out_of_memory:
-                self.notes.ran_out_unplanned()
-            elif not self._failed:
-                self.notes.fits()
+    # ---- Ways -------------------------------------------------------------------------
 
-    def _elsewhere(self) -> str:
-        if several_ranks():
-            return "host"  # shapes are those of one rank
-        room = room_on(self._job.device)
-        return "host" if room is None or room.host_apart else "shapes"
-
-    def _careful(self, way: str, why: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _to_host(self, why: str) -> None:
         job = self._job
-        self.stop_watching()
-        self._watches, self._failed, job.host = None, "", HostSaves(job.model)
+        job.host = HostSaves(job.model)
         job.happened(MovedToHost())
-        number = job.step.number
-        if way == "shapes":
-            failed = self._plan_from_shapes(args, kwargs)
-            if not failed:
-                which = f"step {number}" if self._second else "the first step"
-                job.say(f"{which} runs under a plan made from shapes alone: {why}")
-                return
-            why = f"{why}; no plan from shapes: {failed}"
-        which = f"step {number} and the next" if self._second else "the first"
-        job.say(f"{which} steps keep their saved tensors in host memory: {why}")
+        job.say(f"the first steps keep their saved tensors in host memory: {why}")
 
-    def _plan_from_shapes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """Requests a plan made from shapes; returns why there is none, or ""."""
+    def _from_shapes(self, args: tuple[Any, ...], kwargs: dict[str, Any], first: bool) -> None:
+        """Takes the step under a plan made from its shapes, if it needs one."""
+        job = self._job
+        covering = [rung for rung in self._known if rung.covers(job.step.key)]
+        if covering:
+            self._hold_back(covering[0])
+            return
+        if not (first or self._known) or self._sizes == SIZES:
+            return
+        self._sizes += 1
+        why = self._plan(args, kwargs)
+        if why and first and self._has_host:
+            self._to_host(f"no plan from shapes: {why}")
+        elif why:
+            job.say(f"the first steps run without a plan: {why}")
+
+    def _plan(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """Requests a plan made from shapes; returns why there is none, or "" if there is one, or if
+        none is needed."""
         job = self._job
         if job.agent.status == "inert":
             return job.agent.why
         if blocked():
             return blocked()
+        if isinstance(job.model, Stages):
+            return "the stages of a pipeline are called one by one"
         try:
-            graph = sketched(job.model, args, kwargs, job.meter.live())
+            sketch = sketched(job.model, args, kwargs, job.meter.live())
         except RepriseError as error:
             return str(error)
-        return self._planning.sketched(graph, FINER)
-
-    # ---- While the plain first step runs ------------------------------------------------
-
-    def stop_watching(self) -> None:
-        """Stops watching the step, which is over or is taken in another way."""
-        self.near = False
-        if self._again is not None:
-            self._again.close()
-            self._again = None
-
-    def forward(
-        self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """Runs a plain forward and returns its output. Raises `DoesNotFit` if what autograd
-        saves comes near the limit, or later if what the backward makes does."""
-        again = self._again
-        if again is None or not self.near or not self._job.state.starting or blocked():
-            return call(*args, **kwargs)
-        if self._watches is None:
-            return again.forward(call, args, kwargs, kept=False)
-        room, before = self._watches
-        job = self._job
-        meter = job.meter
-        gradients = sum(
-            p.nbytes
-            for p in job.model.parameters()
-            if p.is_leaf and p.requires_grad and p.grad is None
-        )
-        most = before + int(room.bytes * (1 - LEFT_FREE))
-
-        def pack(tensor: Tensor) -> KeptTensor:
-            if meter.live() > most - gradients:
-                raise DoesNotFit(f"it comes close to {room.what}")
-            kept = KeptTensor(tensor)
-            again.keep(kept)
-            return kept
-
-        def unpack(kept: KeptTensor) -> Tensor:
-            found = kept.plainly()
-            if meter.live() > most and again.would_help:
-                raise DoesNotFit(f"its backward comes close to {room.what}")
+        gradients = sum(p.nbytes for p in job.model.parameters() if p.requires_grad)
+        graph = sketch.graph
+        margin = int(COARSE * max(0, graph.measured_peak_bytes - graph.static_bytes))
+        found: Rung | str = ""
+        for spare in (gradients + margin, margin, 0):
+            found = self._planning.sketched(sketch, spare)
+            if isinstance(found, Rung):
+                break
+        if isinstance(found, str):
             return found
+        if found.tape is not None:
+            self._spare = HostSaves(job.model)
+            job.happened(StartPlanned())
+            job.say("the first steps run under a plan made from their shapes alone")
+        return ""
 
-        with Hooks(pack, unpack):
-            return again.forward(call, args, kwargs, kept=True)
+    @property
+    def _known(self) -> list[Rung]:
+        """The rungs with a plan made from shapes."""
+        rungs = self._job.plans.ladder.rungs
+        return [rung for rung in rungs if rung.sketch and rung.tape is not None]
+
+    @property
+    def _has_host(self) -> bool:
+        """Whether host memory is another one than that of the model."""
+        room = room_on(self._job.device)
+        return room is not None and room.host_apart
+
+    def _hold_back(self, rung: Rung) -> None:
+        """Requests another plan from shapes if more is alive than the plan of a step foresees."""
+        job, plan = self._job, rung.plan
+        if plan is None or not rung.may_tighten:
+            return
+        more = job.meter.live() - rung.graph.static_bytes - rung.spare_bytes
+        if more > MORE * plan.budget_bytes:
+            self._planning.replaced(rung, more)

@@ -45,17 +45,17 @@ def auto(
     on_infeasible: str = "plain",
     max_overhead: float | None = None,
 ) -> A:
-    """Arms a model: after a few plain steps and a captured one it trains under a plan that keeps
-    the whole step within `budget`. Returns the same object. A list: the stages of a pipeline that
-    this rank has, which are planned as one model. A model on the meta device is armed when it is
-    first called with memory for its parameters.
+    """Arms a model: it trains under plans that keep the whole step within `budget`, the first of
+    them made from shapes, the next from a captured step. Returns the same object. A list: the
+    stages of a pipeline that this rank has, which are planned as one model. A model on the meta
+    device is armed when it is first called with memory for its parameters.
 
     budget        "22GiB", "22GB", bytes, "90%", "fit", "0.5x"; None: only observe
     verify_every  check the first planned step and then every n-th one bit for bit; 0: never
-    warmup        plain steps that are measured before one is captured
-    first         how the first steps run: "plain" as they are; "host", saved tensors in host
-                  memory; "shapes", under a plan made from shapes alone; "auto" (or what
-                  REPRISE_FIRST says): plain, and another way when the job does not fit so
+    warmup        steps that are measured before one is captured
+    first         how the first steps run: "auto" (or what REPRISE_FIRST says), under a plan made
+                  from shapes alone, before anything has run, unless they fit without one; "plain",
+                  as they are; "host", with saved tensors in host memory
     verify        what is checked: "values", everything that is made again against what was given
                   up, in the memory of any planned step; "gradients", those of the parameters too,
                   against the same step run once more without a plan, in the memory of that one
@@ -110,7 +110,7 @@ def auto(
 
 
 def _first(asked: str | None) -> str:
-    ways = ("auto", "plain", "host", "shapes")
+    ways = ("auto", "plain", "host")
     way = asked or os.environ.get("REPRISE_FIRST") or "auto"
     if way not in ways:
         raise RepriseError(f'first "{way}": is none of {", ".join(ways)}')

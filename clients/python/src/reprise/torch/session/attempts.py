@@ -2,7 +2,6 @@
 """A forward, and once more where memory runs out in it or in its backward.
 
 tries.forward(call, args, kwargs)        # of the step under way
-tries.forward_again(...)                 # of a plain first step (plain_retry.py)
 tries.retake(forward, arguments, why)    # of a planned step (planned_retry.py)
 tries.gave_up(what, why)                 # where nothing can be taken again
 tries.ran_out(asked)                     # an allocator gives up, wherever that is
@@ -25,7 +24,6 @@ from reprise.torch.policy.events import ForwardRanOut, RanOutElsewhere
 from reprise.torch.policy.policy import Action
 from reprise.torch.recovery import oom
 from reprise.torch.recovery.planned_forward import PlannedForward
-from reprise.torch.rerun.snapshot import Snapshot
 from reprise.torch.session.steps import Parts, Steps
 
 __all__ = ["Attempts"]
@@ -41,7 +39,6 @@ class Attempts:
         self._startup = parts.startup
         self._planned_retry = parts.planned_retry
         self._progress = parts.progress
-        self._startup.forward_again, self._startup.failed_in = self.forward_again, self.failed_in
         self._planned_retry.retake, self._planned_retry.gave_up = self.retake, self.gave_up
         self._number = 0  # of the last step
         self._outside: tuple[str, int] | None = None  # where it did, past forward and backward
@@ -53,8 +50,7 @@ class Attempts:
         out of memory and can."""
         job, step, steps = self._job, self._job.step, self._steps
         self._widen(args, kwargs)
-        first = job.state.starting
-        rare = (first and self._startup.near) or step.capture is not None
+        rare = step.capture is not None or (job.state.starting and self._startup.retries)
         before = oom.Before(job.model, rare) if job.short_of_memory or rare else None
         planned = None
         try:
@@ -79,7 +75,7 @@ class Attempts:
                 elsewhere = Action.RUN_ELSEWHERE in actions
                 if not (elsewhere or Action.RUN_AGAIN in actions):
                     raise
-                if elsewhere and not self._startup.gave_up(error, args, kwargs):
+                if elsewhere and not self._startup.gave_up(error):
                     raise
         # Outside the handler: its traceback would keep the failed forward's tensors.
         if planned is not None:
@@ -97,23 +93,6 @@ class Attempts:
             return
         dtype = next((p.dtype for p in job.model.parameters()), None)
         step.key = step.key.widened(key_of(args, kwargs, job.device.type, dtype))
-
-    def forward_again(
-        self,
-        call: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        before: Snapshot,
-        why: str,
-    ) -> Any:
-        """Runs a plain first forward again, whose backward does not fit, in a way that needs
-        less memory."""
-        self._steps.abandon()
-        self._startup.gave_up_late(why, args, kwargs)
-        before.rewind()
-        self._steps.begin(args, kwargs)
-        with before.settings():
-            return self._steps.forward(call, args, kwargs)
 
     def retake(self, forward: PlannedForward, arguments: tuple[Any, Any], why: str) -> Any:
         """Runs a planned forward again under a tighter plan, from its state, and returns its
@@ -177,15 +156,9 @@ class Attempts:
         job.happened(event, (where, f"{format_bytes(asked)} were asked for"))
         self._steps.drop()
 
-    def failed_in(self, where: str, why: str) -> None:
-        """Notes that memory ran out in a plain step that cannot run again."""
-        self._startup.failed(where, why)
-        self._steps.abandon()
-
     def effects(self) -> dict[Action, Callable[[Any], None]]:
         """Returns what is done where memory has run out, by action."""
         return {
-            Action.NOTE_FAILED_START: lambda found: self.failed_in(*found),
             Action.SAY_TIGHTER: self._not_the_models,
             Action.TOO_LARGE: self._too_large,
             Action.TIGHTEN: self._tighten_later,

@@ -65,6 +65,9 @@ class Retry:
         step that it was asked about."""
         self._refused, self._wants_higher = True, False
         self._peak = max(self._peak, peak)
+        if not self._known:
+            # No plain step came before it.
+            _widen(self._known, self._job.step.key, peak)
 
     def wants(self, key: Hashable) -> bool:
         """Returns whether a step with this input may be captured: any, or one that peaks higher,

@@ -111,7 +111,7 @@ class Session(TrainingLoop):
         )
         self.checks = CheckSchedule(job, self.planning)
         self.progress = Progress(job)
-        self.startup = Startup(job, self.planning, self.progress)
+        self.startup = Startup(job, self.planning)
         self.planned_retry = PlannedRetry(job, self.progress)
         self.meetings = Meetings(job, self.planning)
         retry = Retry(job, self._together)
@@ -238,9 +238,8 @@ class Session(TrainingLoop):
         job = self.job
         # That was the end of the program.
         short = job.step.under_way and oom.is_oom(getattr(sys, "last_value", None))
-        if short and not job.state.starting:
+        if short:
             guard.quietly(self.planning.notes.ran_out)
-        guard.quietly(self.startup.ended, short)
         for do in (self.planned_retry.close, self._steps.release_capture):
             guard.quietly(do)
         guard.quietly(job.step.times.read, True)
@@ -356,7 +355,6 @@ class Session(TrainingLoop):
         self._cleared_up = True
         for do in (
             self._steps.drop,
-            self.startup.stop_watching,
             self.planned_retry.close,
             self.job.meter.events_end,
             lambda: self.planning.stopped(self.job.why),

@@ -138,6 +138,8 @@ class StepEnd:
             warmup=job.options.warmup,
             planned_steps=job.measured.planned_steps,
             was_planned=run is not None,
+            is_sketched=run is not None and rung is not None and rung.sketch,
+            left_plan=bool(ended.mismatches),
             was_measured=ended.took is not None,
             # Which looks at all modules: asked only where the answer decides.
             may_capture=job.stage is not Stage.WARMUP

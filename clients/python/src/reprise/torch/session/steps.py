@@ -30,7 +30,7 @@ from reprise.torch.internals.dynamo import watch as watch_compiled
 from reprise.torch.internals.watch import close_watches, resume
 from reprise.torch.job.job import EagerJob
 from reprise.torch.ladder.ranks import coming
-from reprise.torch.ladder.rung import key_of
+from reprise.torch.ladder.rung import Rung, key_of
 from reprise.torch.meter.state import alive_tensors, blocked, known_names, now_ns
 from reprise.torch.meter.windows import KernelWindow, OpRecorder
 from reprise.torch.planning.meetings import Meetings
@@ -48,6 +48,7 @@ from reprise.torch.session.late_frees import LateFrees
 from reprise.torch.session.retry import Retry
 from reprise.torch.session.step_end import StepEnd
 from reprise.torch.session.watched import Watched
+from reprise.torch.tape.tape import Tape
 from reprise.torch.tape.tape_run import Run
 from reprise.torch.training.loop import open_loops
 
@@ -88,6 +89,7 @@ class Steps:
         self._keeps_capture = True
         self._kernel_window = KernelWindow(job.agent, job.device)  # around a captured step
         self._tried = 0  # captures given up
+        self._sketch: Rung | None = None  # whose plan the captured step runs under
         # The thread of the step under way, whether all of the step runs there, and whether the
         # step before did not. Modes and hooks that lie over a whole step are of one thread.
         self._thread = threading.get_ident()
@@ -119,7 +121,7 @@ class Steps:
         parts.startup.begin(args, kwargs)
         now.under_way, now.tracing.on, now.run = True, False, None
         captures = self._wants_capture(again, first) and self._begin_capture()
-        if not captures and job.stage is Stage.PLANNED:
+        if not captures and job.stage in (Stage.CAPTURE, Stage.PLANNED):
             self._begin_planned()
         if job.host is not None and now.capture is None and now.run is None:
             self._begin_capture(keep=False)  # never plainly
@@ -171,6 +173,10 @@ class Steps:
         now.tracing.events()
         self._kernel_window.open()
         recorder = OpRecorder(job.agent)
+        self._sketch = job.plans.ladder.sketch_for(now.key) if keep and job.host is None else None
+        if self._sketch is not None:
+            job.plans.rung = self._sketch
+            self._begin_tape(self._sketch)
         now.capture = Capture(job.model, job.meter, recorder, self._kernel_window.traced, job.host)
         self._keeps_capture = keep
         prior = alive_tensors(job.device)
@@ -178,16 +184,21 @@ class Steps:
         return True
 
     def _begin_planned(self) -> None:
-        job, now, progress = self._job, self._now, self._parts.progress
+        job, now = self._job, self._now
         rung = job.plans.ladder.pick(now.key)
         if rung is None or rung.tape is None or rung.plan is None:
             return
         job.plans.rung = rung
         job.measured.show(rung.key, rung.number)
-        # Until it has matched once: then its plan holds, and it may run as fast as it can.
-        host = None if rung.matched else job.host
-        now.run = rung.tape.begin(host=host, at=progress.at(), here=progress.here())
+        now.run = self._begin_tape(rung)
         now.check = self._parts.checks.begin(rung, now.run)
+
+    def _begin_tape(self, rung: Rung) -> Run:
+        """Begins a step under the plan of a rung. Until it has matched once, what leaves it goes to
+        the host; then its plan holds, and it may run as fast as it can."""
+        assert rung.tape is not None
+        progress, host = self._parts.progress, self._parts.startup.spare(rung)
+        return rung.tape.begin(host=host, at=progress.at(), here=progress.here())
 
     # ---- Its forwards ---------------------------------------------------------------
 
@@ -221,7 +232,7 @@ class Steps:
     ) -> Any:
         capture = self._now.capture
         if capture is not None:
-            with capture.region() as pin:
+            with capture.region(self._under()) as pin:
                 out = call(*args, **kwargs)
                 if self._now.capture is capture:
                     pin(out)
@@ -230,7 +241,21 @@ class Steps:
             return self._planned(self._now.run, call, args, kwargs)
         resume()
         with self._parts.op_times.around():
-            return self._parts.startup.forward(call, args, kwargs)
+            return call(*args, **kwargs)
+
+    def _under(self) -> Tape | None:
+        """Returns the tape that a captured forward runs on, of a plan made from shapes."""
+        tape = None if self._sketch is None else self._sketch.tape
+        if tape is not None and tape.run.spent:
+            self._begin_more(tape, tape.run)
+        return tape
+
+    def _begin_more(self, tape: Tape, run: Run) -> Run:
+        """Begins what comes after all captured forwards: one more of them, or a step that was given
+        up after its backward."""
+        progress = self._parts.progress
+        run.counts.other_forwards = True
+        return tape.begin_more(run, run.host, progress.at(), progress.here())
 
     def _compiled_code(self, name: str) -> None:
         """Gives up planning or capturing the forward that runs, because code that torch.compile
@@ -265,12 +290,8 @@ class Steps:
         assert rung is not None
         assert rung.tape is not None
         if run.spent:
-            # One more forward than captured, or a step that was given up after its backward.
-            progress = self._parts.progress
             audit = run.take_audit()
-            run.counts.other_forwards = True
-            run = rung.tape.begin_more(run, run.host, progress.at(), progress.here())
-            self._now.run = run
+            run = self._now.run = self._begin_more(rung.tape, run)
             run.audit = audit
         planned_retry = self._parts.planned_retry
         planned_retry.before(call, args, kwargs)
@@ -330,7 +351,6 @@ class Steps:
             parts.checks.later(now.run)
         now.under_way = False
         now.ended += 1
-        took = 0
         if now.capture is not None:
             self._end_capture(now.capture)
         else:
@@ -338,7 +358,6 @@ class Steps:
             now.times.end()
             peak = max(now.peak, job.meter.peak())
             now.tracing.end_ops()
-            took = peak - now.live_begin
             run, now.run = now.run, None
             self._late.end()
             parts.step_end.over(run, peak)
@@ -349,7 +368,7 @@ class Steps:
         if now.ended > 1 or job.host is not None:
             # The first plain step pays for what is set up once.
             job.measured.beyond(beyond)
-        parts.startup.end(took)
+        parts.startup.end()
         if job.host is not None:
             job.host.give_back()
         parts.progress.enter(0)
@@ -368,12 +387,15 @@ class Steps:
         now.capture = None
         _capturing.remove(job)
         step = capture.finish()
+        if self._sketch is not None and self._sketch.tape is not None:
+            self._sketch.tape.run.finish()
         self._kernel_window.close()
         job.record.step(
             now.number, step_ns=step.step_ns, peak_bytes=step.peak_bytes, flags=abi.STEP_WINDOW
         )
         now.tracing.end()  # before executors are measured, whose memory is not the step's
-        parts.step_end.captured(step.peak_bytes)
+        if not step.apart:
+            parts.step_end.captured(step.peak_bytes)
         parts.first_calls.captured(op.name for op in step.ops)
         if not (self._keeps_capture and self._one_thread):
             return

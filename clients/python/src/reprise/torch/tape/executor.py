@@ -90,12 +90,19 @@ class TapeExecutor:
 
     def own_ns(self, planned: TapePlan, forward_ns: int) -> int:
         """Returns what a step under a plan costs beyond its ops: the tape's checks, and
-        `forward_ns` for each forward of the model."""
+        `forward_ns` for each forward of the model. What a replay costs is in the plan's time."""
         if planned.tape is None or self._costs is None:
             return 0
         forwards = len(planned.tape.program.regions)
         own_ns = self._costs.armed_ns(planned.tape) + forward_ns * forwards
         return int(own_ns * planned.graph.step.stretched)
+
+    def replays_ns(self, planned: TapePlan) -> int:
+        """Returns what the replays of a step cost beyond the ops that run again."""
+        if planned.tape is None or self._costs is None:
+            return 0
+        many = sum(map(len, planned.tape.program.bursts))
+        return int(self._costs.replay_ns * many * planned.graph.step.stretched)
 
 
 def _touched_bytes(step: CapturedStep) -> int:

@@ -360,7 +360,7 @@ class _Recorder:
 
 
 def _first_life(tensor: Tensor) -> Tensor:
-    """Returns the tensor to hold. With a grad_fn it would keep autograd's graph, and through it
-    this record, alive."""
-    # A tensor with a grad_fn would keep autograd's graph, and through it this record, alive.
-    return tensor if tensor.grad_fn is None else alias_below(tensor)
+    """Returns what a record holds of a tensor: parameters as they are, of others an alias. One with
+    a grad_fn would keep autograd's graph, and through it this record, alive; and a capture would
+    take any other for the program's."""
+    return tensor if tensor.is_leaf and tensor.requires_grad else alias_below(tensor)

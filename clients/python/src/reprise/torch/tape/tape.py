@@ -126,8 +126,9 @@ class Tape(Mode):
         return len(self.program.events if self._compiled is None else self._compiled.program.events)
 
     @contextmanager
-    def region(self) -> Iterator[None]:
-        """Runs a forward of the root under the tape."""
+    def region(self, *, packs: bool = True) -> Iterator[None]:
+        """Runs a forward of the root under the tape. `packs`: with its saved-tensor hooks; without
+        them, those of a capture call the run."""
         run, program = self._run, self.program
         close_watches()
         if not program.replays:
@@ -154,12 +155,12 @@ class Tape(Mode):
         run.region = number + 1
         try:
             with ExitStack() as layers, ExitStack() as gate:
-                hooks = self._hooks(run)
+                hooks = self._hooks(run) if packs else nullcontext()
                 for layer in (hooks, self._below_gate(run), self):
                     layers.enter_context(layer)
                 self._others = waiting(run)
                 gate.enter_context(self._opened(run))
-                self._surrounding = gate, layers, hooks
+                self._surrounding = (gate, layers, hooks) if packs else None
                 yield
         except BaseException:
             # If a failed forward is tried again, it starts over.

@@ -407,6 +407,10 @@ class Run:
 
     # ---- Backward ---------------------------------------------------------------
 
+    def unpack(self, packed: Any) -> Tensor:
+        """Returns the tensor of what this run packed."""
+        return unpack(packed)
+
     def advance(self, slot: int) -> None:
         """Replays what the program has before the unpack of this slot."""
         engine = self.engine

@@ -157,6 +157,11 @@ class Measured:
         steps = self._planned.get(rung)
         return steps.covered_peak_bytes if steps else 0
 
+    def step_ns_under(self, rung: int) -> int:
+        """Returns the median time of the last steps of its present plan; 0 if there was none."""
+        steps = self._planned.get(rung)
+        return steps.step_ns if steps else 0
+
     def beyond(self, bytes: int) -> None:
         """Notes the bytes of the device that the allocator needed in a step beyond those asked
         for."""
@@ -235,5 +240,4 @@ class Measured:
     @property
     def planned_step_ns(self) -> int:
         """The median time of the last steps under the current plan; 0 without one."""
-        steps = self._planned.get(self._rung)
-        return steps.step_ns if steps else 0
+        return self.step_ns_under(self._rung)

@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Copies of a model and of its inputs that have no memory, whose forward the program does not see.
+
+    faked(model, mode, device)           # RepriseError: says why there is no such copy
+    with unnoticed(model): fake(...)     # what its forward does elsewhere is undone
+
+A forward may do more than compute: count its calls, fill a list, cache a mask. What the modules
+hold is copied with them, and only copied modules are changed. What the forward's code reaches
+beyond them is put back: global variables, closures, class attributes and default arguments that its
+functions name, with what lists, dictionaries and sets among them hold; caches of functions that
+have grown are emptied. What it prints on this thread is not shown, since the real forward will
+print it. Linear in the attributes and the code of the model.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import sys
+import threading
+import types
+from collections import deque
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from reprise.base.errors import RepriseError
+from reprise.torch.rerun.repeatable import hooked
+
+__all__ = ["fake_like", "faked", "unnoticed"]
+
+# Values that modules may hold in Python, and functions that are looked into.
+MOST = 20_000
+# Bytes of an array that is copied.
+LARGE = 1 << 24
+_NUMBERS = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
+_CODE = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
+_OF_MODULE = frozenset(nn.Module().__dict__) - {"_parameters", "_buffers", "_modules"}
+_CHANGES = (list, dict, set, deque)
+# Packages whose functions are not looked into: they keep nothing of what they are given.
+_LIBRARIES = ("torch", "numpy", "builtins", "typing", "collections", "functools", "math")
+
+
+def fake_like(tensor: Tensor, device: str | torch.device | None = None) -> Tensor:
+    """Returns a tensor of the same sizes, under a fake mode without memory."""
+    where = tensor.device if device is None else device
+    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=where)
+
+
+def faked(model: nn.Module, mode: FakeTensorMode, device: str) -> nn.Module:
+    """Returns a copy of the model without memory. Shared parameters stay shared. Raises
+    RepriseError if what the modules hold beside tensors cannot be copied, or hooks would see what
+    the copy does."""
+    if hooked(model):
+        raise RepriseError("hooks of the program would be called once more")
+    memo: dict[int, Any] = {}
+    for tensor in {id(t): t for t in (*model.parameters(), *model.buffers())}.values():
+        with mode:
+            fake = fake_like(tensor, device)
+        if isinstance(tensor, nn.Parameter):
+            fake = nn.Parameter(fake, requires_grad=tensor.requires_grad)
+        memo[id(tensor)] = fake
+    _look_at(model, memo, mode, device)
+    return copy.deepcopy(model, memo)
+
+
+def _look_at(model: nn.Module, memo: dict[int, Any], mode: FakeTensorMode, device: str) -> None:
+    """Adds fake tensors in the place of those that modules hold as attributes. Raises RepriseError
+    at something that should not be copied."""
+    seen: set[int] = set()
+    for path, module in model.named_modules():
+        for name, value in vars(module).items():
+            if name in _OF_MODULE or name in ("forward", "_parameters", "_buffers", "_modules"):
+                continue
+            todo = [value]
+            while todo:
+                one = todo.pop()
+                if (
+                    isinstance(one, (*_NUMBERS, *_CODE, nn.Module))
+                    or id(one) in seen
+                    or id(one) in memo
+                ):
+                    continue
+                seen.add(id(one))
+                if isinstance(one, Tensor):
+                    with mode:
+                        memo[id(one)] = fake_like(one, device)
+                    continue
+                where = f"{path}.{name}" if path else name
+                if len(seen) > MOST:
+                    raise RepriseError(f"{where} holds too much to be copied")
+                if getattr(one, "nbytes", 0) > LARGE:
+                    raise RepriseError(f"{where} holds a large {type(one).__name__}")
+                if hasattr(type(one), "__del__"):
+                    raise RepriseError(f"{where} holds a {type(one).__name__}, not to be copied")
+                todo += _held_by(one)
+
+
+def _held_by(value: Any) -> list[Any]:
+    """Returns what a value holds that is copied with it."""
+    if isinstance(value, dict):
+        return [*value.keys(), *value.values()]
+    if isinstance(value, (list, tuple, set, frozenset, deque)):
+        return list(value)
+    if isinstance(value, types.MethodType):
+        return [value.__self__]
+    if isinstance(value, functools.partial):
+        return [value.func, *value.args, *value.keywords.values()]
+    return list(getattr(value, "__dict__", {}).values())
+
+
+@contextmanager
+def unnoticed(model: nn.Module) -> Iterator[None]:
+    """Undoes what the code of a model's forward does to variables outside of it, and hides what it
+    prints."""
+    outside = _Outside(model)
+    printed = _Muted()
+    sys.stdout, before = printed, sys.stdout
+    printed.to = before
+    try:
+        yield
+    finally:
+        if sys.stdout is printed:
+            sys.stdout = before
+        outside.restore()
+
+
+class _Muted:
+    """Standard output, without what this thread writes."""
+
+    def __init__(self) -> None:
+        self.to: Any = None
+        self._thread = threading.get_ident()
+
+    def write(self, text: str) -> int:
+        """Writes what another thread writes."""
+        if threading.get_ident() == self._thread:
+            return len(text)
+        return int(self.to.write(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.to, name)
+
+
+class _Outside:
+    """The variables that the functions of a model's classes name, as they are now."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._variables: list[tuple[MutableMapping[str, Any], str, Any]] = []
+        self._cells: list[tuple[types.CellType, Any]] = []
+        self._attributes: list[tuple[type, str, Any]] = []
+        self._contents: dict[int, tuple[Any, Any]] = {}
+        self._caches: dict[int, tuple[Any, int]] = {}
+        self._seen: set[int] = set()
+        todo: list[Any] = list({type(m) for m in model.modules()})
+        while todo and len(self._seen) < MOST:
+            todo += self._look_into(todo.pop())
+
+    def _look_into(self, value: Any) -> list[Any]:
+        """Remembers what a function or class names; returns what else is to be looked into."""
+        wrapped = getattr(value, "__wrapped__", None)
+        if isinstance(value, functools._lru_cache_wrapper):
+            self._caches[id(value)] = value, value.cache_info().misses
+        if isinstance(value, (staticmethod, classmethod, property, functools.cached_property)):
+            value = getattr(value, "__func__", None) or getattr(value, "fget", None)
+        if isinstance(value, types.MethodType):
+            value = value.__func__
+        if id(value) in self._seen or _of_library(value):
+            return [] if wrapped is None else [wrapped]
+        self._seen.add(id(value))
+        if isinstance(value, type):
+            found = [wrapped, *value.__mro__[1:]]
+            for name, held in tuple(vars(value).items()):
+                found.append(self._keep(held))
+                if not name.startswith("__"):
+                    self._attributes.append((value, name, held))
+            return [one for one in found if one is not None]
+        if not isinstance(value, types.FunctionType):
+            return [] if wrapped is None else [wrapped]
+        found = [wrapped]
+        for default in (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()):
+            found.append(self._keep(default))
+        for cell in value.__closure__ or ():
+            try:
+                self._cells.append((cell, cell.cell_contents))
+            except ValueError:  # not filled yet
+                continue
+            found.append(self._keep(cell.cell_contents))
+        known = value.__globals__
+        for name in _names(value.__code__):
+            if name in known:
+                self._variables.append((known, name, known[name]))
+                found.append(self._keep(known[name]))
+        return [one for one in found if one is not None]
+
+    def _keep(self, value: Any) -> Any:
+        """Remembers what a container holds; returns the value if it is to be looked into."""
+        if type(value) in _CHANGES and len(value) < MOST:
+            self._contents.setdefault(id(value), (value, copy.copy(value)))
+            return None
+        kinds = (type, types.FunctionType, types.MethodType, staticmethod, classmethod, property)
+        is_code = isinstance(value, (*kinds, functools._lru_cache_wrapper))
+        return value if is_code or hasattr(value, "__wrapped__") else None
+
+    def restore(self) -> None:
+        """Puts back what has changed since."""
+        for variables, name, value in self._variables:
+            if variables.get(name) is not value:
+                variables[name] = value
+        for cell, value in self._cells:
+            if cell.cell_contents is not value:
+                cell.cell_contents = value
+        for owner, name, value in self._attributes:
+            if vars(owner).get(name) is not value:
+                setattr(owner, name, value)
+        for held, before in self._contents.values():
+            _refill(held, before)
+        for cache, misses in self._caches.values():
+            if cache.cache_info().misses != misses:
+                cache.cache_clear()
+
+
+def _refill(held: Any, before: Any) -> None:
+    """Puts the former contents of a container back, if they are others now."""
+    if isinstance(held, dict):
+        same = len(held) == len(before) and all(held.get(k, held) is v for k, v in before.items())
+        if not same:
+            held.clear()
+            held.update(before)
+    elif isinstance(held, set):
+        if len(held) != len(before) or held - before:
+            held.clear()
+            held.update(before)
+    elif len(held) != len(before) or any(a is not b for a, b in zip(held, before, strict=True)):
+        held.clear()
+        held.extend(before)
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    """Yields the global names that code uses, with that of the functions in it."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names(constant)
+
+
+def _of_library(value: Any) -> bool:
+    """Returns whether code belongs to a library that is not looked into."""
+    module = getattr(value, "__module__", None)
+    return not isinstance(module, str) or module.partition(".")[0] in _LIBRARIES

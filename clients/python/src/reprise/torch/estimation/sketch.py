@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The step graph of a model that has not run: from its first arguments, on fake tensors.
+
+    sketch = sketched(model, args, kwargs, live_bytes)     # RepriseError: says why there is none
+    sketch.graph, sketch.least_peak_bytes
+
+For the first steps of a job. Nothing is allocated and no kernel runs. A copy of the model runs
+(copied.py), generators are put back; the program's own state is not touched. What optimizers will
+make is added (updates.py), so that the step is one like all later ones.
+
+The loss is not known when the forward begins. What leads from the outputs to a scalar is outside
+the model, and no plan touches it; but it is alive with what the plan keeps. If the model returns a
+scalar, that is the loss. Otherwise a cross entropy over the last dimension of each output stands
+for it, in single precision: it keeps one tensor as large as the output and makes two in the
+backward, which few losses exceed. Whether the program holds the output itself until then is not
+known either. In the graph it does; the least peak is that of a program that does not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional as F
+from torch.utils._pytree import tree_map
+
+from reprise.base.errors import RepriseError
+from reprise.torch.capture.captured import OPTIMIZER, CapturedOp
+from reprise.torch.capture.step_graph import CapturedGraph, build
+from reprise.torch.estimation.assumed import with_rooflines
+from reprise.torch.estimation.copied import fake_like, faked, unnoticed
+from reprise.torch.estimation.fake_meter import FakeMeter
+from reprise.torch.estimation.once import capture_once
+from reprise.torch.estimation.updates import needs_of, optimizers_of
+from reprise.torch.internals.guard import described
+from reprise.torch.internals.ops import OpKind, outputs_in, tensors_in
+from reprise.torch.meter.state import model_device
+from reprise.torch.rerun.snapshot import Generators
+
+__all__ = ["FLAVOUR", "Sketch", "sketched"]
+
+# Of graphs that are made from shapes, as the server reads it (formats/convert/sentence.cc).
+FLAVOUR = "eager-shapes"
+
+_SHAPES = "shapes alone do not determine the step"
+_FAULT = "an internal error in Reprise"
+# Ops that keep a buffer of which a fake tensor does not know the size.
+_UNKNOWN = ("mkldnn_rnn_layer", "_cudnn_rnn", "miopen_rnn")
+
+
+@dataclass(frozen=True, slots=True)
+class Sketch:
+    """A step made from shapes."""
+
+    graph: CapturedGraph
+    least_peak_bytes: int
+
+
+def sketched(
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], live_bytes: int
+) -> Sketch:
+    """Returns a step made from shapes alone. `live_bytes`: what is alive on the
+    device now. Times are a roofline of this machine."""
+    device = str(model_device(model))
+    generators = Generators()
+    what, held = _FAULT, 0  # of what fails now; bytes that the program may hold
+    try:
+        optimizers = optimizers_of(model)
+        with FakeTensorMode(allow_non_fake_inputs=True) as mode, unnoticed(model):
+            what = "the model has no copy without memory"
+            fake = faked(model, mode, device)
+            what = _FAULT
+            inputs = tree_map(_fake_input, (args, kwargs))
+
+            def whole() -> None:
+                nonlocal what, held
+                what = _SHAPES
+                outputs = fake(*inputs[0], **inputs[1])
+                with torch.autocast(model_device(model).type, enabled=False):
+                    held = _backward(outputs)
+                what = _FAULT
+
+            def alive() -> list[Tensor]:
+                return [*fake.parameters(), *fake.buffers(), *tensors_in(inputs)]
+
+            with torch.enable_grad(), FakeMeter(alive()) as meter:
+                step = capture_once(fake, whole, meter, alive)
+        needs = needs_of(optimizers)
+    except RepriseError:
+        raise
+    except Exception as error:
+        raise RepriseError(f"{what} ({described(error)})") from error
+    finally:
+        generators.restore()
+    for op in step.ops:
+        if op.in_region and any(name in op.name for name in _UNKNOWN):
+            raise RepriseError(f"{_SHAPES} (it is not known what {op.name} keeps)")
+    if optimizers:
+        update = CapturedOp(None, "reprise.optimizers", OPTIMIZER, OpKind.ONCE, in_region=False)
+        update.workspace_bytes = needs.workspace_bytes
+        step.ops.append(update)
+    graph = build(step, name=type(model).__name__, measured_peak_bytes=0, measured_step_ns=0)
+    graph = replace(graph, static_bytes=live_bytes + needs.state_bytes, flavour=FLAVOUR)
+    graph = with_rooflines(graph, device)
+    return Sketch(graph, graph.measured_peak_bytes - held)
+
+
+def _fake_input(value: Any) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    return fake_like(value).requires_grad_(value.requires_grad)
+
+
+def _backward(outputs: Any) -> int:
+    """Goes back from the loss among the outputs, or from one that stands for it. Returns the bytes
+    of outputs that a loss outside the model may be the last to read."""
+    found = [output for output in outputs_in(outputs) if output.requires_grad]
+    losses = [output for output in found if output.dim() == 0]
+    held = 0 if losses else sum(output.nbytes for output in found)
+    losses = losses or [_stand_in(output) for output in found]
+    torch.autograd.backward(losses, [torch.ones_like(loss) for loss in losses])
+    return held
+
+
+def _stand_in(output: Tensor) -> Tensor:
+    """Returns the cross entropy of an output, in single precision."""
+    if not output.is_floating_point():
+        return output.abs().sum()
+    rows = output.float().reshape(-1, output.shape[-1])
+    return F.cross_entropy(rows, torch.empty(len(rows), dtype=torch.int64, device=rows.device))
