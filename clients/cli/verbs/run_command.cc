@@ -5,6 +5,7 @@
 // stderr, because stdout belongs to the job. The exit code is the job's own. If
 // something is missing (a daemon, a server, the injection variable), one line
 // says so, and the job runs anyway.
+#include <algorithm>
 #include <chrono>
 #include <optional>
 #include <string>
@@ -137,6 +138,39 @@ std::string WhyNeverAttached(bool has_budget) {
       "where it is trained");
 }
 
+bool IsOutOfMemory(const v1::ShownMoment& shown) {
+  return shown.moment().reason() == v1::MOMENT_REASON_OUT_OF_MEMORY;
+}
+
+bool IsOnCpu(const v1::Run& run) {
+  for (const v1::SessionReport& session : run.sessions()) {
+    for (const v1::Capability& one : session.capabilities()) {
+      if (one.name() == "device" && one.value() == "cpu") return true;
+    }
+  }
+  return false;
+}
+
+// Words as they are typed in a shell.
+std::string Typed(const std::vector<std::string>& words) {
+  std::string line;
+  for (const std::string& word : words) {
+    const bool plain =
+        !word.empty() && word.find_first_not_of(
+                             "abcdefghijklmnopqrstuvwxyz"
+                             "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                             "0123456789_./=:,+-@%") == std::string::npos;
+    std::string quoted = word;
+    for (size_t at = quoted.find('\''); at != std::string::npos;
+         at = quoted.find('\'', at + 4)) {
+      quoted.replace(at, 1, "'\\''");
+    }
+    if (!line.empty()) line += ' ';
+    line += plain ? word : StrCat("'", quoted, "'");
+  }
+  return line;
+}
+
 using Variables = std::vector<std::pair<std::string, std::string>>;
 
 class RunCommand : public Command {
@@ -173,8 +207,8 @@ class RunCommand : public Command {
   // got.
   static StatusOr<v1::Run> AwaitEnd(const ServerClient& client,
                                     const std::string& run_id);
-  static void Report(v1::Run run, int exit_code, const ServerClient& client,
-                     const Globals& globals, Console& console);
+  void Report(v1::Run run, int exit_code, const ServerClient& client,
+              const Globals& globals, Console& console) const;
 
   const std::vector<std::string>& job_;
   std::string budget_;
@@ -303,7 +337,7 @@ StatusOr<v1::Run> RunCommand::AwaitEnd(const ServerClient& client,
 }
 
 void RunCommand::Report(v1::Run run, int exit_code, const ServerClient& client,
-                        const Globals& globals, Console& console) {
+                        const Globals& globals, Console& console) const {
   // Now, because a private daemon may exit soon after the job.
   const auto moments = client.GetMoments(run.run_id());
   if (globals.json) {
@@ -323,7 +357,23 @@ void RunCommand::Report(v1::Run run, int exit_code, const ServerClient& client,
     console.Line(StrCat("The job exited with code ", exit_code, "."));
   }
   if (moments.ok()) PrintMoments(*moments, console);
-  console.Note(StrCat("\nNext:  reprise show ", run.run_id()));
+  const bool ran_out =
+      moments.ok() && std::any_of(moments->moments().begin(),
+                                  moments->moments().end(), IsOutOfMemory);
+  // What the job has asked for when its memory ran out, and no step has used.
+  const bool would_fit = ran_out && budget_.empty() && verdict.feasible() &&
+                         verdict.planned_steps() == 0 &&
+                         verdict.budget_bytes() >> 20 > 0;
+  if (would_fit) {
+    // On a CPU there is no room for what malloc keeps of freed memory.
+    const char* const gives_back =
+        IsOnCpu(run) ? "env MALLOC_MMAP_THRESHOLD_=1000000 " : "";
+    console.Note(StrCat("\nNext:  reprise run --budget ",
+                        verdict.budget_bytes() >> 20, "MiB -- ", gives_back,
+                        Typed(job_)));
+  } else {
+    console.Note(StrCat("\nNext:  reprise show ", run.run_id()));
+  }
 }
 
 }  // namespace

@@ -22,7 +22,13 @@ export function appliesTo(run: Run): Applies {
   return {can: false, why: why === '' ? 'it does not say that it can' : why};
 }
 
-/** How a job is started with a budget. */
-export function runCommand(budget: string): string {
-  return `reprise run --budget ${budget} -- python train.py`;
+/**
+ * How the program of a run is started with a budget. Its name comes from the job: one that is no
+ * plain file name is not made a part of a command that somebody may type.
+ */
+export function runCommand(budget: string, run?: Run): string {
+  const labels = run?.sessions.flatMap((session) => session.capabilities) ?? [];
+  const program = labels.find((label) => label.name === 'program')?.value ?? '';
+  const name = /^[A-Za-z0-9_][\w.-]*\.py$/.test(program) ? program : 'train.py';
+  return `reprise run --budget ${budget} -- python ${name}`;
 }

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import referee
 import torch
+from arming import arm, remove_all
 from jobs import (
     Tape,
     compile_plan,
@@ -20,6 +21,7 @@ from jobs import (
     start_meter,
     sum_of,
 )
+from local_agent import LocalAgent
 from nets import WIDTH, Chain, ConvNet, Leaky, RandomNet, job
 from tapes import plan, prepared, tape_for
 from torch import Tensor, nn
@@ -66,6 +68,45 @@ def test_a_different_path_through_the_model_keeps_everything_and_is_counted(way:
     assert different(expected, found) == []
     assert counts.mismatches == 1
     assert "captured" in counts.first_mismatch or "ended" in counts.first_mismatch
+
+
+class Frozen(nn.Module):
+    """A batch norm that reads its statistics, unless told to compute them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.norm = nn.BatchNorm1d(WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.norm(self.first(x).sin())).square()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("first", ["auto", "plain"])
+def test_statistics_that_a_later_forward_updates_are_not_those_of_a_replay(first: str) -> None:
+    def gradients(how: Callable[[nn.Module], Any]) -> list[Tensor]:
+        torch.manual_seed(0)
+        model = Frozen()
+        how(model)
+        optimizer, found = torch.optim.SGD(model.parameters(), lr=0.1), []
+        for step in range(8):
+            torch.manual_seed(step)
+            optimizer.zero_grad()
+            model.norm.eval()
+            loss = model(torch.randn(16, WIDTH)).mean()
+            if step in (0, 6):  # which no plan foresees
+                model.norm.train()
+                loss = loss + model(torch.randn(16, WIDTH)).mean()
+            loss.backward()
+            found += [p.grad.clone() for p in model.parameters() if p.grad is not None]
+            optimizer.step()
+        return found
+
+    expected = gradients(lambda model: None)
+    found = gradients(lambda model: arm(model, LocalAgent(again=0.6), first=first))
+    remove_all()
+
+    assert all(map(torch.equal, found, expected))
 
 
 def test_another_batch_size_runs_under_the_same_plan() -> None:

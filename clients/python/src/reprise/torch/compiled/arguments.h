@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <string>
 #include <vector>
 
 #include "cells.h"
@@ -27,7 +28,23 @@ inline void Flatten(const IValue& value, std::vector<at::Tensor>& to) {
   }
 }
 
-// Returns the tensors that a call is about to write, according to its schema.
+// Returns whether an op is a batch norm that may update running statistics, of
+// which its schema does not speak (ops._STATISTICS). They are its fourth and
+// fifth argument; the sixth says whether it does.
+inline bool HasStatistics(const c10::OperatorHandle& op) {
+  const std::string& name = op.operator_name().name;
+  return name == "aten::native_batch_norm" ||
+         name == "aten::_native_batch_norm_legit" ||
+         name == "aten::cudnn_batch_norm" || name == "aten::miopen_batch_norm";
+}
+
+// Returns whether a call of an op may write an argument.
+inline bool MayWrite(const c10::OperatorHandle& op) {
+  return op.schema().is_mutable() || HasStatistics(op);
+}
+
+// Returns the tensors that a call is about to write, according to its schema,
+// and running statistics.
 inline std::vector<at::Tensor> WrittenBy(const c10::OperatorHandle& op,
                                          const Stack& stack) {
   const auto& arguments = op.schema().arguments();
@@ -37,8 +54,15 @@ inline std::vector<at::Tensor> WrittenBy(const c10::OperatorHandle& op,
     const auto* const alias = arguments[i].alias_info();
     if (alias != nullptr && alias->isWrite()) Flatten(first[i], written);
   }
+  constexpr size_t kStatistics = 3;
+  if (HasStatistics(op) && arguments.size() > kStatistics + 2 &&
+      first[kStatistics + 2].isBool() && first[kStatistics + 2].toBool()) {
+    Flatten(first[kStatistics], written);
+    Flatten(first[kStatistics + 1], written);
+  }
   return written;
 }
+
 // Returns the device of the call's first tensor argument; without one, the
 // device that is passed as an argument; without that, the CPU.
 

@@ -180,7 +180,7 @@ inline bool LetThrough(Track& track, const c10::OperatorHandle& op,
   if (TorchDispatchModeTLS::stack_len() != open_depth) return false;
   const auto count = static_cast<long>(op.schema().arguments().size());
   if (std::any_of(stack.end() - count, stack.end(), IsSubclass)) return false;
-  if (!track.armed) return !op.schema().is_mutable();
+  if (!track.armed) return !MayWrite(op);
   const Sheet& page = track.Page();
   const auto at = static_cast<size_t>(track.next);
   if (at < page.rows.size() && page.rows[at] == op) {
@@ -214,7 +214,7 @@ inline void Gate(const c10::OperatorHandle& op, DispatchKeySet keys,
   const auto before = track->next;
   if (LetThrough(*track, op, *stack)) {
     const c10::impl::ExcludeDispatchKeyGuard once(kGate);
-    if (!others.empty() && op.schema().is_mutable()) TellOthers(op, *stack);
+    if (!others.empty() && MayWrite(op)) TellOthers(op, *stack);
     const auto run = [&] { op.redispatchBoxed(below, stack); };
     const Sheet& page = track->Page();
     const auto row = static_cast<size_t>(before);

@@ -31,7 +31,7 @@ from reprise.base.errors import RepriseError
 from reprise.torch.capture.captured import OPTIMIZER, CapturedOp
 from reprise.torch.capture.step_graph import CapturedGraph, build
 from reprise.torch.estimation.assumed import with_rooflines
-from reprise.torch.estimation.copied import fake_like, faked, unnoticed
+from reprise.torch.estimation.copied import faked, unnoticed
 from reprise.torch.estimation.fake_meter import FakeMeter
 from reprise.torch.estimation.once import capture_once
 from reprise.torch.estimation.updates import needs_of, optimizers_of
@@ -40,7 +40,7 @@ from reprise.torch.internals.ops import OpKind, outputs_in, tensors_in
 from reprise.torch.meter.state import model_device
 from reprise.torch.rerun.snapshot import Generators
 
-__all__ = ["FLAVOUR", "Sketch", "sketched"]
+__all__ = ["FLAVOUR", "Shape", "Sketch", "sketched"]
 
 # Of graphs that are made from shapes, as the server reads it (formats/convert/sentence.cc).
 FLAVOUR = "eager-shapes"
@@ -49,6 +49,28 @@ _SHAPES = "shapes alone do not determine the step"
 _FAULT = "an internal error in Reprise"
 # Ops that keep a buffer of which a fake tensor does not know the size.
 _UNKNOWN = ("mkldnn_rnn_layer", "_cudnn_rnn", "miopen_rnn")
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A tensor that is gone, as an argument."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    requires_grad: bool
+
+    @staticmethod
+    def of(tensor: Tensor) -> Shape:
+        """Returns what describes a strided tensor."""
+        size, stride = tuple(tensor.size()), tensor.stride()
+        return Shape(size, stride, tensor.dtype, tensor.device, tensor.requires_grad)
+
+    def fake(self) -> Tensor:
+        """Returns a tensor like it, under a fake mode without memory."""
+        made = torch.empty_strided(self.size, self.stride, dtype=self.dtype, device=self.device)
+        return made.requires_grad_(self.requires_grad)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +84,7 @@ class Sketch:
 def sketched(
     model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], live_bytes: int
 ) -> Sketch:
-    """Returns a step made from shapes alone. `live_bytes`: what is alive on the
+    """Returns a step made from shapes alone. Of the arguments, a `Shape` stands for a tensor. `live_bytes`: what is alive on the
     device now. Times are a roofline of this machine."""
     device = str(model_device(model))
     generators = Generators()
@@ -109,9 +131,8 @@ def sketched(
 
 
 def _fake_input(value: Any) -> Any:
-    if not isinstance(value, Tensor):
-        return value
-    return fake_like(value).requires_grad_(value.requires_grad)
+    shape = Shape.of(value) if isinstance(value, Tensor) else value
+    return shape.fake() if isinstance(shape, Shape) else value
 
 
 def _backward(outputs: Any) -> int:

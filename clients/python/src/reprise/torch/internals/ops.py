@@ -31,6 +31,7 @@ __all__ = [
     "hidden_writes",
     "is_collective",
     "is_of_pytorch",
+    "may_write",
     "mutated_positions",
     "never_again",
     "only_allocates",
@@ -186,6 +187,12 @@ def mutated_positions(func: Any) -> tuple[int | str, ...]:
                 found.append(argument.name if argument.kwarg_only else position)
         known = _mutated[func] = tuple(found)
     return known
+
+
+def may_write(func: Any) -> bool:
+    """Returns whether a call of this operator may write an argument: as its schema says, or running
+    statistics (`hidden_writes`)."""
+    return bool(mutated_positions(func)) or func in _STATISTICS
 
 
 def filled_by(func: Any, kwargs: dict[str, Any]) -> list[Tensor]:

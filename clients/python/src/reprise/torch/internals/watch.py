@@ -49,7 +49,7 @@ from reprise.torch.internals.calls import Call
 from reprise.torch.internals.engine import around, no_longer
 from reprise.torch.internals.guard import caught, quietly
 from reprise.torch.internals.modes import FunctionMode, Mode, Op
-from reprise.torch.internals.ops import PLAIN_TYPES, mutated_positions, tensors_in
+from reprise.torch.internals.ops import PLAIN_TYPES, may_write, tensors_in
 from reprise.torch.internals.sharding import unwatched
 
 __all__ = ["before_step", "close_watches", "open_watches", "resume", "tell", "waiting", "watch"]
@@ -101,7 +101,7 @@ def waiting(besides: object) -> list[Watched]:
 
 def tell(runs: Iterable[Watched], func: Any, args: Any, kwargs: Any) -> None:
     """Lets runs copy what a call is about to write."""
-    if mutated_positions(func):
+    if may_write(func):
         for run in runs:
             run.before_write_between(func, args, kwargs)
 
@@ -177,7 +177,7 @@ class _Writes(Mode):
 
     def _before(self, op: Op) -> None:
         """Lets every run copy what this op is about to write."""
-        if self._runs and mutated_positions(op.func):
+        if self._runs and may_write(op.func):
             for run in self._runs:
                 run.before_write(op.func, op.args, op.kwargs)
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable
+from traceback import clear_frames
 from types import TracebackType
 from typing import Any
 
@@ -30,6 +31,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from reprise.torch.internals.distributed import several_ranks
 from reprise.torch.internals.guard import is_oom
+from reprise.torch.internals.traces import without_ours
 from reprise.torch.rerun.snapshot import Buffers, Generators
 
 __all__ = ["Before", "Told", "is_oom", "make_room", "room", "watch"]
@@ -43,8 +45,9 @@ _observed: list[Told] = []  # by CUDA's allocator, which has no way to take an o
 class _Watch:
     """Observes out-of-memory errors until `remove` is called."""
 
-    def __init__(self, told: Told) -> None:
+    def __init__(self, told: Told, ended: Callable[[], None]) -> None:
         self._told = told
+        self._ended = ended
         self._before = sys.excepthook
         self._removed = False
         sys.excepthook = self._uncaught
@@ -69,9 +72,14 @@ class _Watch:
     def _uncaught(
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
-        if not self._removed and is_oom(error):
+        ran_out = not self._removed and is_oom(error)
+        if ran_out:
             self._told(error, 0)
-        self._before(kind, error, trace)
+        self._before(kind, error, without_ours(error, trace))
+        if ran_out:
+            # What its functions held is let go before anything is made of it.
+            clear_frames(trace)
+            self._ended()
 
 
 def _observer(device: int, asked: int, total: int, free: int) -> None:
@@ -83,9 +91,10 @@ def _ignore(error: BaseException | None, asked: int) -> None:
     """Ignores an error that comes after the last session has ended."""
 
 
-def watch(device: torch.device, told: Told) -> _Watch:
-    """Tells whenever memory runs out. `remove()` of what is returned ends it."""
-    found = _Watch(told)
+def watch(device: torch.device, told: Told, ended: Callable[[], None]) -> _Watch:
+    """Tells whenever memory runs out, and calls `ended` when that has ended the program. `remove()`
+    of what is returned stops it."""
+    found = _Watch(told, ended)
     if device.type == "cuda":
         found.observe()
     return found

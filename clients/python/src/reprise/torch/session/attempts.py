@@ -39,6 +39,7 @@ class Attempts:
         self._startup = parts.startup
         self._planned_retry = parts.planned_retry
         self._progress = parts.progress
+        self._answer = parts.answer
         self._planned_retry.retake, self._planned_retry.gave_up = self.retake, self.gave_up
         self._number = 0  # of the last step
         self._outside: tuple[str, int] | None = None  # where it did, past forward and backward
@@ -61,6 +62,7 @@ class Attempts:
                 raise
             # While all that filled the memory is still there.
             guard.quietly(self._progress.ran_out, error)
+            guard.quietly(self._answer.ran_out)
             planned = self._planned_retry.failed()
             text = (str(error).splitlines() or [type(error).__name__])[0]
             event = ForwardRanOut(
@@ -175,6 +177,8 @@ class Attempts:
         job.say(f"step {job.step.number}: out of memory while an input of its size is new")
 
     def _tighten_later(self, _: tuple[str, str]) -> None:
+        if self._job.budget is None:
+            return  # answered when the program has ended (answer.py)
         what = "later plans use less memory"
         if self._job.state.several_ranks:
             what = "the next start requests a tighter plan"

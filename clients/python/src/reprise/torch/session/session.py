@@ -51,6 +51,7 @@ from reprise.torch.policy.events import Broke, PassedOver, Removed
 from reprise.torch.policy.policy import Action
 from reprise.torch.policy.state import Stage
 from reprise.torch.recovery import oom
+from reprise.torch.recovery.answer import Answer
 from reprise.torch.recovery.planned_retry import PlannedRetry
 from reprise.torch.recovery.progress import Progress
 from reprise.torch.recovery.startup import Startup
@@ -114,6 +115,7 @@ class Session(TrainingLoop):
         self.startup = Startup(job, self.planning)
         self.planned_retry = PlannedRetry(job, self.progress)
         self.meetings = Meetings(job, self.planning)
+        self.answer = Answer(job)
         retry = Retry(job, self._together)
         step_end = StepEnd(
             job,
@@ -136,6 +138,7 @@ class Session(TrainingLoop):
             watched=self._watched,
             retry=retry,
             step_end=step_end,
+            answer=self.answer,
         )
         self._steps = Steps(job, parts)
         self._attempts = Attempts(job, self._steps, parts)
@@ -157,7 +160,7 @@ class Session(TrainingLoop):
         )
         self._eval_forward = self._eval_trains = False
         if not _oom_watches:
-            _oom_watches.append(oom.watch(job.device, guard.quiet(_ran_out)))
+            _oom_watches.append(oom.watch(job.device, guard.quiet(_ran_out), guard.quiet(_answer)))
         self._observe()
         job.forward = arm(model, self._around, self._gone)  # from here on it is called
 
@@ -238,7 +241,7 @@ class Session(TrainingLoop):
         job = self.job
         # That was the end of the program.
         short = job.step.under_way and oom.is_oom(getattr(sys, "last_value", None))
-        if short:
+        if short and job.budget is not None:
             guard.quietly(self.planning.notes.ran_out)
         for do in (self.planned_retry.close, self._steps.release_capture):
             guard.quietly(do)
@@ -309,6 +312,7 @@ class Session(TrainingLoop):
         if self._by_hand.seen():
             self._steps.over()
         self._waiting.forward()
+        self.answer.calls(args, kwargs)
         if not self.job.step.under_way:
             if self._watched.request_id is not None:
                 self._offers.asked(self._watched.request_id)
@@ -434,10 +438,19 @@ def _stepping() -> bool:
     return frame is not None
 
 
+def _answer() -> None:
+    """Says what would have fitted, after memory that ran out has ended the program: of the step
+    that began last."""
+    for session in sorted(_sessions(), key=lambda one: one.answer.asked_ns, reverse=True)[:1]:
+        if os.getpid() == session._pid:
+            session.answer.give()
+
+
 def _ran_out(error: BaseException | None, asked: int) -> None:
     """Reports that memory ran out in a step: in the one that began last."""
     for session in reversed(_sessions()):
         if session.job.step.under_way and os.getpid() == session._pid:
             session.progress.ran_out(error, asked)
+            session.answer.ran_out()
             session._attempts.ran_out(asked)
             return

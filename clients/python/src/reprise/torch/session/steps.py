@@ -39,6 +39,7 @@ from reprise.torch.planning.planning import Planning
 from reprise.torch.policy.events import StepBegins
 from reprise.torch.policy.policy import Action
 from reprise.torch.policy.state import Stage
+from reprise.torch.recovery.answer import Answer
 from reprise.torch.recovery.planned_retry import PlannedRetry
 from reprise.torch.recovery.progress import Progress
 from reprise.torch.recovery.startup import Startup
@@ -77,6 +78,7 @@ class Parts:
     watched: Watched
     retry: Retry
     step_end: StepEnd
+    answer: Answer
 
 
 class Steps:

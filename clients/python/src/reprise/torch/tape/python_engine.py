@@ -26,7 +26,7 @@ from reprise.torch.compiled.shortcut import has_shortcut, shortcut
 from reprise.torch.internals.generator import GeneratorState, device_of
 from reprise.torch.internals.geometry import geometry_of
 from reprise.torch.internals.modes import Op
-from reprise.torch.internals.ops import mutated_positions, tensors_in
+from reprise.torch.internals.ops import hidden_writes, mutated_positions, tensors_in
 from reprise.torch.internals.stale import refuse_stale
 from reprise.torch.internals.subclass import saved_alias, version_of
 from reprise.torch.tape.calls import view_alone
@@ -48,12 +48,12 @@ __all__ = ["PythonEngine", "written_by"]
 
 
 def written_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-    """Returns the tensors that a call writes according to its schema."""
+    """Returns the tensors that a call writes: as its schema says, and running statistics."""
     written = [
         kwargs.get(at) if isinstance(at, str) else args[at] if at < len(args) else None
         for at in mutated_positions(func)
     ]
-    return list(tensors_in(*written))
+    return [*tensors_in(*written), *hidden_writes(func, args)]
 
 
 class PythonEngine:

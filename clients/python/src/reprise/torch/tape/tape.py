@@ -37,7 +37,7 @@ from reprise.torch.internals.guard import surely
 from reprise.torch.internals.host import HostSaves
 from reprise.torch.internals.modes import Mode, Op
 from reprise.torch.internals.open_hooks import Hooks
-from reprise.torch.internals.ops import IGNORED, PLAIN_TYPES, mutated_positions
+from reprise.torch.internals.ops import IGNORED, PLAIN_TYPES, may_write
 from reprise.torch.internals.stale import refuse_modified, refuse_stale
 from reprise.torch.internals.watch import close_watches, resume, tell, waiting, watch
 from reprise.torch.tape.native_program import Compiled
@@ -258,7 +258,7 @@ class Tape(Mode):
             else:
                 what = f"{name} is {func}, captured was {row.func if row else 'the end'}"
             run.mismatch(what, number)
-        if mutated_positions(func):
+        if may_write(func):
             return run.written(op)
         return op.run()
 

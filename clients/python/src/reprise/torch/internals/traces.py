@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tracebacks of a program's errors, without the frames of this package."""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+
+__all__ = ["without_ours"]
+
+_PACKAGE = os.path.join(os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..")), "")
+# Causes of an error that are looked at.
+CAUSES = 8
+
+
+def without_ours(error: BaseException | None, trace: TracebackType | None) -> TracebackType | None:
+    """Returns the traceback of an error that nobody has caught as its user reads it, and makes it
+    that of the error; likewise those of what has caused it."""
+    shown = _shown(trace)
+    causes = CAUSES
+    while error is not None and causes:
+        error.__traceback__ = shown if error.__traceback__ is trace else _shown(error.__traceback__)
+        error, causes = error.__cause__ or error.__context__, causes - 1
+    return shown
+
+
+def _shown(trace: TracebackType | None) -> TracebackType | None:
+    """Returns a traceback without our frames; as it is if all are ours."""
+    entries: list[TracebackType] = []
+    entry = trace
+    while entry is not None:
+        if not entry.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+            entries.append(entry)
+        entry = entry.tb_next
+    made: TracebackType | None = None
+    for entry in reversed(entries):
+        made = TracebackType(made, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return made or trace

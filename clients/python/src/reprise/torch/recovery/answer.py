@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What would have fitted, for a job without a budget whose memory has run out.
+
+    answer = Answer(job)
+    answer.calls(args, kwargs)      # a forward that trains begins
+    answer.ran_out()                # memory has run out in its step
+    answer.give()                   # the error has ended the program: the last line of its log
+
+The step is made from the shapes of its call, and a plan is asked for within what there was: when
+the first step began, what was free and what was alive; what was alive when memory ran out, if that
+is less, as where an allocator cannot use what is left in pieces. The graph and the plan belong to the run, so its
+page shows them, too. Given once, after the program has ended: by then what it held in its functions
+is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+import time
+from typing import Any
+
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from reprise.base.budget import Budget
+from reprise.base.errors import RepriseError
+from reprise.base.units import format_bytes, format_percent
+from reprise.torch.estimation.planner import asked
+from reprise.torch.estimation.sketch import Shape, sketched
+from reprise.torch.internals.distributed import several_ranks
+from reprise.torch.job.job import EagerJob
+from reprise.torch.meter.room import room_on
+
+__all__ = ["Answer"]
+
+# Share of what there was that a plan may take. On a CPU malloc keeps some of what is freed; on a
+# GPU the allocator rounds, and some of it lies in fragments.
+USABLE = 0.9
+
+
+class Answer:
+    """Answers one session that has no budget."""
+
+    def __init__(self, job: EagerJob) -> None:
+        self._job = job
+        self._call: tuple[Any, Any] | None = None
+        self.asked_ns = 0  # when the last call began
+        # Bytes that the job could have, as it seemed when it began, and those that it had when
+        # memory ran out; 0: not known.
+        self._there = self._held = 0
+
+    def calls(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Remembers the shapes of a call, and at the first one what there is."""
+        job = self._job
+        if job.budget is not None:
+            return
+        if self._call is None:
+            room = room_on(job.device)
+            self._there = 0 if room is None else room.bytes + job.meter.live()
+        self.asked_ns = time.monotonic_ns()
+        self._call = tree_map(_shape, (args, kwargs))
+
+    def ran_out(self) -> None:
+        """Notes that memory has run out, while what filled it is still there."""
+        job = self._job
+        self._held = max(job.step.peak, job.meter.peak())
+
+    def give(self) -> None:
+        """Says what would have fitted."""
+        job, call = self._job, self._call
+        if job.budget is not None or call is None or several_ranks():
+            return
+        self._call = None
+        try:
+            job.say(self._answer(*call))
+        except RepriseError as error:
+            job.say(f"what would have fitted is not known: {error}")
+
+    def _answer(self, args: Any, kwargs: Any) -> str:
+        graph = sketched(self._job.model, args, kwargs, self._job.step.live_begin).graph
+        message = graph.message()
+        usable = int(min(filter(None, (self._there, self._held)), default=0) * USABLE) >> 20 << 20
+        budget = Budget(usable) if usable > graph.static_bytes else Budget.least()
+        plan, why, refused = asked(message, str(budget))
+        if plan is None and refused and budget.bytes is not None:
+            plan, why, _ = asked(message, str(Budget.least()))
+            budget = Budget.least()
+        needs = f"the step needs {format_bytes(graph.measured_peak_bytes)}"
+        if plan is None:
+            return f"{needs}, and no plan is known that needs less: {why}"
+        takes = f"{format_bytes(plan.peak_bytes)}, {format_percent(plan.overhead, sign=True)}"
+        estimate = f"{needs}, under a plan {takes} (an estimate, from shapes)"
+        if usable and budget.bytes is None:
+            there = format_bytes(usable)
+            return f"{estimate}, which is more than the {there} there were: use a smaller batch"
+        command = _command(usable or plan.budget_bytes, self._job.device.type == "cpu")
+        return f"it would have fitted: {estimate}: {command}"
+
+
+def _shape(value: Any) -> Any:
+    return Shape.of(value) if isinstance(value, Tensor) else value
+
+
+def _command(budget_bytes: int, on_cpu: bool) -> str:
+    """Returns the command that starts the program under a budget; on a CPU so that malloc gives
+    large blocks back, since there is no room for what it would keep."""
+    line = list(sys.orig_argv)
+    name = os.path.basename(line[0])
+    found = shutil.which(name)
+    if found is not None and os.path.realpath(found) == os.path.realpath(sys.executable):
+        line[0] = name
+    if on_cpu and "MALLOC_MMAP_THRESHOLD_" not in os.environ:
+        line = ["env", "MALLOC_MMAP_THRESHOLD_=1000000", *line]
+    return f"reprise run --budget {-(-budget_bytes >> 20)}MiB -- {shlex.join(line)}"
