@@ -80,8 +80,9 @@ def main() -> None:
         return
     from zoo import ZOO
 
-    print("| network | budget | highest peak | of the first steps | steps above | foretold / measured, step 3 | first step beyond plain, CPU s | bits |")
-    print("|---|---|---|---|---|---|---|---|")
+    heads = ["network", "budget", "highest peak", "of the first steps", "steps above"]
+    heads += ["foretold / measured, step 3", "first step beyond plain, CPU s", "bits"]
+    print(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
     for name in args.networks or ZOO:
         line = [sys.executable, __file__, "--one", name, "--budget", args.budget]
         line += ["--steps", str(args.steps)]

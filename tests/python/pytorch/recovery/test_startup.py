@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 from reprise.agent import abi
 from reprise.agent.agent import PlanReply
 from reprise.base.units import format_bytes
+from reprise.torch.capture.capture import Capture
 from reprise.torch.capture.step_graph import CapturedGraph
 from reprise.torch.estimation import sketch
 from reprise.torch.estimation.once import capture_step
@@ -158,6 +160,31 @@ def test_shapes_alone_give_the_ops_of_the_forward(seed: int) -> None:
     assert forward(shapes) == forward(captured)
     assert len(shapes.step.slots) == len(captured.step.slots)
     assert [s.shape for s in shapes.step.slots] == [s.shape for s in captured.step.slots]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_shapes_that_lack_an_op_change_no_bit(
+    seed: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng, mark = random.Random(seed), Capture._mark_echo
+    lacks = rng.randrange(10, 60)
+
+    def marked(capture: Capture, op: Any) -> None:
+        mark(capture, op)
+        op.echo |= op.in_region and len(capture._ops) == lacks
+
+    def gradients(how: Any) -> list[Tensor]:
+        torch.manual_seed(seed)
+        model = RandomNet(seed)
+        how(model)
+        model(torch.randn(6, WIDTH))[0].square().mean().backward()
+        return [p.grad for p in model.parameters() if p.grad is not None]
+
+    expected = gradients(lambda model: None)
+    monkeypatch.setattr(Capture, "_mark_echo", marked)
+    found = gradients(lambda model: arm(model, LocalAgent(seed=seed), first="auto"))
+
+    assert all(map(torch.equal, found, expected))
 
 
 @pytest.mark.parametrize(("optimizer", "count"), [(torch.optim.AdamW, 2), (torch.optim.SGD, 0)])

@@ -372,8 +372,13 @@ class Capture(Mode):
         """Marks a view that autograd makes again of a fake tensor, in the call that has written
         another view of it."""
         before, (self._call, call) = self._ops[-2], (program_call(), self._call)
-        wrote = any(storage in before.mutates for storage in op.arguments)
-        op.echo = op.kind == OpKind.VIEW and op.in_region and wrote and self._call == call
+        if op.kind != OpKind.VIEW or not op.in_region or self._call != call:
+            return
+        wrote = before.echo or any(storage in before.mutates for storage in op.arguments)
+        known = (op.func, op.signature, op.arguments)
+        op.echo = wrote and any(
+            (seen.func, seen.signature, seen.arguments) == known for seen in self._ops[-2:0:-1]
+        )
 
     @staticmethod
     def _mark_side_stream(op: CapturedOp) -> None:

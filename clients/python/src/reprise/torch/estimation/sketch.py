@@ -84,8 +84,8 @@ class Sketch:
 def sketched(
     model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], live_bytes: int
 ) -> Sketch:
-    """Returns a step made from shapes alone. Of the arguments, a `Shape` stands for a tensor. `live_bytes`: what is alive on the
-    device now. Times are a roofline of this machine."""
+    """Returns a step made from shapes alone. Of the arguments, a `Shape` stands for a tensor.
+    `live_bytes`: what is alive on the device now. Times are a roofline of this machine."""
     device = str(model_device(model))
     generators = Generators()
     what, held = _FAULT, 0  # of what fails now; bytes that the program may hold

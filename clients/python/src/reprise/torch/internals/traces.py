@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import os
+from traceback import clear_frames
 from types import TracebackType
 
-__all__ = ["without_ours"]
+__all__ = ["let_go", "without_ours"]
 
 _PACKAGE = os.path.join(os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..")), "")
 # Causes of an error that are looked at.
@@ -22,6 +23,16 @@ def without_ours(error: BaseException | None, trace: TracebackType | None) -> Tr
         error.__traceback__ = shown if error.__traceback__ is trace else _shown(error.__traceback__)
         error, causes = error.__cause__ or error.__context__, causes - 1
     return shown
+
+
+def let_go(trace: TracebackType | None) -> None:
+    """Empties the functions of a traceback, which have all ended."""
+    clear_frames(trace)
+    while trace is not None:
+        # Until Python 3.12 a frame whose variables somebody has looked at keeps what they were,
+        # and looks again when it is asked.
+        _ = trace.tb_frame.f_locals
+        trace = trace.tb_next
 
 
 def _shown(trace: TracebackType | None) -> TracebackType | None:

@@ -6,11 +6,11 @@
     answer.ran_out()                # memory has run out in its step
     answer.give()                   # the error has ended the program: the last line of its log
 
-The step is made from the shapes of its call, and a plan is asked for within what there was: when
-the first step began, what was free and what was alive; what was alive when memory ran out, if that
-is less, as where an allocator cannot use what is left in pieces. The graph and the plan belong to the run, so its
-page shows them, too. Given once, after the program has ended: by then what it held in its functions
-is gone.
+The step is made from the shapes of its call, and a plan is asked for within what there was: what
+was free and what was alive when the first step began, or what was alive when memory ran out, if
+that is less, as where an allocator cannot use what is left in pieces. The graph and the plan belong
+to the run, so its page shows them, too. Given once, after the program has ended: by then what it
+held in its functions is gone.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from reprise.base.units import format_bytes, format_percent
 from reprise.torch.estimation.planner import asked
 from reprise.torch.estimation.sketch import Shape, sketched
 from reprise.torch.internals.distributed import several_ranks
+from reprise.torch.internals.guard import is_oom
 from reprise.torch.job.job import EagerJob
 from reprise.torch.meter.room import room_on
 
@@ -78,6 +79,10 @@ class Answer:
             job.say(self._answer(*call))
         except RepriseError as error:
             job.say(f"what would have fitted is not known: {error}")
+        except RuntimeError as error:
+            if not is_oom(error):
+                raise
+            job.say("what would have fitted is not known: there is no memory left to find out")
 
     def _answer(self, args: Any, kwargs: Any) -> str:
         graph = sketched(self._job.model, args, kwargs, self._job.step.live_begin).graph

@@ -21,7 +21,6 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable
-from traceback import clear_frames
 from types import TracebackType
 from typing import Any
 
@@ -31,7 +30,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from reprise.torch.internals.distributed import several_ranks
 from reprise.torch.internals.guard import is_oom
-from reprise.torch.internals.traces import without_ours
+from reprise.torch.internals.traces import let_go, without_ours
 from reprise.torch.rerun.snapshot import Buffers, Generators
 
 __all__ = ["Before", "Told", "is_oom", "make_room", "room", "watch"]
@@ -78,7 +77,7 @@ class _Watch:
         self._before(kind, error, without_ours(error, trace))
         if ran_out:
             # What its functions held is let go before anything is made of it.
-            clear_frames(trace)
+            let_go(trace)
             self._ended()
 
 

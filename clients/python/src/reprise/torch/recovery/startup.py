@@ -67,8 +67,6 @@ class Startup:
         self._over = job.budget is None
         self._begun = False
         self._sizes = 0  # of inputs that were planned from shapes
-        # Where tensors go in a first step that differs from what its shapes foretold.
-        self._spare: HostSaves | None = None
 
     def skip(self) -> None:
         """Takes the first steps plainly, because the job is not to be planned."""
@@ -95,13 +93,6 @@ class Startup:
         elif way == "auto" and not several_ranks():
             self._from_shapes(args, kwargs, first)
 
-    def spare(self, rung: Rung) -> HostSaves | None:
-        """Returns where the saved tensors of a planned step go if it leaves its plan: of a job that
-        does not fit without one, or in the first step under a plan made from shapes."""
-        if rung.matched:
-            return None
-        return self._job.host or (self._spare if rung.sketch else None)
-
     @property
     def retries(self) -> bool:
         """Whether a plain first step that runs out of memory is tried again."""
@@ -125,7 +116,6 @@ class Startup:
     def fits(self) -> None:
         """Notes that the start is over: a step was captured, or nothing will be."""
         self._over = True
-        self._spare = None
 
     # ---- Ways -------------------------------------------------------------------------
 
@@ -176,7 +166,6 @@ class Startup:
         if isinstance(found, str):
             return found
         if found.tape is not None:
-            self._spare = HostSaves(job.model)
             job.happened(StartPlanned())
             job.say("the first steps run under a plan made from their shapes alone")
         return ""

@@ -196,11 +196,10 @@ class Steps:
         now.check = self._parts.checks.begin(rung, now.run)
 
     def _begin_tape(self, rung: Rung) -> Run:
-        """Begins a step under the plan of a rung. Until it has matched once, what leaves it goes to
-        the host; then its plan holds, and it may run as fast as it can."""
+        """Begins a step under the plan of a rung."""
         assert rung.tape is not None
-        progress, host = self._parts.progress, self._parts.startup.spare(rung)
-        return rung.tape.begin(host=host, at=progress.at(), here=progress.here())
+        progress = self._parts.progress
+        return rung.tape.begin(at=progress.at(), here=progress.here())
 
     # ---- Its forwards ---------------------------------------------------------------
 
@@ -257,7 +256,7 @@ class Steps:
         up after its backward."""
         progress = self._parts.progress
         run.counts.other_forwards = True
-        return tape.begin_more(run, run.host, progress.at(), progress.here())
+        return tape.begin_more(run, progress.at(), progress.here())
 
     def _compiled_code(self, name: str) -> None:
         """Gives up planning or capturing the forward that runs, because code that torch.compile

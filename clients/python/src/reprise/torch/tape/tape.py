@@ -34,7 +34,6 @@ from reprise.agent.marks import At, ignore_end
 from reprise.torch.compiled import fast
 from reprise.torch.compiled.shortcut import prepare
 from reprise.torch.internals.guard import surely
-from reprise.torch.internals.host import HostSaves
 from reprise.torch.internals.modes import Mode, Op
 from reprise.torch.internals.open_hooks import Hooks
 from reprise.torch.internals.ops import IGNORED, PLAIN_TYPES, may_write
@@ -85,19 +84,15 @@ class Tape(Mode):
     def begin(
         self,
         counts: Counts | None = None,
-        host: HostSaves | None = None,
         at: At = ignore_end,
         here: int = 0,
     ) -> Run:
         """Begins a step and returns its run. What an unfinished step has left is freed with its
         graph.
 
-        `counts` of a spent run continue the same step. With `host`, tensors that are kept after a
-        mismatch go to host memory, and the step runs in Python. `at` is called with 1 + op; `here`
+        `counts` of a spent run continue the same step. `at` is called with 1 + op; `here`
         is the address of the same function in C, for ops that never reach Python."""
-        native = self._compiled if host is None else None
-        self._run = Run(self.program, counts, native, at, here, self._device)
-        self._run.host = host
+        self._run = Run(self.program, counts, self._compiled, at, here, self._device)
         return self._run
 
     @property
@@ -105,13 +100,11 @@ class Tape(Mode):
         """The run of the newest step."""
         return self._run
 
-    def begin_more(
-        self, spent: Run, host: HostSaves | None, at: At = ignore_end, here: int = 0
-    ) -> Run:
+    def begin_more(self, spent: Run, at: At = ignore_end, here: int = 0) -> Run:
         """Begins the part of a step that has more forwards than captured, after all captured ones
         are over; returns its run. It runs as the last captured forward did, because gradients are
         alive then, too; if that forward depends on earlier ones, it runs as the whole step."""
-        run = self.begin(spent.counts, host, at, here)
+        run = self.begin(spent.counts, at, here)
         if spent.native is None:
             run.in_python()  # a step runs in one engine
         last = self._last.get(id(run.program))

@@ -27,7 +27,6 @@ from reprise.agent.marks import At, ignore_end
 from reprise.torch.check.control import Control
 from reprise.torch.check.values import Audit, Given
 from reprise.torch.internals.guard import caught, described, fault, ours, told
-from reprise.torch.internals.host import HostSaved, HostSaves
 from reprise.torch.internals.modes import Op
 from reprise.torch.internals.passes import graph_is_kept
 from reprise.torch.internals.stale import GONE, refuse_stale
@@ -75,7 +74,6 @@ class Run:
         "counts",
         "engine",
         "home",
-        "host",
         "native",
         "program",
         "region",
@@ -106,8 +104,6 @@ class Run:
         self.stream: Callable[[], Any] | None = None if device is None else stream_of(device)
         self.home: Any = None if self.stream is None else self.stream()
         self._audit: Audit | None = None
-        # Where saved tensors go after a mismatch, in a job that does not fit without a plan.
-        self.host: HostSaves | None = None
         self.region = 0
         # Of the latest forward: its number, the slot and the event with which it began, and what
         # lives as long as anything that autograd has saved in it.
@@ -382,14 +378,6 @@ class Run:
                 return self.differs(tensor, slot)
             self.counts.dropped += 1
             return ref
-        if self.host is not None and not engine.armed:
-            guard = torch._C._DisableTorchDispatch()
-            try:
-                saved = self.host.pack(tensor)
-            finally:
-                del guard
-            if saved is not None:
-                return saved
         return self.keep(tensor, slot)
 
     def differs(self, tensor: Tensor, slot: int) -> Any:
@@ -448,14 +436,12 @@ def unpack(packed: Any) -> Tensor:
 
 
 def _unpacked(packed: Any) -> Tensor:
-    """Returns the tensor of what a run packed: recomputed, copied from the host, or kept."""
+    """Returns the tensor of what a run packed: recomputed, or kept."""
     if type(packed) is Ref:
         if packed.cell is None:
             raise told(RuntimeError(GONE))
         packed.run.advance(packed.slot)
         return packed.run.engine.take(packed)  # type: ignore[no-any-return]
-    if type(packed) is HostSaved:
-        return packed.copy.owner.unpack(packed)
     kept = packed.tensor
     if kept is None:
         raise told(RuntimeError(GONE))
