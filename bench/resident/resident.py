@@ -27,8 +27,6 @@ WAYS: dict[str, tuple[str | None, dict[str, str]]] = {
     "plain, thresholds": (None, ONE_MB),
     "planned": ("0.5x", {}),
     "planned, thresholds": ("0.5x", ONE_MB),
-    "planned, shapes": ("0.5x", {"REPRISE_FIRST": "shapes"}),
-    "planned, shapes, thresholds": ("0.5x", {"REPRISE_FIRST": "shapes", **ONE_MB}),
 }
 CHANNELS, SIZE, BATCH, LAYERS = 16, 128, 8, 18
 

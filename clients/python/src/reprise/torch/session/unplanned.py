@@ -77,6 +77,5 @@ class Unplanned:
             return ""
         return (
             ". The process's own memory hardly falls from there: malloc keeps what is freed "
-            "(MALLOC_MMAP_THRESHOLD_=1000000 gives large blocks back, REPRISE_FIRST=shapes plans "
-            "the first step, too)"
+            "(MALLOC_MMAP_THRESHOLD_=1000000 gives large blocks back)"
         )
