@@ -60,14 +60,14 @@ CASES = (
         silent="differ",
     ),
     Case("first steps on the host", ("--net", "gpt"), "0.6x", options=("--first", "host")),
-    Case("first step from shapes", ("--net", "gpt"), "0.6x", options=("--first", "shapes")),
+    Case("first steps plainly", ("--net", "gpt"), "0.6x", options=("--first", "plain")),
     # Memory.
     Case(
         "the second step does not fit: the optimizer has made its state",
         GPT,
         "70MiB",
         memory(86),
-        says="saved tensors in host memory",
+        says="under a plan made from their shapes alone",
     ),
     Case("fits only under a plan", GPT, "70MiB", memory(88)),
     Case(

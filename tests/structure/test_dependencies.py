@@ -60,7 +60,7 @@ BELOW: dict[str, set[str]] = {
     # What the loops know of tape and joint.
     "executor": {"check"},
     "tape": {"internals", "meter", "compiled", "check", "capture", "executor"},
-    "estimation": {"internals", "meter", "capture"},
+    "estimation": {"internals", "meter", "rerun", "capture"},
     # Which imports no torch.
     "policy": set(),
     "training": {"internals", "meter", "check", "executor", "policy"},
@@ -73,6 +73,7 @@ BELOW: dict[str, set[str]] = {
         "meter",
         "capture",
         "tape",
+        "estimation",
         "executor",
         "policy",
         "ladder",

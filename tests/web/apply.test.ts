@@ -4,12 +4,9 @@ import {expect, test} from 'vitest';
 import {runCommand} from '../../web/src/data/apply';
 import {RunSchema} from '../../web/src/gen/reprise/v1/query_pb';
 
-const runOf = (program: string) =>
-  create(RunSchema, {
-    sessions: [{capabilities: [{name: 'program', value: program}]}],
-  });
+const runOf = (name: string) => create(RunSchema, {name});
 
-test('a command names the program of the run', () => {
+test('a command names the program that the run is named after', () => {
   expect(runCommand('2GiB', runOf('small.py'))).toBe(
     'reprise run --budget 2GiB -- python small.py',
   );

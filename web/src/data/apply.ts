@@ -23,12 +23,12 @@ export function appliesTo(run: Run): Applies {
 }
 
 /**
- * How the program of a run is started with a budget. Its name comes from the job: one that is no
- * plain file name is not made a part of a command that somebody may type.
+ * How the program of a run is started with a budget. A run is named after its file unless somebody
+ * named it, and names come from jobs: one that is no plain file name is not made a part of a command
+ * that somebody may type.
  */
 export function runCommand(budget: string, run?: Run): string {
-  const labels = run?.sessions.flatMap((session) => session.capabilities) ?? [];
-  const program = labels.find((label) => label.name === 'program')?.value ?? '';
-  const name = /^[A-Za-z0-9_][\w.-]*\.py$/.test(program) ? program : 'train.py';
+  const known = /^[A-Za-z0-9_][\w.-]*\.py$/.test(run?.name ?? '') ? run?.name : undefined;
+  const name = known ?? 'train.py';
   return `reprise run --budget ${budget} -- python ${name}`;
 }

@@ -45,6 +45,8 @@ export function costFacts(plan: Plan, verdict: Verdict | undefined): [string, st
   const gap = plan.provenOptimal
     ? '0, proven optimal'
     : formatPercent(ofBase(plan.overhead - plan.bound));
+  // Of a step that is inferred nothing is proven.
+  if (plan.inferred !== '') return [...facts, ['Bound of the estimate', bound]];
   return [
     ...facts,
     [plan.boundProof === BoundProof.CHECKED ? 'Proven bound' : 'Bound, not checked', bound],

@@ -23,6 +23,10 @@ def _removed() -> Any:
     remove_all()
 
 
+def nothing() -> None:
+    """Does nothing once memory that ran out has ended the program."""
+
+
 def test_the_allocator_has_one_observer_until_the_last_session_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -34,8 +38,8 @@ def test_the_allocator_has_one_observer_until_the_last_session_ends(
     told: list[tuple[Any, int]] = []
     device = torch.device("cuda:0")
 
-    oom.watch(device, lambda error, asked: told.append((error, -asked))).remove()
-    second = oom.watch(device, lambda error, asked: told.append((error, asked)))
+    oom.watch(device, lambda error, asked: told.append((error, -asked)), nothing).remove()
+    second = oom.watch(device, lambda error, asked: told.append((error, asked)), nothing)
     (observer,) = attached  # it cannot be taken out again, so there is one
     observer(0, 4096, 8192, 16)
     second.remove()
@@ -54,7 +58,7 @@ def test_an_allocator_without_observers_is_accepted(
     monkeypatch.setattr(oom, "_observed", [])
     told: list[Any] = []
 
-    watch = oom.watch(torch.device("cuda:0"), lambda error, asked: told.append(error))
+    watch = oom.watch(torch.device("cuda:0"), lambda error, asked: told.append(error), nothing)
     sys.excepthook(torch.OutOfMemoryError, torch.OutOfMemoryError("CUDA out of memory"), None)
     watch.remove()
 
@@ -64,7 +68,7 @@ def test_an_allocator_without_observers_is_accepted(
 def test_the_hook_for_uncaught_errors_is_removed_with_the_last_session() -> None:
     before = sys.excepthook
 
-    watch = oom.watch(torch.device("cpu"), lambda error, asked: None)
+    watch = oom.watch(torch.device("cpu"), lambda error, asked: None, nothing)
 
     assert sys.excepthook != before
     watch.remove()
