@@ -46,6 +46,8 @@ __all__ = ["Startup"]
 
 # Share of what a step makes that a plan which has not seen one holds back: workspaces are assumed.
 COARSE = 0.05
+# Share of the room that the allocator needs.
+LEFT_FREE = 0.1
 # Inputs of so many sizes are planned from shapes while no step has been captured.
 SIZES = 4
 # Share of the budget by which more may be alive than was foreseen.
@@ -67,6 +69,7 @@ class Startup:
         self._over = job.budget is None
         self._begun = False
         self._sizes = 0  # of inputs that were planned from shapes
+        self._needs = 0  # what the last of them needs without a plan, in bytes; 0: not known
 
     def skip(self) -> None:
         """Takes the first steps plainly, because the job is not to be planned."""
@@ -136,7 +139,7 @@ class Startup:
             return
         self._sizes += 1
         why = self._plan(args, kwargs)
-        if why and first and self._has_host:
+        if why and first and self._has_host and not self._fits_plainly():
             self._to_host(f"no plan from shapes: {why}")
         elif why:
             job.say(f"the first steps run without a plan: {why}")
@@ -157,6 +160,7 @@ class Startup:
             return str(error)
         gradients = sum(p.nbytes for p in job.model.parameters() if p.requires_grad)
         graph = sketch.graph
+        self._needs = graph.measured_peak_bytes
         margin = int(COARSE * max(0, graph.measured_peak_bytes - graph.static_bytes))
         found: Rung | str = ""
         for spare in (gradients + margin, margin, 0):
@@ -175,6 +179,12 @@ class Startup:
         """The rungs with a plan made from shapes."""
         rungs = self._job.plans.ladder.rungs
         return [rung for rung in rungs if rung.sketch and rung.tape is not None]
+
+    def _fits_plainly(self) -> bool:
+        """Returns whether the step is known to fit without a plan."""
+        room, job = room_on(self._job.device), self._job
+        there = 0 if room is None else job.meter.live() + int(room.bytes * (1 - LEFT_FREE))
+        return 0 < self._needs < there
 
     @property
     def _has_host(self) -> bool:
