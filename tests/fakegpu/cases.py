@@ -47,7 +47,8 @@ CASES = (
         ("--net", "gpt", "--streams", "--accumulate", "2"),
         "0.6x",
     ),
-    # Its output has other strides on the fake device than by its shapes: the first step is no plan's.
+    # Its output has other strides on the fake device than by its shapes: the first step leaves
+    # its plan.
     Case("attention, fused", ("--net", "attention"), "0.5x", mismatched=1),
     Case("attention, autocast", ("--net", "attention", "--amp"), "0.6x"),
     Case("resnet, batch norm of cuDNN", ("--net", "resnet", "--depth", "11"), "0.85x"),
