@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from reprise.base.errors import RepriseError  # noqa: E402
+from reprise.torch.internals import guard  # noqa: E402
 from reprise.torch.meter import probe  # noqa: E402
 from reprise.torch.meter.meter import CudaMeter, ProbeMeter, StorageMeter, open_meter  # noqa: E402
 from reprise.torch.meter.storage_meter import open_modes  # noqa: E402
@@ -341,6 +342,7 @@ import json, sys, torch
 from torch import nn
 from torch.profiler import profile
 from reprise.agent.agent import Agent
+from reprise.torch.internals import guard  # noqa: E402
 from reprise.torch.meter.meter import ProbeMeter
 
 torch.set_num_threads(2)
@@ -414,6 +416,7 @@ def test_a_forked_child_works_and_counts_nothing(meter):
 
 FORK_STORM = """
 import os, threading, torch
+from reprise.torch.internals import guard  # noqa: E402
 from reprise.torch.meter.meter import ProbeMeter
 
 meter = ProbeMeter()
@@ -445,3 +448,23 @@ def test_forks_while_other_threads_allocate_never_hang(python):
         pytest.fail("a forked child hung")
 
     assert done.stdout.strip() == "live 0", done.stderr
+
+
+def test_the_fallback_passes_over_tensors_without_a_storage() -> None:
+    faults: list[Exception] = []
+
+    def told(error: Exception) -> bool:
+        faults.append(error)
+        return True
+
+    guard.listen(told)
+    meter = StorageMeter("no compiler")
+    meter.start(0)
+    try:
+        torch.sparse.mm(torch.eye(4).to_sparse(), torch.ones(4, 2))
+    finally:
+        meter.stop()
+        guard.no_longer(told)
+
+    assert not faults
+    assert meter.peak() > 0

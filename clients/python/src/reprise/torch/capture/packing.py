@@ -184,7 +184,8 @@ class Packing:
     def unpack(self, packed: Any) -> Tensor:
         """Records that autograd reads a saved tensor, and returns the tensor."""
         if type(packed) is not _Packed:
-            return packed  # type: ignore[no-any-return]
+            # Of a tensor without a storage, such as a sparse one.
+            return self._made(packed)
         alias = self._saved_tensor(packed)
         if self._place.running:
             self._place.phase()
@@ -201,15 +202,20 @@ class Packing:
             if version_of(kept) != packed.version:
                 refuse_stale(kept, packed.version)
             return kept
-        guard = torch._C._DisableTorchDispatch()
-        try:
-            if isinstance(kept, HostSaved):
-                made = kept.copy.owner.unpack(kept)
-            else:
-                assert self.run is not None
-                made = self.run.unpack(kept)
-        finally:
-            del guard
+        made = self._made(kept)
         if self._place.running:
             self._storages.came_back(packed.storage, made)
         return made
+
+    def _made(self, kept: Any) -> Tensor:
+        """Returns the tensor of what autograd keeps instead of one."""
+        if isinstance(kept, Tensor):
+            return kept
+        guard = torch._C._DisableTorchDispatch()
+        try:
+            if isinstance(kept, HostSaved):
+                return kept.copy.owner.unpack(kept)
+            assert self.run is not None
+            return self.run.unpack(kept)
+        finally:
+            del guard

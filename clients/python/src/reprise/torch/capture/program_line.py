@@ -9,14 +9,12 @@ from functools import lru_cache
 
 import torch
 
+from reprise.torch.internals.traces import PACKAGE
+
 __all__ = ["program_call", "program_line"]
 
-# Where this package and torch are. It is not imported as a whole: it imports this.
-_PACKAGE = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
-_NOT_THE_PROGRAM = tuple(
-    os.path.join(folder, "")
-    for folder in (_PACKAGE, os.path.dirname(os.path.abspath(torch.__file__)))
-)
+_TORCH = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "")
+_NOT_THE_PROGRAM = PACKAGE, _TORCH
 
 
 def program_line() -> str:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Copies of a model and of its inputs that have no memory, whose forward the program does not see.
 
-    faked(model, mode, device)           # RepriseError: says why there is no such copy
+    refuse_to_disturb(model)             # RepriseError: says why it is not copied unasked
+    fake = faked(model, mode, device)
     with unnoticed(model): fake(...)     # what its forward does elsewhere is undone
 
 A forward may do more than compute: count its calls, fill a list, cache a mask. What the modules
@@ -29,9 +30,10 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from reprise.base.errors import RepriseError
-from reprise.torch.rerun.repeatable import hooked
+from reprise.torch.estimation.shape import Shape
+from reprise.torch.rerun.repeatable import attributes, hooked
 
-__all__ = ["fake_like", "faked", "unnoticed"]
+__all__ = ["faked", "refuse_to_disturb", "unnoticed"]
 
 # Values that modules may hold in Python, and functions that are looked into.
 MOST = 20_000
@@ -39,65 +41,57 @@ MOST = 20_000
 LARGE = 1 << 24
 _NUMBERS = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 _CODE = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
-_OF_MODULE = frozenset(nn.Module().__dict__) - {"_parameters", "_buffers", "_modules"}
 _CHANGES = (list, dict, set, deque)
 # Packages whose functions are not looked into: they keep nothing of what they are given.
 _LIBRARIES = ("torch", "numpy", "builtins", "typing", "collections", "functools", "math")
 
 
-def fake_like(tensor: Tensor, device: str | torch.device | None = None) -> Tensor:
-    """Returns a tensor of the same sizes, under a fake mode without memory."""
-    where = tensor.device if device is None else device
-    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=where)
-
-
 def faked(model: nn.Module, mode: FakeTensorMode, device: str) -> nn.Module:
-    """Returns a copy of the model without memory. Shared parameters stay shared. Raises
-    RepriseError if what the modules hold beside tensors cannot be copied, or hooks would see what
-    the copy does."""
-    if hooked(model):
-        raise RepriseError("hooks of the program would be called once more")
+    """Returns a copy of the model without memory. Shared parameters stay shared. Tensors that
+    modules hold as attributes stay on their device, unless that is none."""
     memo: dict[int, Any] = {}
-    for tensor in {id(t): t for t in (*model.parameters(), *model.buffers())}.values():
-        with mode:
-            fake = fake_like(tensor, device)
-        if isinstance(tensor, nn.Parameter):
-            fake = nn.Parameter(fake, requires_grad=tensor.requires_grad)
-        memo[id(tensor)] = fake
-    _look_at(model, memo, mode, device)
+    with mode:
+        for tensor in {id(t): t for t in (*model.parameters(), *model.buffers())}.values():
+            fake = Shape.of(tensor).fake(device)
+            is_parameter = isinstance(tensor, nn.Parameter)
+            memo[id(tensor)] = nn.Parameter(fake, tensor.requires_grad) if is_parameter else fake
+        for _, value in _held(model):
+            if isinstance(value, Tensor) and id(value) not in memo:
+                memo[id(value)] = Shape.of(value).fake(device if value.is_meta else None)
     return copy.deepcopy(model, memo)
 
 
-def _look_at(model: nn.Module, memo: dict[int, Any], mode: FakeTensorMode, device: str) -> None:
-    """Adds fake tensors in the place of those that modules hold as attributes. Raises RepriseError
-    at something that should not be copied."""
+def refuse_to_disturb(model: nn.Module) -> None:
+    """Raises RepriseError if hooks would see what a copy of the model does, or if what its modules
+    hold beside tensors should not be copied unasked."""
+    if hooked(model):
+        raise RepriseError("hooks of the program would be called once more")
+    for number, (where, value) in enumerate(_held(model)):
+        if number == MOST:
+            raise RepriseError(f"{where} holds too much to be copied")
+        if isinstance(value, Tensor):
+            continue
+        if getattr(value, "nbytes", 0) > LARGE:
+            raise RepriseError(f"{where} holds a large {type(value).__name__}")
+        if hasattr(type(value), "__del__"):
+            raise RepriseError(f"{where} holds a {type(value).__name__}, not to be copied")
+
+
+def _held(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Yields what modules hold beside parameters, buffers, numbers and code, and what is in that,
+    each with the attribute that it is found in."""
     seen: set[int] = set()
     for path, module in model.named_modules():
-        for name, value in vars(module).items():
-            if name in _OF_MODULE or name in ("forward", "_parameters", "_buffers", "_modules"):
-                continue
-            todo = [value]
+        for name, attribute in attributes(module):
+            todo = [attribute]
             while todo:
-                one = todo.pop()
-                if (
-                    isinstance(one, (*_NUMBERS, *_CODE, nn.Module))
-                    or id(one) in seen
-                    or id(one) in memo
-                ):
+                value = todo.pop()
+                if isinstance(value, (*_NUMBERS, *_CODE, nn.Module)) or id(value) in seen:
                     continue
-                seen.add(id(one))
-                if isinstance(one, Tensor):
-                    with mode:
-                        memo[id(one)] = fake_like(one, device)
-                    continue
-                where = f"{path}.{name}" if path else name
-                if len(seen) > MOST:
-                    raise RepriseError(f"{where} holds too much to be copied")
-                if getattr(one, "nbytes", 0) > LARGE:
-                    raise RepriseError(f"{where} holds a large {type(one).__name__}")
-                if hasattr(type(one), "__del__"):
-                    raise RepriseError(f"{where} holds a {type(one).__name__}, not to be copied")
-                todo += _held_by(one)
+                seen.add(id(value))
+                yield f"{path}.{name}" if path else name, value
+                if not isinstance(value, Tensor):
+                    todo += _held_by(value)
 
 
 def _held_by(value: Any) -> list[Any]:

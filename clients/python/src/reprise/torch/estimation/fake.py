@@ -15,9 +15,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from reprise.base.errors import RepriseError
 from reprise.torch.capture.step_graph import CapturedGraph
-from reprise.torch.estimation.copied import fake_like, faked
+from reprise.torch.estimation.copied import faked
 from reprise.torch.estimation.fake_meter import FakeMeter
 from reprise.torch.estimation.once import capture_step
+from reprise.torch.estimation.shape import Shape
 
 __all__ = ["device_of", "fake_graph", "resized"]
 
@@ -48,7 +49,7 @@ def fake_graph(
         with FakeTensorMode(allow_non_fake_inputs=True) as mode:
             what = _STEP
             fake = faked(model, mode, device)
-            batch = [fake_like(x, device) if isinstance(x, Tensor) else x for x in inputs]
+            batch = [Shape.of(x).fake(device) if isinstance(x, Tensor) else x for x in inputs]
             made = optimizer(fake.parameters()) if optimizer is not None else None
             what = _FAULT
 

@@ -31,16 +31,17 @@ from reprise.base.errors import RepriseError
 from reprise.torch.capture.captured import OPTIMIZER, CapturedOp
 from reprise.torch.capture.step_graph import CapturedGraph, build
 from reprise.torch.estimation.assumed import with_rooflines
-from reprise.torch.estimation.copied import faked, unnoticed
+from reprise.torch.estimation.copied import faked, refuse_to_disturb, unnoticed
 from reprise.torch.estimation.fake_meter import FakeMeter
 from reprise.torch.estimation.once import capture_once
+from reprise.torch.estimation.shape import Shape
 from reprise.torch.estimation.updates import needs_of, optimizers_of
 from reprise.torch.internals.guard import described
 from reprise.torch.internals.ops import OpKind, outputs_in, tensors_in
 from reprise.torch.meter.state import model_device
 from reprise.torch.rerun.snapshot import Generators
 
-__all__ = ["FLAVOUR", "Shape", "Sketch", "sketched"]
+__all__ = ["FLAVOUR", "Sketch", "sketched"]
 
 # Of graphs that are made from shapes, as the server reads it (formats/convert/sentence.cc).
 FLAVOUR = "eager-shapes"
@@ -49,28 +50,6 @@ _SHAPES = "shapes alone do not determine the step"
 _FAULT = "an internal error in Reprise"
 # Ops that keep a buffer of which a fake tensor does not know the size.
 _UNKNOWN = ("mkldnn_rnn_layer", "_cudnn_rnn", "miopen_rnn")
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """A tensor that is gone, as an argument."""
-
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
-    dtype: torch.dtype
-    device: torch.device
-    requires_grad: bool
-
-    @staticmethod
-    def of(tensor: Tensor) -> Shape:
-        """Returns what describes a strided tensor."""
-        size, stride = tuple(tensor.size()), tensor.stride()
-        return Shape(size, stride, tensor.dtype, tensor.device, tensor.requires_grad)
-
-    def fake(self) -> Tensor:
-        """Returns a tensor like it, under a fake mode without memory."""
-        made = torch.empty_strided(self.size, self.stride, dtype=self.dtype, device=self.device)
-        return made.requires_grad_(self.requires_grad)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +70,7 @@ def sketched(
     what, held = _FAULT, 0  # of what fails now; bytes that the program may hold
     try:
         optimizers = optimizers_of(model)
+        refuse_to_disturb(model)
         with FakeTensorMode(allow_non_fake_inputs=True) as mode, unnoticed(model):
             what = "the model has no copy without memory"
             fake = faked(model, mode, device)

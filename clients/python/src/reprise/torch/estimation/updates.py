@@ -6,7 +6,7 @@
 Each optimizer is copied, its parameters replaced by fake ones, one for each size there is, and the
 copy steps on fake gradients. State grows by parameter, so what the copy makes is counted as often
 as there are parameters of that size. An optimizer of another library whose copy cannot step adds
-nothing (`unknown` says its name): what it makes is seen when it has stepped.
+nothing: what it makes is seen when it has stepped.
 
 Linear in parameters, with about a dozen fake ops for each size.
 """
@@ -14,18 +14,18 @@ Linear in parameters, with about a dozen fake ops for each size.
 from __future__ import annotations
 
 import gc
-import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.optim import Optimizer
 
 from reprise.torch.estimation.fake_meter import FakeMeter
+from reprise.torch.estimation.shape import Shape
 from reprise.torch.internals.ops import tensors_in
 
 __all__ = ["Needs", "needs_of", "optimizers_of"]
@@ -37,7 +37,6 @@ class Needs:
 
     state_bytes: int = 0  # of state that it makes, and keeps
     workspace_bytes: int = 0  # the most that it has beside state, parameters and gradients
-    unknown: str = ""  # the kind of one of which nothing is known
 
 
 def optimizers_of(model: nn.Module) -> list[Optimizer]:
@@ -60,16 +59,14 @@ def optimizers_of(model: nn.Module) -> list[Optimizer]:
 def needs_of(optimizers: Iterable[Optimizer]) -> Needs:
     """Returns what steps of these optimizers take, one after the other."""
     state = workspace = 0
-    unknown = ""
     for optimizer in optimizers:
         try:
             made, beside = _needs(optimizer)
         except Exception:  # of code that is not ours, on tensors that it was not made for
-            unknown = unknown or type(optimizer).__name__
             continue
         state += made
         workspace = max(workspace, beside)
-    return Needs(state, workspace, unknown)
+    return Needs(state, workspace)
 
 
 def _needs(optimizer: Optimizer) -> tuple[int, int]:
@@ -79,7 +76,8 @@ def _needs(optimizer: Optimizer) -> tuple[int, int]:
     for number, group in enumerate(optimizer.param_groups):
         for parameter in group["params"]:
             if parameter.requires_grad:
-                alike[_Like.of(number, parameter, bool(optimizer.state.get(parameter)))] += 1
+                stepped = bool(optimizer.state.get(parameter))
+                alike[_Like(number, Shape.of(parameter), stepped)] += 1
                 total += parameter.nbytes
     if not alike:
         return 0, 0
@@ -91,7 +89,7 @@ def _needs(optimizer: Optimizer) -> tuple[int, int]:
         # One tensor after the other needs what the largest does; all at once, what all do.
         twice = _Stepped(optimizer, [*alike, *alike])
     grows = max(0, twice.workspace_bytes - once.workspace_bytes)
-    more = total / sum(like.bytes for like in alike) - 1
+    more = total / sum(like.shape.bytes for like in alike) - 1
     return made, once.workspace_bytes + int(grows * more)
 
 
@@ -100,26 +98,8 @@ class _Like:
     """What parameters have in common that an optimizer treats alike."""
 
     group: int
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    dtype: torch.dtype
-    device: str
+    shape: Shape
     stepped: bool  # it has its state
-
-    @staticmethod
-    def of(group: int, parameter: Tensor, stepped: bool) -> _Like:
-        """Returns what describes a parameter."""
-        shape, stride = tuple(parameter.shape), parameter.stride()
-        return _Like(group, shape, stride, parameter.dtype, str(parameter.device), stepped)
-
-    @property
-    def bytes(self) -> int:
-        """The bytes of such a parameter."""
-        return math.prod(self.shape) * self.dtype.itemsize
-
-    def empty(self) -> Tensor:
-        """Returns a tensor like it, without memory under a fake mode."""
-        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device)
 
 
 class _Stepped:
@@ -127,14 +107,14 @@ class _Stepped:
 
     def __init__(self, optimizer: Optimizer, likes: list[_Like]) -> None:
         self._likes = likes
-        self._fakes = [nn.Parameter(like.empty()) for like in likes]
+        self._fakes = [nn.Parameter(like.shape.fake()) for like in likes]
         gradients = [torch.empty_like(fake) for fake in self._fakes]
         for fake, gradient in zip(self._fakes, gradients, strict=True):
             fake.grad = gradient
         groups = [{**group, "params": []} for group in optimizer.param_groups]
         for like, fake in zip(likes, self._fakes, strict=True):
             groups[like.group]["params"].append(fake)
-            _as_on_device(groups[like.group], like.device)
+            _as_on_device(groups[like.group], like.shape.device)
         self._copy = copy = type(optimizer).__new__(type(optimizer))
         empty: Any = defaultdict(dict)
         copy.__setstate__({"defaults": optimizer.defaults, "state": empty, "param_groups": groups})
@@ -157,9 +137,9 @@ class _Stepped:
         return 0 if like.stepped else self.state_bytes_of(self._likes.index(like))
 
 
-def _as_on_device(group: dict[str, Any], device: str) -> None:
+def _as_on_device(group: dict[str, Any], device: torch.device) -> None:
     """Chooses the way over all tensors at once where torch does, which it does by their type, and
     fake ones have another."""
     chosen = group.get("foreach") is not None or group.get("fused")
-    if "foreach" in group and not chosen and torch.device(device).type == "cuda":
+    if "foreach" in group and not chosen and device.type == "cuda":
         group["foreach"] = not group.get("differentiable", False)

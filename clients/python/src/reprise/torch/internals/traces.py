@@ -7,9 +7,10 @@ import os
 from traceback import clear_frames
 from types import TracebackType
 
-__all__ = ["let_go", "without_ours"]
+__all__ = ["PACKAGE", "let_go", "without_ours"]
 
-_PACKAGE = os.path.join(os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..")), "")
+# The folder of this package, which is not imported as a whole: it imports this.
+PACKAGE = os.path.join(os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..")), "")
 # Causes of an error that are looked at.
 CAUSES = 8
 
@@ -40,7 +41,7 @@ def _shown(trace: TracebackType | None) -> TracebackType | None:
     entries: list[TracebackType] = []
     entry = trace
     while entry is not None:
-        if not entry.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+        if not entry.tb_frame.f_code.co_filename.startswith(PACKAGE):
             entries.append(entry)
         entry = entry.tb_next
     made: TracebackType | None = None

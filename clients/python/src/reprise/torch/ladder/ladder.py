@@ -164,8 +164,9 @@ class Ladder:
         )
 
     def sketch_for(self, key: Key) -> Rung | None:
-        """Returns the rung with a plan from shapes for this input; None if there is none."""
-        found = [r for r in self.rungs if r.sketch and r.tape is not None and r.covers(key)]
+        """Returns the rung with a plan from shapes for this input that a step has kept to; None if
+        there is none."""
+        found = [r for r in self.rungs if r.sketch and r.tape and r.matched and r.covers(key)]
         return min(found, key=lambda rung: rung.size, default=None)
 
     def captured_instead(self) -> None:

@@ -39,6 +39,7 @@ class StorageMeter:
 
     name = "storage"
     exact = False
+    device_type: str | None = "cpu"  # of the storages that count; None: all
 
     def __init__(self, why: str) -> None:
         self.why = why
@@ -140,16 +141,19 @@ class _Watch(Mode):
 
     def op(self, op: Op, types: Any) -> Any:
         """Runs an op and counts the storages that it has made."""
-        before = {storage._cdata for storage in _storages((op.args, op.kwargs))}
+        where = self._meter.device_type
+        before = {storage._cdata for storage in _storages((op.args, op.kwargs), where)}
         result = op.run()
-        for storage in _storages(result):
+        for storage in _storages(result, where):
             if storage._cdata not in before:
                 self._meter.saw(storage)
         return result
 
 
-def _storages(tree: object) -> Iterator[torch.UntypedStorage]:
-    """Yields the storages of the CPU tensors in a tree of values."""
+def _storages(tree: object, where: str | None) -> Iterator[torch.UntypedStorage]:
+    """Yields the storages of the tensors on devices of a type in a tree of values. A sparse tensor
+    has none; its parts are made by ops of their own."""
     for leaf in tree_iter(tree):
-        if isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu":
+        dense = isinstance(leaf, torch.Tensor) and leaf.layout == torch.strided
+        if dense and where in (None, leaf.device.type):
             yield leaf.untyped_storage()

@@ -141,7 +141,7 @@ def decide(state: JobState, event: Event) -> Decision:
         case ForwardRanOut():
             return state, _forward_ran_out(state, event)
         case RanOutElsewhere():
-            return state, _ran_out_elsewhere(state, event)
+            return state, (Action.SAY_TIGHTER,) if event.was_planned else ()
         case CompiledStepEnded():
             return state, _compiled_step_ended(event)
         case StartBegins() | StartPlanned() | StartSkipped() | MovedToHost() | StartStepEnded():
@@ -309,11 +309,6 @@ def _forward_ran_out(state: JobState, event: ForwardRanOut) -> Actions:
     captured = event.was_captured and state.stage is Stage.PLANNED
     less = Action.TOO_LARGE if captured else Action.TIGHTEN
     return (less, Action.RUN_AGAIN) if event.is_restorable else (less,)
-
-
-def _ran_out_elsewhere(state: JobState, event: RanOutElsewhere) -> Actions:
-    """Decides about a step that was given up after it ran out of memory beside the model."""
-    return (Action.SAY_TIGHTER,) if event.was_planned and not state.starting else ()
 
 
 def _compiled_step_ended(event: CompiledStepEnded) -> Actions:

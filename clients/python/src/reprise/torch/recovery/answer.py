@@ -29,7 +29,8 @@ from reprise.base.budget import Budget
 from reprise.base.errors import RepriseError
 from reprise.base.units import format_bytes, format_percent
 from reprise.torch.estimation.planner import asked
-from reprise.torch.estimation.sketch import Shape, sketched
+from reprise.torch.estimation.shape import Shape
+from reprise.torch.estimation.sketch import sketched
 from reprise.torch.internals.distributed import several_ranks
 from reprise.torch.internals.guard import is_oom
 from reprise.torch.job.job import EagerJob
@@ -58,11 +59,14 @@ class Answer:
         job = self._job
         if job.budget is not None:
             return
-        if self._call is None:
+        if not self.asked_ns:
             room = room_on(job.device)
             self._there = 0 if room is None else room.bytes + job.meter.live()
         self.asked_ns = time.monotonic_ns()
-        self._call = tree_map(_shape, (args, kwargs))
+        try:
+            self._call = tree_map(_shape, (args, kwargs))
+        except RepriseError:
+            self._call = None  # of which there are no shapes
 
     def ran_out(self) -> None:
         """Notes that memory has run out, while what filled it is still there."""
@@ -99,8 +103,8 @@ class Answer:
         takes = f"{format_bytes(plan.peak_bytes)}, {format_percent(plan.overhead, sign=True)}"
         estimate = f"{needs}, under a plan {takes} (an estimate, from shapes)"
         if usable and budget.bytes is None:
-            there = format_bytes(usable)
-            return f"{estimate}, which is more than the {there} there were: use a smaller batch"
+            can = format_bytes(usable)
+            return f"{estimate}, which is more than the {can} it could use: take a smaller batch"
         command = _command(usable or plan.budget_bytes, self._job.device.type == "cpu")
         return f"it would have fitted: {estimate}: {command}"
 

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as modules
 
-__all__ = ["Parameters", "Remembered", "hooked", "observed"]
+__all__ = ["Parameters", "Remembered", "attributes", "hooked", "observed"]
 
 # Levels of containers and objects below an attribute that are looked into.
 LEVELS = 4
@@ -48,6 +48,13 @@ def hooked(model: nn.Module) -> bool:
     return any(getattr(modules, name, None) for name in _GLOBAL) or any(
         getattr(module, name, None) for module in model.modules() for name in own
     )
+
+
+def attributes(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Yields what the program has given a module beside what every module has."""
+    for name, value in module.__dict__.items():
+        if name not in _TORCH and name != "forward":
+            yield name, value
 
 
 def observed(parameter: Tensor) -> bool:
@@ -84,12 +91,11 @@ class Remembered:
     def __init__(self, model: nn.Module) -> None:
         self._leaves: list[tuple[int, Any]] = []
         for module in model.modules():
-            for name, value in module.__dict__.items():
-                if name not in _TORCH and name != "forward":
-                    for leaf in _leaves(value, LEVELS):
-                        if len(self._leaves) >= MOST:
-                            return
-                        self._leaves.append((id(module), leaf))
+            for _, value in attributes(module):
+                for leaf in _leaves(value, LEVELS):
+                    if len(self._leaves) >= MOST:
+                        return
+                    self._leaves.append((id(module), leaf))
 
     def differs(self, now: Remembered) -> bool:
         """Returns whether any remembered object was replaced."""
