@@ -92,19 +92,13 @@ class Answer:
         graph = sketched(self._job.model, args, kwargs, self._job.step.live_begin).graph
         message = graph.message()
         usable = int(min(filter(None, (self._there, self._held)), default=0) * USABLE) >> 20 << 20
-        budget = Budget(usable) if usable > graph.static_bytes else Budget.least()
-        plan, why, refused = asked(message, str(budget))
-        if plan is None and refused and budget.bytes is not None:
-            plan, why, _ = asked(message, str(Budget.least()))
-            budget = Budget.least()
+        budget = Budget(usable) if usable else Budget.least()
+        plan, why, _ = asked(message, str(budget))
         needs = f"the step needs {format_bytes(graph.measured_peak_bytes)}"
         if plan is None:
-            return f"{needs}, and no plan is known that needs less: {why}"
+            return f"{needs}, and no plan is known that would have fitted: {why}"
         takes = f"{format_bytes(plan.peak_bytes)}, {format_percent(plan.overhead, sign=True)}"
         estimate = f"{needs}, under a plan {takes} (an estimate, from shapes)"
-        if usable and budget.bytes is None:
-            can = format_bytes(usable)
-            return f"{estimate}, which is more than the {can} it could use: take a smaller batch"
         command = _command(usable or plan.budget_bytes, self._job.device.type == "cpu")
         return f"it would have fitted: {estimate}: {command}"
 
