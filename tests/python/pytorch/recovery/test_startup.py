@@ -110,6 +110,9 @@ def test_no_step_is_above_the_budget_and_no_bit_changes(
     said = capsys.readouterr().err
     assert said.count("the first steps run under a plan made from their shapes alone") == 1
     assert [graph["flavour"] for graph in agent.graphs] == ["eager-shapes", "eager-dispatch"]
+    # The captured step, too, is reported as one under a plan.
+    assert len(agent.steps) == 20
+    assert all(step["flags"] & abi.STEP_PLANNED for step in agent.steps)
 
 
 def test_a_step_captured_under_a_plan_is_the_one_captured_without(expected: Any) -> None:

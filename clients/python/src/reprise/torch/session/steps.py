@@ -391,8 +391,13 @@ class Steps:
         if self._sketch is not None and self._sketch.tape is not None:
             self._sketch.tape.run.finish()
         self._kernel_window.close()
+        plan = None if self._sketch is None else self._sketch.plan
         job.record.step(
-            now.number, step_ns=step.step_ns, peak_bytes=step.peak_bytes, flags=abi.STEP_WINDOW
+            now.number,
+            step_ns=step.step_ns,
+            peak_bytes=step.peak_bytes,
+            plan=plan,
+            flags=abi.STEP_WINDOW | (abi.STEP_PLANNED if plan is not None else 0),
         )
         now.tracing.end()  # before executors are measured, whose memory is not the step's
         if not step.apart:
