@@ -30,6 +30,10 @@ Flag Find(const Verb& verb, const std::string& word) {
 
 }  // namespace
 
+bool TakesJob(const std::string& verb) {
+  return verb == "run" || verb == "fit";
+}
+
 size_t JobBegins(const CommandLine& line,
                  const std::vector<std::string>& words) {
   const Verb* run = nullptr;
@@ -44,7 +48,7 @@ size_t JobBegins(const CommandLine& line,
       continue;
     }
     if (run != nullptr) return i;
-    if (word != "run") return words.size();
+    if (!TakesJob(word)) return words.size();
     for (const auto& verb : line.verbs()) {
       if (verb->name() == word) run = verb.get();
     }

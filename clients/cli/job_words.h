@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where the job begins on the line of `reprise run`: at the first word that is
-// neither a flag nor the value of one, as behind env, nice or torchrun.
+// Where the job begins on the line of `reprise run` or `reprise fit`: at the
+// first word that is neither a flag nor the value of one, as behind env, nice or torchrun.
 //
 //   reprise --quiet run --budget 0.5x python train.py --lr 0.1 -- data
 //                                     ^
@@ -15,6 +15,9 @@
 #include "clients/cli/core/options.h"
 
 namespace reprise::cli {
+
+// Returns whether a verb is followed by the words of a job.
+bool TakesJob(const std::string& verb);
 
 // Returns the position of the job's first word among `words`, which are the
 // arguments before the first `--`; words.size() if no job begins there. That is

@@ -110,6 +110,7 @@ Main::Main(Arguments arguments) : arguments_(std::move(arguments)) {
   commands_.push_back(MakeVerifyCommand());
   commands_.push_back(MakeGenerateCommand());
   commands_.push_back(MakeRunCommand(arguments_.job));
+  commands_.push_back(MakeFitCommand(arguments_.job));
   commands_.push_back(MakeShowCommand());
   commands_.push_back(MakeDiffCommand());
   commands_.push_back(MakeImportCommand());
@@ -171,8 +172,9 @@ void Main::PrintRuns(Console& console) const {
 }
 
 int Main::RunVerb(Console& console) {
-  if (arguments_.has_dashes && line_.chosen()->name() != "run") {
-    return console.UsageError("`--` belongs to `reprise run`");
+  if (arguments_.has_dashes && !TakesJob(line_.chosen()->name())) {
+    return console.UsageError(
+        "`--` belongs to `reprise run` and `reprise fit`");
   }
   for (size_t i = 0; i < commands_.size(); ++i) {
     if (line_.verbs()[i].get() == line_.chosen()) {

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from cli_program import VERSION, Reprise
 
-VERBS = ("plan", "sweep", "run", "show", "serve", "status", "version")
+VERBS = ("plan", "sweep", "run", "fit", "show", "serve", "status", "version")
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -30,6 +30,7 @@ std::unique_ptr<Command> MakeSweepCommand();
 // `job` is what follows "--". It is never parsed, so a flag of the job cannot
 // be mistaken for one of ours.
 std::unique_ptr<Command> MakeRunCommand(const std::vector<std::string>& job);
+std::unique_ptr<Command> MakeFitCommand(const std::vector<std::string>& job);
 std::unique_ptr<Command> MakeShowCommand();
 std::unique_ptr<Command> MakeServeCommand();
 std::unique_ptr<Command> MakeStatusCommand();

@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "base/str_cat.h"
+#include "clients/cli/server/runtime_paths.h"
 
 extern char** environ;
 
@@ -57,9 +58,20 @@ Status CheckProgram(const std::string& program) {
   return CannotStart(program, error);
 }
 
-StatusOr<JobResult> RunJob(
-    const std::vector<std::string>& command,
-    const std::vector<std::pair<std::string, std::string>>& environment) {
+Variables Attached(const std::string& socket) {
+  Variables environment{{"REPRISE_SOCKET", socket}};
+  if (const std::string folder = LaunchFolder(); !folder.empty()) {
+    const char* const before = getenv("PYTHONPATH");
+    const bool alone = before == nullptr || *before == '\0';
+    environment.emplace_back(
+        "PYTHONPATH",
+        alone ? folder : StrCat(folder, ":", std::string(before)));
+  }
+  return environment;
+}
+
+StatusOr<JobResult> RunJob(const std::vector<std::string>& command,
+                           const Variables& environment) {
   for (const auto& [name, value] : environment) {
     setenv(name.c_str(), value.c_str(), /*overwrite=*/1);
   }

@@ -27,10 +27,15 @@ Status CheckProgram(const std::string& program);
 inline constexpr int kExitNotExecutable = 126;
 inline constexpr int kExitNoProgram = 127;
 
+using Variables = std::vector<std::pair<std::string, std::string>>;
+
+// Returns what a Python program needs in its environment to be attached to the
+// daemon at this socket.
+Variables Attached(const std::string& socket);
+
 // Runs `command` (found in PATH) with `environment` added, and waits for it.
 // NOT_FOUND, PERMISSION_DENIED: it cannot be started.
-StatusOr<JobResult> RunJob(
-    const std::vector<std::string>& command,
-    const std::vector<std::pair<std::string, std::string>>& environment);
+StatusOr<JobResult> RunJob(const std::vector<std::string>& command,
+                           const Variables& environment);
 
 }  // namespace reprise::cli

@@ -171,8 +171,6 @@ std::string Typed(const std::vector<std::string>& words) {
   return line;
 }
 
-using Variables = std::vector<std::pair<std::string, std::string>>;
-
 class RunCommand : public Command {
  public:
   explicit RunCommand(const std::vector<std::string>& job) : job_(job) {}
@@ -251,14 +249,9 @@ int RunCommand::Run(const Globals& globals, Console& console) {
 
   Variables environment = slot.ok() ? *std::move(slot) : Variables{};
   environment.emplace_back("REPRISE_RUN_ID", run_id);
-  environment.emplace_back("REPRISE_SOCKET", watchers->daemon.socket);
   for (auto& wish : Wishes()) environment.push_back(std::move(wish));
-  if (const std::string folder = LaunchFolder(); !folder.empty()) {
-    const char* const before = getenv("PYTHONPATH");
-    const bool alone = before == nullptr || *before == '\0';
-    environment.emplace_back(
-        "PYTHONPATH",
-        alone ? folder : StrCat(folder, ":", std::string(before)));
+  for (auto& one : Attached(watchers->daemon.socket)) {
+    environment.push_back(std::move(one));
   }
 
   if (speaks) {

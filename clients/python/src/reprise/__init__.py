@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from reprise.agent.received import InfeasibleBudget, Plan
     from reprise.results import report
     from reprise.torch.estimation.estimate import estimate
+    from reprise.torch.estimation.fit import fit
     from reprise.torch.estimation.saved import saved
     from reprise.torch.session.ab import check
     from reprise.torch.session.api import auto, remove
@@ -36,6 +37,7 @@ __all__ = [
     "auto",
     "check",
     "estimate",
+    "fit",
     "keep",
     "pause",
     "remove",
@@ -50,6 +52,7 @@ _LATER = {
     "auto": "reprise.torch.session.api",
     "check": "reprise.torch.session.ab",
     "estimate": "reprise.torch.estimation.estimate",
+    "fit": "reprise.torch.estimation.fit",
     "keep": "reprise.torch.session.keep",
     "pause": "reprise.agent.pausing",
     "remove": "reprise.torch.session.api",

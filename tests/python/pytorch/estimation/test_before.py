@@ -132,7 +132,6 @@ def test_an_estimate_says_what_a_plan_would_make_of_it(
     assert est.planned_peak_bytes <= int(bound) < est.peak_bytes
     assert est.overhead is not None
     assert est.overhead > 0
-    assert 16 <= est.largest_batch(64) < 64
     none = reprise.estimate(model, classify, *batch, budget="100kB")
     assert not none.fits
     assert none.fitting_batch == 0  # the parameters alone are more

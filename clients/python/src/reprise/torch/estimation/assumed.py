@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Assumes times and workspaces of ops that have not run, from a roofline model of this machine.
+"""Assumes times of ops that have not run, from a roofline model of this machine.
 
-    roofline_ns("aten.mm.default", touched_bytes)
-    message = with_assumed(graph)            # the step graph as a message, with both filled in
-    alive, peak = walk(message)              # where its memory is highest
-
-Workspaces inside ops are not known beforehand. On a CPU convolutions copy what they read or write
-into blocks of their own; elsewhere a margin stands for workspaces (`MARGIN`).
+roofline_ns("aten.mm.default", touched_bytes)
+graph = with_rooflines(graph)            # the step graph, with times
+alive, peak = walk(graph.message())      # where its memory is highest
 """
 
 from __future__ import annotations
@@ -21,51 +18,19 @@ import torch
 from reprise.torch.capture.step_graph import CapturedGraph
 from reprise.torch.internals.ops import OpKind
 
-__all__ = ["roofline_ns", "walk", "with_assumed", "with_rooflines"]
-
-# Convolutions and attention need a workspace: this fraction of what they write.
-MARGIN = 0.05
+__all__ = ["roofline_ns", "walk", "with_rooflines"]
 
 
-def with_rooflines(graph: CapturedGraph, device: str) -> CapturedGraph:
-    """Returns the graph with the op times and workspaces that are assumed on a device."""
-    message = with_assumed(graph, device)
-    for op, made in zip(graph.step.ops, message["ops"], strict=True):
-        op.time_ns, op.workspace_bytes = made["time_ns"], made["workspace_bytes"]
-    figures = {key: message[key] for key in ("measured_step_ns", "measured_peak_bytes")}
-    return replace(graph, **figures)
-
-
-def with_assumed(graph: CapturedGraph, device: str) -> dict[str, Any]:
-    """Returns the step graph as a message, with the op times and workspaces that are assumed on a
-    device."""
+def with_rooflines(graph: CapturedGraph) -> CapturedGraph:
+    """Returns the graph with the op times that are assumed on this machine, and its peak."""
+    sizes = {storage.id: storage.bytes for storage in graph.storages}
     message = graph.message()
-    sizes = {s["id"]: s["bytes"] for s in message["storages"]}
-    total = 0
-    for op, made in zip(message["ops"], graph.step.ops, strict=True):
-        if made.kind == OpKind.VIEW or made.func is None:
-            op["time_ns"] = 0
-            continue
-        touched = sum(sizes.get(s, 0) for s in (*op["reads"], *op["writes"]))
-        op["time_ns"] = roofline_ns(op["name"], touched)
-        op["workspace_bytes"] = max(op["workspace_bytes"], _workspace_bytes(op, sizes, device))
-        total += op["time_ns"]
-    message["measured_step_ns"] = total
-    _, peak = walk(message)
-    message["measured_peak_bytes"] = peak
-    return message
-
-
-def _workspace_bytes(op: dict[str, Any], sizes: dict[int, int], device: str) -> int:
-    """Returns the assumed workspace of an op, in bytes. `sizes`: of storages, by id."""
-    written = sum(sizes.get(s, 0) for s in op["writes"])
-    name = op["name"]
-    if torch.device(device).type == "cpu":
-        if "convolution_backward" in name:
-            return sum(sizes.get(s, 0) for s in op["reads"])
-        copies = "convolution" in name or "batch_norm_backward" in name
-        return written if copies else 0
-    return int(MARGIN * written) if "conv" in name or "attention" in name else 0
+    for op, said in zip(graph.step.ops, message["ops"], strict=True):
+        touched = sum(sizes.get(s, 0) for s in (*said["reads"], *said["writes"]))
+        runs = op.kind != OpKind.VIEW and op.func is not None
+        op.time_ns = roofline_ns(op.name, touched) if runs else 0
+    total = sum(op.time_ns for op in graph.step.ops if op.func is not None)
+    return replace(graph, measured_step_ns=total, measured_peak_bytes=walk(message)[1])
 
 
 def roofline_ns(name: str, touched_bytes: int) -> int:

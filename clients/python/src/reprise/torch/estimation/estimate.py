@@ -3,7 +3,6 @@
 
     est = reprise.estimate(model, step, batch, optimizer=torch.optim.AdamW, budget="20GiB")
     print(est)           # the peak, the peak and overhead with a plan, or the batch that would fit
-    est.largest_batch()  # the largest batch that fits with a plan
 
 `step(model, *inputs)` returns the loss of one step. Model and inputs may be on the meta device:
 only their sizes matter. Everything runs on fake tensors (fake.py). Op times come from a roofline
@@ -22,11 +21,11 @@ import torch
 from torch import Tensor, nn
 
 from reprise.base.budget import Budget
-from reprise.base.errors import RepriseError
 from reprise.base.units import format_bytes, format_percent
-from reprise.torch.estimation.assumed import walk, with_assumed
+from reprise.torch.estimation.assumed import walk, with_rooflines
 from reprise.torch.estimation.fake import device_of, fake_graph, resized
-from reprise.torch.estimation.planner import ask, asked
+from reprise.torch.estimation.fit import fit
+from reprise.torch.estimation.planner import asked
 
 __all__ = ["Estimate", "estimate", "recorded_peaks"]
 
@@ -55,8 +54,6 @@ class Estimate:
     by_module: dict[str, int] = field(default_factory=dict)  # bytes alive at the peak
     # If no plan fits: the largest first dimension of the inputs that would fit; 0 if none would.
     fitting_batch: int | None = None
-    _again: Callable[[int], tuple[int, bool]] | None = None
-    _batch: int = 0
 
     @property
     def fits(self) -> bool | None:
@@ -65,26 +62,6 @@ class Estimate:
         if self.budget is None:
             return None
         return self.overhead is not None
-
-    def largest_batch(self, most: int = 1 << 16) -> int:
-        """Returns the largest first dimension of the inputs that fits in the budget with a plan; 0
-        if none does. Searches by doubling, then halving, with about ten requests to the planner."""
-        if self._again is None or self.budget is None or self.budget.is_share:
-            raise RepriseError("largest_batch: needs a budget in bytes, as 20GiB")
-        good, bad = 0, most + 1
-        size = max(1, self._batch)
-        while size < bad:
-            if not self._again(size)[1]:
-                bad = size
-                break
-            good, size = size, size * 2
-        while bad - good > max(1, good // 16):
-            middle = (good + bad) // 2
-            if self._again(middle)[1]:
-                good = middle
-            else:
-                bad = middle
-        return good
 
     def __str__(self) -> str:
         text = (
@@ -114,7 +91,7 @@ def estimate(
     depends on values, not only on sizes."""
     checked = None if budget is None else Budget(budget)
     where = device_of(model, device)
-    message = with_assumed(fake_graph(model, step, inputs, optimizer, where), where)
+    message = with_rooflines(fake_graph(model, step, inputs, optimizer, where)).message()
     live, peak = walk(message)
     made = Estimate(
         static_bytes=message["static_bytes"],
@@ -133,16 +110,17 @@ def estimate(
         made.overhead = plan.overhead
         made.why = plan.sentence
 
-    def again(size: int) -> tuple[int, bool]:
-        graph = fake_graph(model, step, resized(inputs, size), optimizer, where)
-        other = with_assumed(graph, where)
-        found, _ = ask(other, checked)
-        return size, found is not None
-
     first = next((x for x in inputs if isinstance(x, Tensor) and x.dim()), None)
-    made._again, made._batch = again, 0 if first is None else first.shape[0]
-    if refused and made._batch and not checked.is_share:
-        made.fitting_batch = made.largest_batch(made._batch - 1)
+    if refused and first is not None and not checked.is_share:
+        made.fitting_batch = fit(
+            model,
+            step,
+            lambda size: resized(inputs, size),
+            budget=checked,
+            optimizer=optimizer,
+            device=where,
+            start=first.shape[0],
+        ).planned
     return made
 
 

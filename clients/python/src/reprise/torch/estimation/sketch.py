@@ -106,7 +106,7 @@ def sketched(
         step.ops.append(update)
     graph = build(step, name=type(model).__name__, measured_peak_bytes=0, measured_step_ns=0)
     graph = replace(graph, static_bytes=live_bytes + needs.state_bytes, flavour=FLAVOUR)
-    graph = with_rooflines(graph, device)
+    graph = with_rooflines(graph)
     return Sketch(graph, graph.measured_peak_bytes - held)
 
 

@@ -31,8 +31,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from reprise.torch.capture.fitted import fitted
 from reprise.torch.capture.step_graph import CapturedGraph
-from reprise.torch.ladder.fit import fitted
 from reprise.torch.ladder.rung import Key, Rung
 
 __all__ = ["Ladder"]

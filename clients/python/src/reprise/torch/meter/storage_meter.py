@@ -117,6 +117,9 @@ class StorageMeter:
                 self._agent.alloc(key, size, abi.ALLOC)
         weakref.finalize(storage, quiet(self._gone), key).atexit = False
 
+    def ran(self, op: Op) -> None:
+        """Notes that an op has run, whose outputs are counted."""
+
     def _gone(self, key: int) -> None:
         """Subtracts a storage that was freed."""
         # The lock is reentrant: a collection may start while this thread holds it.
@@ -147,6 +150,7 @@ class _Watch(Mode):
         for storage in _storages(result, where):
             if storage._cdata not in before:
                 self._meter.saw(storage)
+        self._meter.ran(op)
         return result
 
 

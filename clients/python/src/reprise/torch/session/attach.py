@@ -59,7 +59,7 @@ class _Watch:
     ) -> Any:
         self._put(self._plain)
         try:
-            self._enter(module, args)
+            self._enter(module, args, kwargs)
             return plain(module, *args, **kwargs)
         finally:
             if self._steps < STEPS:
@@ -69,8 +69,12 @@ class _Watch:
     def _put(call: Callable[..., Any]) -> None:
         modules.Module.__call__ = call  # type: ignore[method-assign]
 
-    def _enter(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+    def _enter(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
         try:
+            if os.environ.get("REPRISE_FIT_TO") and self._is_root(module):
+                from reprise.torch.session import fit_asked
+
+                fit_asked.answer(_unwrapped(module), inputs, named)
             if _is_of_keras(module, inputs):
                 from reprise.torch.training import armed
 

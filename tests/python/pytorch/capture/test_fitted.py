@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from reprise.torch.capture.captured import CapturedStorage
+from reprise.torch.capture.fitted import fitted
 from reprise.torch.capture.step_graph import CapturedGraph
 from reprise.torch.estimation.once import capture_step
-from reprise.torch.ladder.fit import fitted
 
 
 def captured(rows: int, kind: type[nn.Module] = nn.GELU) -> CapturedGraph:

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an op takes inside itself, beside what it reads and writes.
+
+    workspace_bytes(func, args, result)      # args and result may be fake
+
+Nothing says it before the op runs. On a CPU these are the rules that ops of torch 2.13 were seen to
+follow, most of them within some percent; an op that is not named here takes nothing. Elsewhere a
+margin stands for the workspaces of convolutions and attention, which libraries choose by what is
+free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reprise.torch.internals.ops import tensors_in
+
+__all__ = ["workspace_bytes"]
+
+# Of what an op writes, elsewhere than on a CPU.
+MARGIN = 0.05
+_FLOAT = 4  # bytes: attention on a CPU computes in single precision
+_HALVES = (torch.bfloat16, torch.float16)
+
+
+def workspace_bytes(func: Any, args: tuple[Any, ...], result: Any) -> int:
+    """Returns the bytes that an op takes at the most while it runs."""
+    name = func.name().partition("::")[2].partition(".")[0]
+    written = tensors_in(result)
+    device = next((t.device.type for t in (*tensors_in(args), *written)), "cpu")
+    if device == "cpu":
+        rule = _ON_CPU.get(name)
+        return 0 if rule is None else int(rule(args, result))
+    taking = "conv" in name or "attention" in name
+    return int(MARGIN * sum(t.nbytes for t in written)) if taking else 0
+
+
+def _largest(times: int) -> Callable[[Any, Any], int]:
+    """Returns the rule of an op that makes so many tensors as large as its largest one."""
+
+    def rule(args: Any, result: Any) -> int:
+        return times * max((t.nbytes for t in tensors_in(args, result)), default=0)
+
+    return rule
+
+
+def _written(_: Any, result: Any) -> int:
+    return max((t.nbytes for t in tensors_in(result)), default=0)
+
+
+def _softmax(args: Any, _: Any) -> int:
+    """A softmax works on a copy of what is not contiguous."""
+    return 0 if args[0].is_contiguous() else int(args[0].nbytes)
+
+
+def _convolution(args: Any, result: Any) -> int:
+    source, weight, transposed = args[0], args[1], args[6]
+    if columns := _columns(source, weight, result, args[8]):
+        return columns
+    if transposed:
+        return 2 * int(result.nbytes)
+    if not _is_blocked(source):
+        return 0
+    return int(max(source.nbytes, result.nbytes) + weight.nbytes)
+
+
+def _convolution_backward(args: Any, _: Any) -> int:
+    gradient, source, weight = args[:3]
+    if columns := _columns(source, weight, gradient, args[9]):
+        return columns
+    return int(source.nbytes + gradient.nbytes) if _is_blocked(source) else 0
+
+
+def _is_blocked(source: Tensor) -> bool:
+    """Returns whether a convolution may copy what it reads into blocks: not where channels lie side
+    by side. One of single pixels often does not; it is not known when."""
+    return not (source.dim() > 3 and source.stride(1) == 1 and source.size(1) > 1)
+
+
+def _columns(source: Tensor, weight: Tensor, output: Tensor, groups: int) -> int:
+    """Returns the bytes of the matrix that a convolution in half precision multiplies, on a CPU
+    that has no instructions for it; 0 elsewhere."""
+    if source.dtype not in _HALVES or _has_half(source.dtype):
+        return 0
+    if groups > 1:
+        return int(source.nbytes)
+    window, pixels = weight[0].numel(), output[0, 0].numel()
+    return int(source.shape[0] * window * pixels * source.itemsize)
+
+
+def _has_half(dtype: torch.dtype) -> bool:
+    name = "bf16" if dtype is torch.bfloat16 else "fp16"
+    ask = getattr(torch.ops.mkldnn, f"_is_mkldnn_{name}_supported", None)
+    return False if ask is None else bool(ask())
+
+
+def _attention(args: Any, _: Any) -> int:
+    query, key = args[:2]
+    rows, columns = _block(query, key)
+    each = rows * columns + 2 * rows + rows * query.shape[-1]
+    return int(torch.get_num_threads() * each * _FLOAT)
+
+
+def _attention_backward(args: Any, _: Any) -> int:
+    gradient, query, key = args[:3]
+    rows, columns = _block(query, key)
+    return int(gradient.nbytes + torch.get_num_threads() * 2 * rows * columns * _FLOAT)
+
+
+def _block(query: Tensor, key: Tensor) -> tuple[int, int]:
+    """Returns the rows and columns of scores that a thread computes at once."""
+    rows, columns = query.shape[-2], key.shape[-2]
+    most = 256 if rows >= 768 else 64 if rows >= 192 else 32
+    return min(rows, most), min(columns, 512)
+
+
+_ON_CPU: dict[str, Callable[[Any, Any], int]] = {
+    "mse_loss": _largest(2),
+    "smooth_l1_loss": _largest(2),
+    "huber_loss": _largest(1),
+    "binary_cross_entropy_with_logits": _largest(2),
+    "soft_margin_loss_backward": _largest(2),
+    "logsumexp": _largest(1),
+    "_log_softmax": _softmax,
+    "_softmax": _softmax,
+    "native_batch_norm_backward": _written,
+    "convolution": _convolution,
+    "convolution_backward": _convolution_backward,
+    "_scaled_dot_product_flash_attention_for_cpu": _attention,
+    "_scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
+}
