@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Labels of the Python tests, by what a test starts, and what `scripts/test quick` leaves out.
 
-long      takes above 4 s on two quiet cores: in `scripts/test long`, every night
+long      takes above 4 s on two quiet cores: in `scripts/test long`, every night; of a test that is
+          `mostly_long(count)`, all cases but the first ones
 process   starts programs: a daemon, the command, another Python
 train     trains for more than some steps
 
@@ -13,6 +14,7 @@ wants a label.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
 
@@ -33,13 +35,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="only what has no label, and is quick")
 
 
+SOME = "mostly_long(count): of its cases, only the first `count` are not long"
+
+
 def pytest_configure(config: pytest.Config) -> None:
     for label, meaning in LABELS.items():
         config.addinivalue_line("markers", f"{label}: {meaning}")
+    config.addinivalue_line("markers", SOME)
 
 
+# Before cases are chosen by their marks.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    cases: Counter[str] = Counter()
     for item in items:
+        some = item.get_closest_marker("mostly_long")
+        if some is not None:
+            of = item.nodeid.partition("[")[0]
+            cases[of] += 1
+            if cases[of] > some.args[0]:
+                item.add_marker("long")
         path = item.path.relative_to(ROOT).as_posix() if item.path.is_relative_to(ROOT) else ""
         for folder, label in FOLDERS.items():
             if path.startswith(f"{folder}/"):

@@ -36,7 +36,7 @@ KINDS += ["out_of_memory_backward"]
 @pytest.mark.parametrize(
     ("kinds", "number", "where"),
     [
-        (KINDS, 12, ""),
+        (KINDS, 6, ""),
         pytest.param(KINDS, 60, "", marks=pytest.mark.long),
         pytest.param(["first_rank", "second_rank"], 8, "torch/ladder/", marks=pytest.mark.long),
     ],

@@ -627,6 +627,7 @@ def test_a_graph_that_is_called_twice_runs_the_same_ops_again_in_both_calls() ->
     assert sorted(writes) == list(range(len(message["storages"])))
 
 
+@pytest.mark.long
 def test_inductor_gives_the_bits_of_inductor_or_stops(capsys: pytest.CaptureFixture[str]) -> None:
     torch.manual_seed(0)
     layers = [m for _ in range(4) for m in (nn.Linear(64, 64), nn.GELU(), nn.LayerNorm(64))]

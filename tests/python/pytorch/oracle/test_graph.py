@@ -134,6 +134,7 @@ def planner(daemon_binary: Path, tmp_path: Path) -> Planner:
 
 
 @pytest.mark.train
+@pytest.mark.mostly_long(2)
 @pytest.mark.parametrize("bundle", range(BUNDLES))
 def test_random_programs_have_the_bytes_and_gradients_that_the_evaluator_says(
     bundle: int, meter: Meter
@@ -205,6 +206,7 @@ MODELS: dict[str, Callable[[], Case]] = {
 
 
 @pytest.mark.e2e
+@pytest.mark.mostly_long(3)
 @pytest.mark.parametrize("name", MODELS)
 def test_plans_of_the_planner_run_exactly_as_predicted(
     name: str, meter: Meter, planner: Planner

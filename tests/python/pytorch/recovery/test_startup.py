@@ -150,6 +150,7 @@ def test_a_step_made_from_shapes_is_the_one_that_is_captured() -> None:
     assert 0.95 < off < 1.1  # the loss is another one, and the output may be held
 
 
+@pytest.mark.mostly_long(6)
 @pytest.mark.parametrize("seed", range(20))
 def test_shapes_alone_give_the_ops_of_the_forward(seed: int) -> None:
     model, x = RandomNet(seed), torch.randn(6, WIDTH)
@@ -165,6 +166,7 @@ def test_shapes_alone_give_the_ops_of_the_forward(seed: int) -> None:
     assert [s.shape for s in shapes.step.slots] == [s.shape for s in captured.step.slots]
 
 
+@pytest.mark.mostly_long(4)
 @pytest.mark.parametrize("seed", range(12))
 def test_shapes_that_lack_an_op_change_no_bit(
     seed: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -62,7 +62,8 @@ def train(
     return run
 
 
-@pytest.mark.parametrize("which", ["resnet", "gpt"])
+@pytest.mark.mostly_long(1)
+@pytest.mark.parametrize("which", ["gpt", "resnet"])
 def test_a_budget_of_half_the_memory_holds_and_changes_no_bit(train: Any, which: str) -> None:
     plain, _ = train(which, "0.5x", REPRISE_DISABLE="1")
 

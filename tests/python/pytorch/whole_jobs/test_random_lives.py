@@ -153,6 +153,7 @@ def run(draw: Draw, prepared: Callable[[nn.Module], object]) -> list[str]:
     return seen
 
 
+@pytest.mark.mostly_long(6)
 @pytest.mark.parametrize("part", range(10))
 @pytest.mark.usefixtures("half")
 def test_a_random_life_of_graphs_and_models_has_the_bits_and_the_errors_of_plain_training(

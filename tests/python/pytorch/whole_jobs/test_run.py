@@ -222,6 +222,7 @@ def test_a_job_that_runs_out_of_memory_without_a_plan_trains_within_its_budget(
     assert "over the budget" not in errors
 
 
+@pytest.mark.long
 def test_a_job_without_a_budget_that_runs_out_of_memory_is_told_a_command_that_trains(
     job: Any,
 ) -> None:
