@@ -49,6 +49,31 @@ describe('a validated run', () => {
     expect(page.url()).toMatch(/\?budget=[\d.]+[KMG]iB$/);
   });
 
+  test('a moving slider redraws the memory at once, says that it is interpolated, and is replaced', async () => {
+    const page = await site.open('/runs/whole');
+    await curveDone(page);
+    let answer = (): void => undefined;
+    const held = new Promise<void>((resolve) => (answer = resolve));
+    await page.route(/Planner\/Plan$/, async (route) => {
+      await held;
+      await route.continue();
+    });
+    const memory = page.getByRole('region', {name: 'Memory over one step'});
+    const whatIf = page.getByLabel('What if');
+
+    await page.getByRole('slider', {name: 'Budget'}).focus();
+    await page.keyboard.press('ArrowRight');
+
+    await memory.getByText('what if, interpolated').waitFor();
+    await whatIf.getByText(/^\s*About [\d.]+ MiB, [+-][\d.]+ %: interpolated between/).waitFor();
+    expect(await page.locator('circle.chosen[stroke-dasharray]').count()).toBe(1);
+    answer();
+    await expect.poll(() => whatIf.textContent()).toContain('It fits in ');
+    await memory.getByText('what if, interpolated').waitFor({state: 'detached'});
+    await memory.getByText('what if', {exact: true}).waitFor();
+    expect(await page.locator('circle.chosen[stroke-dasharray]').count()).toBe(0);
+  });
+
   test('a typed budget is planned as typed; an impossible one names the smallest', async () => {
     const {planner} = clients(site.daemon);
     let refused: Plan | undefined;

@@ -75,7 +75,7 @@ describe('a PyTorch job that ran out of memory', () => {
     await page.getByRole('link', {name: 'What was alive, and what would have fitted'}).click();
 
     expect(page.url()).toBe(`${daemon.url}/runs/real/oom`);
-    const asked = page.getByRole('region', {name: 'What was asked'});
+    const asked = page.getByRole('region', {name: 'The last moment'});
     expect(await asked.getByRole('status').textContent()).toBe(sentence);
     await asked
       .getByText(formatBytes(Number(moment!.askedBytes)), {exact: true})
@@ -153,7 +153,9 @@ describe('a job on a device', () => {
     expect(Number(await budget())).toBeLessThanOrEqual(162.1);
     await page.getByText('24.0 MiB were asked for and 12.0 MiB were free').waitFor();
     await page.getByRole('link', {name: 'See this plan'}).press('Enter');
-    await expect.poll(() => page.getByLabel('What if').textContent()).toContain('It fits in ');
+    const shown = page.getByRole('status', {name: 'Plan', exact: true});
+    await expect.poll(() => shown.textContent()).toContain('It fits in ');
+    await page.getByText('A what-if: the job runs another plan.').waitFor();
   });
 
   test('a run that has memory left has no such page', async () => {
@@ -165,7 +167,8 @@ describe('a job on a device', () => {
 
     await page.getByText('This run did not run out of memory.').waitFor();
     await page.getByRole('link', {name: 'Run', exact: true}).click();
-    await page.getByRole('region', {name: 'The last moment'}).waitFor({state: 'detached'});
+    await page.getByRole('region', {name: 'Verdict'}).waitFor();
+    expect(await page.getByRole('status', {name: 'What happened'}).count()).toBe(0);
     expect(await page.getByRole('link', {name: 'Out of memory'}).count()).toBe(0);
   });
 });

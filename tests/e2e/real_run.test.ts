@@ -166,6 +166,16 @@ test('its graph has the operators of the program, by module', async () => {
 
   const chosen = page.getByRole('status', {name: 'Chosen module'});
   await expect.poll(() => chosen.textContent(), LONG).toMatch(/1\.0 MiB\s*0\.up\.aten\.addmm/);
+  // Adam's ops are folded, on the page of the run, too, until they are wanted wide.
+  const wide = page.getByRole('button', {name: 'wide optimizer'});
+  expect(await wide.getAttribute('aria-pressed')).toBe('false');
+  await page.getByRole('link', {name: 'Run', exact: true}).click();
+  await wide.click();
+  expect(page.url()).toMatch(/\?optimizer=wide$/);
+  await page.reload();
+  await page.getByRole('button', {name: 'wide optimizer', pressed: true}).click();
+  expect(page.url()).not.toContain('optimizer');
+  await page.getByRole('link', {name: 'Graph', exact: true}).click();
   await fits(page, 'real-graph', 1440);
 }, 200_000);
 
@@ -182,7 +192,7 @@ test('its memory has an owner for every large allocation', async () => {
 }, 200_000);
 
 test('it takes a budget from its page, trains under the plan and is validated', async () => {
-  const page = await open(`/runs/${runId}/plan`);
+  const page = await open(`/runs/${runId}`);
   const form = region(page, 'Plan');
   await form.getByText(/[\d.]+ MiB is without a plan/).waitFor();
   const apply = form.getByRole('button', {name: 'Apply to the running job'});
@@ -197,18 +207,21 @@ test('it takes a budget from its page, trains under the plan and is validated', 
   await form.getByLabel('Budget, typed').fill('0.6x');
   await apply.click();
 
+  const verdict = region(page, 'Verdict');
+  await verdict.getByText('validated').waitFor();
+  expect(await verdict.textContent()).toMatch(
+    /Measured [\d.]+ MiB .*values made again bit for bit equal in \d+ checks?/,
+  );
+  await page.getByRole('link', {name: 'Plan', exact: true}).click();
   await region(page, 'This plan').getByText('The plan of the run.').waitFor();
-  expect(await textOf(page, 'This plan')).toContain('It fits in');
+  const text = await textOf(page, 'This plan');
+  expect(text).toContain('It fits in');
+  expect(text).toMatch(/Recomputed tensors\s*all equal bit for bit in \d+ checks?/);
   await region(page, 'Decisions')
     .getByText(/^recomputed: /)
     .first()
     .waitFor();
   await page.getByRole('link', {name: 'Run', exact: true}).click();
-  const verdict = region(page, 'Verdict');
-  await verdict.getByText('validated').waitFor();
-  const text = await verdict.textContent();
-  expect(text).toMatch(/Measured [\d.]+ MiB .*values made again bit for bit equal in \d+ checks?/);
-  expect(text).toMatch(/Recomputed tensors\s*all equal bit for bit in \d+ checks?/);
   await expect.poll(() => textOf(page, 'Steps'), LONG).toMatch(/all within the budget/);
   expect(await textOf(page, 'The job')).toMatch(/Executor of plans\s*tape/);
   expect(shown()).toMatch(/^ {2}executor +tape$/m);
@@ -221,16 +234,16 @@ test('it takes a budget from its page, trains under the plan and is validated', 
 
 test('it takes another budget from the slider, which is then the plan of the run', async () => {
   const before = await run();
-  const page = await open(`/runs/${runId}/plan`);
+  const page = await open(`/runs/${runId}`);
   await page.getByRole('slider').focus();
   for (let i = 0; i < 5; i++) await page.keyboard.press('ArrowRight');
-  await page.getByText('A what-if: the job runs another plan.').waitFor();
   expect(page.url()).toContain('?budget=');
 
   await page.getByRole('button', {name: 'Apply to the running job'}).click();
 
-  await region(page, 'This plan').getByText('The plan of the run.').waitFor();
   await expect.poll(() => page.url(), LONG).not.toContain('budget=');
+  await page.getByRole('link', {name: 'Plan', exact: true}).click();
+  await region(page, 'This plan').getByText('The plan of the run.').waitFor();
   // The verdict speaks of a plan once a step has run under it.
   const budget = async (): Promise<bigint> => (await run()).verdict!.budgetBytes;
   await expect.poll(budget, LONG).toBeGreaterThan(before.verdict!.budgetBytes);

@@ -8,7 +8,7 @@ import type {Plan} from '../../web/src/gen/reprise/v1/plan_pb';
 import {layeredGraph, MIB} from './graph';
 import {clients, Job} from './job';
 import {startSite} from './site';
-import {sentenceOf, spikeTime, verdict, wholeRun} from './whole_run';
+import {curveDone, sentenceOf, spikeTime, verdict, wholeRun} from './whole_run';
 
 const site = startSite();
 
@@ -128,6 +128,35 @@ describe('a validated run', () => {
     expect(await verdict(page)).toContain('It fits in ');
   });
 
+  test.each([
+    [1280, 800],
+    [1440, 900],
+  ])(
+    'has the curve and the memory of the step on the first screen, %i by %i',
+    async (width, height) => {
+      const page = await site.open('/runs/whole', {width, height});
+      await curveDone(page);
+      await page.getByRole('application', {name: 'measured peak'}).waitFor();
+      const bottom = async (name: string): Promise<number> => {
+        const box = (await page.getByRole('region', {name, exact: true}).boundingBox())!;
+        return box.y + box.height;
+      };
+
+      expect(await bottom('Trade-off')).toBeLessThanOrEqual(height);
+      expect(await bottom('Memory over one step')).toBeLessThanOrEqual(height);
+      const line = (await page.getByRole('status', {name: 'Verdict'}).boundingBox())!;
+      expect(line.height).toBeLessThan(40);
+      // All of the sentence is one click away, and its figures are on the page of the plan.
+      await page.getByRole('button', {name: 'all of it'}).click();
+      await page.getByRole('button', {name: 'less'}).waitFor();
+      expect(await page.getByRole('row', {name: /^Peak/}).count()).toBe(0);
+      await page.getByRole('link', {name: 'Plan', exact: true}).click();
+      await page.getByRole('row', {name: /^Peak [\d.]+ MiB/}).waitFor();
+      expect(await page.getByRole('slider').count()).toBe(0);
+      expect(await page.getByRole('region', {name: 'Memory over one step'}).count()).toBe(0);
+    },
+  );
+
   test('shows a peak of one microsecond with the whole step on the screen', async () => {
     const page = await site.open('/runs/whole', {width: 1600, height: 1000});
     const peak = formatBytes(Number(plan.budgetBytes) - 64 * 1024);
@@ -201,7 +230,8 @@ test('gradients that differ are never called validated', async () => {
   await page.getByText('✗ not held').waitFor();
 
   expect(await page.getByText('✓ budget and bits validated').count()).toBe(0);
-  expect(await page.getByText('3 of 8 differ').isVisible()).toBe(true);
+  await page.getByRole('link', {name: 'Plan', exact: true}).click();
+  await page.getByText('3 of 8 differ').waitFor();
   job.bye();
 });
 
@@ -210,13 +240,19 @@ describe('a run that was killed', () => {
     const {job, plan} = await wholeRun(site.daemon, 'killed', '0.7x');
     const page = await site.open('/runs/killed');
     await expect.poll(() => verdict(page)).toBe(await sentenceOf(site.daemon, 'killed'));
-    expect(await page.getByRole('region', {name: 'The last moment'}).count()).toBe(0);
+    const headline = page.getByRole('status', {name: 'What happened'});
+    expect(await headline.count()).toBe(0);
 
     const op = plan.schedule.filter((entry) => entry >= 0n).at(-6)!;
     await job.killed(plan, Number(op));
 
+    // The page is headed by how it died, not by a budget that held until then.
+    await headline.getByText(/^Killed in step 7/).waitFor();
+    const words = await page.getByRole('region', {name: 'Verdict'}).textContent();
+    expect(words!.indexOf('Killed in step 7')).toBeLessThan(words!.indexOf('It fits in'));
+    await page.getByRole('link', {name: 'What it did last, and what was alive'}).click();
+    await page.getByRole('link', {name: 'Killed', exact: true}).waitFor();
     const panel = page.getByRole('region', {name: 'The last moment'});
-    await panel.waitFor();
     const {moments} = await clients(site.daemon).query.getMoments({
       runId: 'killed',
     });
@@ -225,14 +261,14 @@ describe('a run that was killed', () => {
       shown!.sentence,
     );
     expect(shown!.sentence).toMatch(/^Killed in step 7, in the backward, at op \d+ /);
-    const now = panel.locator('li[aria-current=step]');
+    const now = page.locator('li[aria-current=step]');
     expect(await now.textContent()).toContain(`op ${op} ${shown!.ops.at(-1)!.name}`);
     const largest = shown!.moment!.storages[0]!;
-    const first = panel.getByRole('row').first();
+    const first = page.getByRole('region', {name: 'What was alive'}).getByRole('row').first();
     expect(await first.textContent()).toContain(formatBytes(Number(largest.bytes)));
     // The link to it says the same to somebody else.
     await page.reload();
     await panel.waitFor();
-    expect(await panel.getByRole('list', {name: 'The last ops'}).isVisible()).toBe(true);
+    expect(await page.getByRole('list', {name: 'The last ops'}).isVisible()).toBe(true);
   });
 });

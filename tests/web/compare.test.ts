@@ -75,4 +75,8 @@ test('a peak of one column survives in the shares of a step', () => {
   expect([...many.max].filter((bytes) => bytes === 90)).toHaveLength(2);
   expect(many.max.some(Number.isNaN)).toBe(false);
   expect(shareCurve(create(TimelineSchema, {}), 4)).toBeUndefined();
+  // Dashed is predicted, of either run.
+  expect(few.predicted).toBe(false);
+  const {measured} = timeline;
+  expect(shareCurve(create(TimelineSchema, {predicted: measured!}), 4)!.predicted).toBe(true);
 });

@@ -6,7 +6,7 @@ import {
   foldedSegmentsText,
   fragmentationText,
   largestText,
-  mapRows,
+  segmentShapes,
 } from '../../web/src/data/segments';
 import type {Columns} from '../../web/src/data/timeline';
 import {Category} from '../../web/src/gen/reprise/v1/graph_pb';
@@ -120,12 +120,13 @@ const segments = create(SegmentsSchema, {
 });
 
 test('the pieces of a segment lie end to end, and each says what is in it', () => {
-  const [row] = mapRows(segments.segments);
+  const {shapes} = segmentShapes(segments.segments);
 
-  expect(row!.name).toBe('0xff00, large pool');
-  expect(row!.pieces.map((piece) => piece.from)).toEqual([0, 1024, 2048]);
-  expect(row!.pieces.map((piece) => piece.allocated)).toEqual([1, 0, 0.5]);
-  expect(row!.pieces.map((piece) => piece.text)).toEqual([
+  expect(shapes[0]!.rows[0]).toEqual(['segment', '0xff00, large pool']);
+  expect(shapes.map(({rows}) => rows[2]![1])).toEqual(['0 B', '1.0 KiB', '2.0 KiB']);
+  shapes.slice(1).forEach((shape, i) => expect(shape.left).toBe(shapes[i]!.right));
+  expect(shapes.map(({filled}) => filled)).toEqual([1, 0, 0.5]);
+  expect(shapes.map(({title}) => title)).toEqual([
     '1.0 KiB allocated: model.py:3 forward',
     '1.0 KiB free',
     '1.0 KiB in 4 small blocks, 2 of them allocated with 512 B',

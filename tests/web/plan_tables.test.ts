@@ -2,7 +2,7 @@
 import {create} from '@bufbuild/protobuf';
 import {expect, test} from 'vitest';
 import {changesByModule, type ModuleNode} from '../../web/src/data/changes';
-import {aliveAtPeak, sorted} from '../../web/src/data/peak';
+import {decisionRows, type DecisionSort} from '../../web/src/data/decisions';
 import {Decision} from '../../web/src/gen/reprise/v1/plan_pb';
 import {
   StorageExplanationSchema,
@@ -96,27 +96,26 @@ test('a module with nothing beside it reads as one line', () => {
 
 test('the table shows what is alive at the peak in question', () => {
   const storages = [storage(0, {atPeak: true, atBase: true}), storage(1, {atBase: true})];
+  const shown = (kind: 'peak' | 'base'): number[] =>
+    decisionRows(storages, '', kind, 'place').map((row) => row.storage);
 
-  expect(aliveAtPeak(storages, false).map((row) => row.storage)).toEqual([0]);
-  expect(aliveAtPeak(storages, true).map((row) => row.storage)).toEqual([0, 1]);
+  expect(shown('peak')).toEqual([0]);
+  // Made by op 100 - id: the last was made first.
+  expect(shown('base')).toEqual([1, 0]);
 });
 
-test('the table is sorted by size, age or cost', () => {
-  const rows = aliveAtPeak(
-    [
-      storage(0, {bytes: 4, ns: 1, atPeak: true}),
-      storage(1, {bytes: 9, ns: 3, atPeak: true}),
-      storage(2, {bytes: 4, ns: 2, atPeak: true}),
-    ],
-    false,
-  );
-
-  const order = (key: 'bytes' | 'age' | 'cost', reverse = false): number[] =>
-    sorted(rows, key, reverse).map((row) => row.storage);
+test('the table is sorted by size, age, cost or name, and turned around', () => {
+  const storages = [
+    storage(0, {bytes: 4, ns: 1}),
+    storage(1, {bytes: 9, ns: 3}),
+    storage(2, {bytes: 4, ns: 2}),
+  ];
+  const order = (key: DecisionSort, reverse = false): number[] =>
+    decisionRows(storages, '', 'all', key, reverse).map((row) => row.storage);
 
   expect(order('bytes')).toEqual([1, 0, 2]);
   expect(order('cost')).toEqual([1, 2, 0]);
-  // Made by op 100 - id: the last was made first.
-  expect(order('age')).toEqual([2, 1, 0]);
+  expect(order('place')).toEqual([2, 1, 0]);
+  expect(order('name', true)).toEqual([2, 1, 0]);
   expect(order('cost', true)).toEqual([0, 2, 1]);
 });

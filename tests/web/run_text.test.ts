@@ -2,7 +2,13 @@
 import {create} from '@bufbuild/protobuf';
 import {expect, test} from 'vitest';
 import {categoryStyle, CATEGORIES} from '../../web/src/format/categories';
-import {sentenceParts, STANDING_TEXT, toneOf, waitingText} from '../../web/src/format/run';
+import {
+  sentenceParts,
+  STANDING_TEXT,
+  toneOf,
+  verdictText,
+  waitingText,
+} from '../../web/src/format/run';
 import {Category} from '../../web/src/gen/reprise/v1/graph_pb';
 import {RunSchema, RunState, Standing} from '../../web/src/gen/reprise/v1/query_pb';
 
@@ -65,4 +71,26 @@ test('an imported file is not said to have run', () => {
 test('the legend has the order of the protos, and the unknown has a colour', () => {
   expect(CATEGORIES.map((style) => style.category)).toEqual([9, 1, 2, 3, 4, 5, 6, 7, 8]);
   expect(categoryStyle(Category.UNSPECIFIED).name).toBe('unknown');
+});
+
+test('the list says of a plan what it saves and costs, and of any other run the sentence', () => {
+  const verdict = {
+    feasible: true,
+    sentence: 'It fits in 64 B.',
+    basePeakBytes: 100n,
+    predictedPeakBytes: 63n,
+    measuredPeakBytes: 64n,
+    baseStepNs: 100n,
+    predictedStepNs: 105n,
+    measuredStepNs: 300n,
+  };
+  const text = (more: object): string =>
+    verdictText(create(RunSchema, {planId: 'p', verdict: {...verdict, ...more}}));
+
+  expect(text({})).toBe('-36.0 % memory, +200.0 % time');
+  // Measured under another load: what was predicted.
+  expect(text({otherLoad: 'busy'})).toBe('-36.0 % memory, +5.0 % time');
+  expect(text({measuredPeakBytes: 0n, measuredStepNs: 0n})).toBe('-37.0 % memory, +5.0 % time');
+  expect(text({feasible: false})).toBe('It fits in 64 B.');
+  expect(verdictText(create(RunSchema, {}))).toBe('');
 });

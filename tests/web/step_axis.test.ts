@@ -2,7 +2,8 @@
 import {create} from '@bufbuild/protobuf';
 import {expect, test} from 'vitest';
 import {baseBytes, bytesByCategory, staticMemory} from '../../web/src/data/base_memory';
-import {opsCurves, opsView, type OpsSource} from '../../web/src/data/memory_view';
+import {flatAxis, foldedAxis} from '../../web/src/data/folded_axis';
+import {opsCurves, opsView, type OpsShown, type OpsSource} from '../../web/src/data/memory_ops';
 import {aligned, baseExecs, placedExecs} from '../../web/src/data/step_axis';
 import {placedStep, StepReader} from '../../web/src/data/traced_step';
 import {Category, Phase, StepGraphSchema} from '../../web/src/gen/reprise/v1/graph_pb';
@@ -199,9 +200,46 @@ const source: OpsSource = {
   measuredBase: stepOf([[1], 10, [2], 20, -10, [3], 30, [4], 40]),
 };
 
+const shown = (change: Partial<OpsShown> = {}): OpsShown => ({
+  axis: flatAxis(4),
+  window: undefined,
+  columns: 4,
+  ...change,
+});
+
+test('a budget that is not planned yet is drawn from the nearest known plan, cut at its peak', () => {
+  const preview = {budgetBytes: 185, peakBytes: 150, overhead: 0.1, plan: undefined, text: ''};
+
+  const data = opsView(opsCurves(source), source, shown({preview}));
+
+  // Of the step as predicted without a plan, what is over 150 is cut off.
+  expect([...data.preview!.max]).toEqual([110, 137, 150, 150]);
+  expect(data.previewBytes).toBe(150);
+  expect(data.tooltipAt(3)!.rows).toContainEqual(['what if, interpolated', '150 B']);
+});
+
+test('a job that ended is marked at its op, also where the optimizer is folded', () => {
+  const [forward, backward, optimizer] = [Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER];
+  const axis = foldedAxis([forward, backward, optimizer, optimizer])!;
+
+  const data = opsView(
+    opsCurves(source),
+    source,
+    shown({axis, end: {op: 3, bytes: 7, name: 'killed here'}}),
+  );
+
+  expect(data.ends).toEqual([{op: 3, bytes: 7, name: 'killed here', at: axis.at(3)}]);
+  const after = {op: undefined, bytes: 7, name: 'killed, with this much alive'};
+  const [end] = opsView(opsCurves(source), source, shown({axis, end: after})).ends;
+  expect(end!.at).toBe(axis.length);
+  // Its last column is of the last ops, and the tooltip says so.
+  expect(axis.at(3)).toBeLessThan(2.2);
+  expect(data.tooltipAt(3)!.title).toMatch(/^op 3/);
+});
+
 test('a tooltip speaks of one op: every value in it is of that op', () => {
   const curves = opsCurves(source);
-  const data = opsView(curves, source, undefined, 4);
+  const data = opsView(curves, source, shown());
 
   const backward = data.tooltipAt(3)!;
   expect(backward.title).toBe("op 3: b'");
@@ -214,7 +252,7 @@ test('a tooltip speaks of one op: every value in it is of that op', () => {
   ]);
 
   // Between op 2 and op 3 the plan runs `a` again; without a plan nothing does.
-  const again = opsView(curves, source, {from: 2.67, to: 3}, 4).tooltipAt(0)!;
+  const again = opsView(curves, source, shown({window: {from: 2.67, to: 3}})).tooltipAt(0)!;
   expect(again.title).toBe('op 1: a');
   expect(again.rows).toEqual([
     ['measured', '160 B'],
@@ -225,16 +263,15 @@ test('a tooltip speaks of one op: every value in it is of that op', () => {
 });
 
 test('every curve has its peak at the op that has it', () => {
-  const data = opsView(opsCurves(source), source, undefined, 4);
+  const data = opsView(opsCurves(source), source, shown());
 
-  expect(data.axis).toBe('ops');
   expect(data.peaks).toEqual([
     {of: 'predicted', at: 3, bytes: 180},
     {of: 'measured', at: 3, bytes: 181},
   ]);
   expect(data.sections).toEqual([
-    {at: 0, name: 'forward'},
-    {at: 3, name: 'backward'},
+    {at: 0, name: 'forward', folded: false},
+    {at: 3, name: 'backward', folded: false},
   ]);
   expect([...data.measuredBase!.max]).toEqual([110, 130, 150, 190]);
 });

@@ -55,6 +55,12 @@ test('the part of a step on the screen stands in places of ops, or in time', () 
   expect(readState('?ops=5..x')).toEqual({});
 });
 
+test('a wide optimizer stands in the address, a folded one does not', () => {
+  expect(readState('?optimizer=wide')).toEqual({wide: true});
+  expect(writeState({wide: true, budget: '1GiB'})).toBe('?budget=1GiB&optimizer=wide');
+  expect(readState('?optimizer=narrow')).toEqual({});
+});
+
 test('the list of runs has its search, filter and order in the address', () => {
   const state = {search: 'res net', show: 'died', sort: 'peak', ascending: true} as const;
 

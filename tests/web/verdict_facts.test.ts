@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 import {create, type MessageInitShape} from '@bufbuild/protobuf';
 import {expect, test} from 'vitest';
-import {checkFacts, costFacts, isAbout} from '../../web/src/data/verdict_facts';
+import {checkFacts, costFacts, figureRows, isAbout} from '../../web/src/data/verdict_facts';
 import {BoundProof, PlanSchema, type Plan} from '../../web/src/gen/reprise/v1/plan_pb';
 import {VerdictSchema} from '../../web/src/gen/reprise/v1/query_pb';
 
@@ -77,4 +77,20 @@ test('gradients are called equal only where gradients were compared', () => {
     ['Recomputed tensors', 'differ in 1 of 2 checks'],
   ]);
   expect(checkFacts(plan({timeNs: 100n, recomputedOps: []}), values)).toEqual([]);
+});
+
+test('the figures stand beside each other, and times under another load have no difference', () => {
+  const measured = {
+    ...verdict,
+    predictedPeakBytes: 8n,
+    measuredPeakBytes: 6n,
+    measuredStepNs: 460n,
+  };
+
+  expect(figureRows(create(VerdictSchema, {...measured, basePeakBytes: 20n}))).toEqual([
+    ['Peak', '20 B', '10 B', '8 B', '6 B', '-25.0 %'],
+    ['Step', '200 ns', '', '230 ns', '460 ns', '+100.0 %'],
+  ]);
+  const [, step] = figureRows(create(VerdictSchema, {...measured, otherLoad: 'another'}));
+  expect(step!.at(-1)).toBe('not comparable');
 });

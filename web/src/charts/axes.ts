@@ -2,7 +2,7 @@
 
 /** What charts over uPlot have in common: axes, hairlines, legible text, their width. */
 import type uPlot from 'uplot';
-import type {Window} from '../data/timeline';
+import type {Columns, Window} from '../data/timeline';
 import {readPalette, type Palette} from './palette';
 import {byteLabels, byteTicks} from './ticks';
 
@@ -77,6 +77,27 @@ export function hairline(u: uPlot, bytes: number, colour: string, dash: number[]
   ctx.lineTo(bbox.left + bbox.width, y);
   ctx.stroke();
   ctx.setLineDash([]);
+}
+
+/** What columns hide: from their smallest to their largest value. */
+export function extremes(u: uPlot, {start, column, max, min}: Columns, colour: string): void {
+  const {ctx, bbox} = u;
+  ctx.save();
+  ctx.beginPath();
+  ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
+  ctx.clip();
+  ctx.beginPath();
+  for (let i = 0; i < max.length; i++) {
+    if (!(max[i]! > min[i]!)) continue;
+    const left = u.valToPos(start + i * column, 'x', true);
+    const right = u.valToPos(start + (i + 1) * column, 'x', true);
+    const top = u.valToPos(max[i]!, 'y', true);
+    ctx.rect(left, top, Math.max(1, right - left), u.valToPos(min[i]!, 'y', true) - top);
+  }
+  ctx.globalAlpha = 0.22;
+  ctx.fillStyle = colour;
+  ctx.fill();
+  ctx.restore();
 }
 
 /** Text with a rim of the background, legible over lines. */

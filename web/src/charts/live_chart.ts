@@ -13,6 +13,7 @@ import uPlot from 'uplot';
 import type {Columns, Window} from '../data/timeline';
 import type {TooltipContent} from '../format/tooltip';
 import {formatBytes, formatDuration} from '../format/units';
+import {extremes} from './axes';
 import type {Chart} from './chart';
 import type {Palette} from './palette';
 import {createStepPlot, drawable, type StepEvents} from './step_plot';
@@ -34,7 +35,7 @@ export function createLiveChart(element: HTMLElement, events: LiveEvents): Chart
   let data: LiveData = {columns: undefined, view: {from: 0, to: 1}, at: undefined, peak: 0};
   const {plot, destroy} = createStepPlot(element, events, {
     height: 260,
-    byOps: () => false,
+    axis: () => undefined,
     range: () => [data.view.from, data.view.to],
     top: () => Math.max(1024, data.peak) * 1.08,
     byteTicks: 5,
@@ -46,7 +47,7 @@ export function createLiveChart(element: HTMLElement, events: LiveEvents): Chart
         points: {show: false},
       },
     ],
-    under: drawExtremes,
+    under: (u, palette) => data.columns && extremes(u, data.columns, palette.measured),
     over: drawInstant,
     columnAt,
     tooltipAt: contentOf,
@@ -61,27 +62,6 @@ export function createLiveChart(element: HTMLElement, events: LiveEvents): Chart
       return column;
     },
   });
-
-  function drawExtremes(u: uPlot, palette: Palette): void {
-    const {columns} = data;
-    if (!columns) return;
-    const {ctx, bbox} = u;
-    ctx.save();
-    ctx.beginPath();
-    ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
-    ctx.clip();
-    ctx.beginPath();
-    for (let i = 0; i < columns.max.length; i++) {
-      const left = u.valToPos(columns.start + i * columns.column, 'x', true);
-      const right = u.valToPos(columns.start + (i + 1) * columns.column, 'x', true);
-      const top = u.valToPos(columns.max[i]!, 'y', true);
-      ctx.rect(left, top, Math.max(1, right - left), u.valToPos(columns.min[i]!, 'y', true) - top);
-    }
-    ctx.globalAlpha = 0.22;
-    ctx.fillStyle = palette.measured;
-    ctx.fill();
-    ctx.restore();
-  }
 
   function drawInstant(u: uPlot, palette: Palette): void {
     if (data.at === undefined || data.at < data.view.from || data.at > data.view.to) return;

@@ -4,6 +4,7 @@
  * Memory over one step. Predicted is dashed, measured solid, the step without
  * a plan faint, the budget a red hairline; the prediction's categories lie
  * under it as faint bands, stacked from the bottom in the order of the legend.
+ * What is not planned yet is hatched; a cross is where the job ended.
  *
  *   const chart = createMemoryChart(element, {window, reset, say, zoom});
  *   chart.setData(data);   // whole picture, as often as wanted
@@ -15,17 +16,22 @@ import uPlot from 'uplot';
 import {
   LINE_NAMES,
   LINES,
+  type EndMark,
   type Line,
   type MarkedPeak,
   type MemoryData,
   type Section,
 } from '../data/memory_view';
+import type {Columns} from '../data/timeline';
 import {categoryStyle} from '../format/categories';
 import {formatBytes} from '../format/units';
-import {hairline, outlined, scaled} from './axes';
+import {extremes, hairline, outlined, scaled} from './axes';
 import type {Chart} from './chart';
 import type {Palette} from './palette';
 import {createStepPlot, drawable, type StepEvents} from './step_plot';
+
+/** In pixels: with all above it on the first screen of a laptop. */
+export const MEMORY_HEIGHT = 336;
 
 export function createMemoryChart(element: HTMLElement, events: StepEvents): Chart<MemoryData> {
   let data: MemoryData | undefined;
@@ -41,8 +47,8 @@ export function createMemoryChart(element: HTMLElement, events: StepEvents): Cha
   });
 
   const {plot, destroy} = createStepPlot(element, events, {
-    height: 320,
-    byOps: () => data?.axis === 'ops',
+    height: MEMORY_HEIGHT,
+    axis: () => data?.axis,
     range: () => xRange(data),
     top: () => yTop(data),
     byteTicks: 6,
@@ -50,6 +56,7 @@ export function createMemoryChart(element: HTMLElement, events: StepEvents): Cha
       line('measuredBase', () => palette().base, 1),
       line('predictedBase', () => palette().base, 1, [4, 4]),
       line('whatIf', () => palette().whatif, 1.6, [6, 4]),
+      line('preview', () => `${palette().whatif}99`, 1.6, [2, 3]),
       line('predicted', () => palette().predicted, 1.6, [6, 4]),
       line('measured', () => palette().measured, 1.5),
     ],
@@ -88,6 +95,7 @@ function xRange(data: MemoryData | undefined): [number, number] {
 function yTop(data: MemoryData | undefined): number {
   if (!data) return 1;
   let top = Math.max(1024, data.budgetBytes, data.whatIfBudgetBytes);
+  for (const {bytes} of data.ends) top = Math.max(top, bytes);
   for (const key of LINES) {
     for (const value of data[key]?.max ?? []) if (value > top) top = value;
   }
@@ -102,6 +110,14 @@ function drawUnder(u: uPlot, data: MemoryData, palette: Palette): void {
   );
   ctx.save();
   clip(u);
+  ctx.globalAlpha = 0.14;
+  ctx.fillStyle = palette.faint;
+  data.sections.forEach(({at, folded}, i) => {
+    if (!folded) return;
+    const left = u.valToPos(at, 'x', true);
+    const right = u.valToPos(data.sections[i + 1]?.at ?? data.axis!.length, 'x', true);
+    ctx.fillRect(left, u.bbox.top, right - left, u.bbox.height);
+  });
   // From the bottom up: each band reaches from the top of the one below it.
   let below: Float64Array | undefined;
   for (const band of data.bands) {
@@ -118,20 +134,30 @@ function drawUnder(u: uPlot, data: MemoryData, palette: Palette): void {
     ctx.fill();
     below = band.max;
   }
-  if (data.measured) {
-    // What a column hides: from its smallest to its largest value.
-    ctx.beginPath();
-    for (let i = 0; i < count; i++) {
-      const {max, min} = data.measured;
-      if (!(max[i]! > min[i]!)) continue;
-      const top = u.valToPos(max[i]!, 'y', true);
-      ctx.rect(edges[i]!, top, edges[i + 1]! - edges[i]!, u.valToPos(min[i]!, 'y', true) - top);
-    }
-    ctx.globalAlpha = 0.22;
-    ctx.fillStyle = palette.measured;
-    ctx.fill();
-  }
+  if (data.preview) hatched(ctx, u, data.preview, palette.whatif);
   ctx.restore();
+  if (data.measured) extremes(u, data.measured, palette.measured);
+}
+
+/** What is not planned yet: hatched up to where it would be. */
+function hatched(ctx: CanvasRenderingContext2D, u: uPlot, {max}: Columns, colour: string): void {
+  const {left, top, width, height} = u.bbox;
+  const wide = width / max.length;
+  ctx.beginPath();
+  max.forEach((bytes, i) => {
+    const y = u.valToPos(Number.isNaN(bytes) ? 0 : bytes, 'y', true);
+    ctx.rect(left + i * wide, y, wide + 0.5, top + height - y);
+  });
+  ctx.clip();
+  ctx.beginPath();
+  for (let x = left - height; x < left + width; x += 9 * devicePixelRatio) {
+    ctx.moveTo(x, top + height);
+    ctx.lineTo(x + height, top);
+  }
+  ctx.globalAlpha = 0.3;
+  ctx.lineWidth = devicePixelRatio;
+  ctx.strokeStyle = colour;
+  ctx.stroke();
 }
 
 function drawOver(u: uPlot, data: MemoryData, palette: Palette): void {
@@ -144,9 +170,15 @@ function drawOver(u: uPlot, data: MemoryData, palette: Palette): void {
   if (data.whatIfBudgetBytes > 0) hairline(u, data.whatIfBudgetBytes, palette.whatif, [2, 3]);
   if (data.budgetBytes > 0) {
     hairline(u, data.budgetBytes, palette.budget, []);
-    label(u, `budget ${formatBytes(data.budgetBytes)}`, data.budgetBytes, palette);
+    label(u, `budget ${formatBytes(data.budgetBytes)}`, data.budgetBytes, palette, palette.budget);
+  }
+  if (data.previewBytes > 0) {
+    hairline(u, data.previewBytes, palette.whatif, [2, 3]);
+    const text = `interpolated peak ${formatBytes(data.previewBytes)}`;
+    label(u, text, data.previewBytes, palette, palette.whatif);
   }
   for (const peak of data.peaks) marker(u, peak, palette);
+  for (const end of data.ends) ended(u, end, palette);
   ctx.restore();
 }
 
@@ -168,9 +200,11 @@ function boundary(u: uPlot, section: Section, next: Section | undefined, palette
   ctx.font = scaled(palette.font);
   ctx.textAlign = 'left';
   ctx.textBaseline = 'top';
-  const at = x + 4 * devicePixelRatio;
+  const wide = ctx.measureText(section.name).width;
+  const rim = bbox.left + bbox.width - wide;
+  const at = next ? x + 4 * devicePixelRatio : Math.min(x + 4 * devicePixelRatio, rim);
   const end = next ? u.valToPos(next.at, 'x', true) : Infinity;
-  if (x >= bbox.left && at + ctx.measureText(section.name).width <= end) {
+  if (x >= bbox.left && at + wide <= end) {
     outlined(ctx, section.name, at, 2, palette.soft, palette.card);
   }
 }
@@ -182,7 +216,7 @@ function clip(u: uPlot): void {
   u.ctx.clip();
 }
 
-function label(u: uPlot, text: string, bytes: number, palette: Palette): void {
+function label(u: uPlot, text: string, bytes: number, palette: Palette, colour: string): void {
   const {ctx, bbox} = u;
   ctx.font = scaled(palette.font);
   ctx.textAlign = 'left';
@@ -190,7 +224,7 @@ function label(u: uPlot, text: string, bytes: number, palette: Palette): void {
   // On the left: a step begins with little alive, so nothing is below the text.
   const x = bbox.left + 4 * devicePixelRatio;
   const y = u.valToPos(bytes, 'y', true) - 3 * devicePixelRatio;
-  outlined(ctx, text, x, y, palette.budget, palette.card);
+  outlined(ctx, text, x, y, colour, palette.card);
 }
 
 function marker(u: uPlot, peak: MarkedPeak, palette: Palette): void {
@@ -210,4 +244,27 @@ function marker(u: uPlot, peak: MarkedPeak, palette: Palette): void {
   ctx.lineWidth = 1.4 * devicePixelRatio;
   ctx.strokeStyle = colour;
   ctx.stroke();
+}
+
+/** A cross where the job ended, and how. */
+function ended(u: uPlot, end: EndMark, palette: Palette): void {
+  const {ctx, bbox} = u;
+  const size = 5 * devicePixelRatio;
+  const [at, y] = [u.valToPos(end.at, 'x', true), u.valToPos(end.bytes, 'y', true)];
+  if (at < bbox.left || at > bbox.left + bbox.width) return;
+  // All of it is seen, also at the end of the step.
+  const x = Math.min(at, bbox.left + bbox.width - size);
+  ctx.beginPath();
+  ctx.moveTo(x - size, y - size);
+  ctx.lineTo(x + size, y + size);
+  ctx.moveTo(x - size, y + size);
+  ctx.lineTo(x + size, y - size);
+  ctx.lineWidth = 2.4 * devicePixelRatio;
+  ctx.strokeStyle = palette.bad;
+  ctx.stroke();
+  ctx.font = scaled(palette.font);
+  const right = x > bbox.left + bbox.width / 2;
+  ctx.textAlign = right ? 'right' : 'left';
+  ctx.textBaseline = 'bottom';
+  outlined(ctx, end.name, x + (right ? -1.6 : 1.6) * size, y, palette.bad, palette.card);
 }

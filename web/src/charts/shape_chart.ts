@@ -4,43 +4,25 @@
  * Rectangles on a canvas with a tooltip: the mouse finds the one under it, the
  * arrow keys go from one to the next, which is outlined and read out.
  *
- *   const chart = createShapeChart(element, {paint, say});
- *   chart.setData({shapes, height});
+ *   const chart = createShapeChart(element, say);
+ *   chart.setData({shapes, ground, height});
  *   chart.destroy();
  */
-import {spoken, type TooltipContent} from '../format/tooltip';
+import type {Ground, Shape, Shapes} from '../data/shapes';
+import {spoken} from '../format/tooltip';
 import {onArrows} from './axes';
 import type {Chart} from './chart';
 import {onTheme, readPalette, type Palette} from './palette';
 import {createTooltip} from './tooltip';
 
-/** In CSS pixels of a chart of so much width. */
-export interface Rect {
-  readonly x: number;
-  readonly y: number;
-  readonly width: number;
-  readonly height: number;
-}
-
-export interface ShapeData {
-  /** In the order in which they are drawn; the last is on top. */
-  readonly shapes: readonly TooltipContent[];
-  readonly height: number;
-}
-
-export interface ShapeEvents {
-  readonly rectOf: (index: number, width: number) => Rect;
-  readonly paint: (ctx: CanvasRenderingContext2D, width: number, palette: Palette) => void;
-  readonly say: (text: string) => void;
-}
-
-export function createShapeChart(element: HTMLElement, events: ShapeEvents): Chart<ShapeData> {
+/** `say`: what the arrow keys went to, to be read out. */
+export function createShapeChart(element: HTMLElement, say: (text: string) => void): Chart<Shapes> {
   const canvas = document.createElement('canvas');
   canvas.style.display = 'block';
   canvas.style.width = '100%';
   element.append(canvas);
   const tooltip = createTooltip(element);
-  let data: ShapeData = {shapes: [], height: 0};
+  let data: Shapes = {shapes: [], ground: [], height: 0};
   let palette = readPalette();
   let at = -1;
 
@@ -53,9 +35,14 @@ export function createShapeChart(element: HTMLElement, events: ShapeEvents): Cha
     const ctx = canvas.getContext('2d');
     if (!ctx) return;
     ctx.scale(ratio, ratio);
-    events.paint(ctx, width, palette);
-    if (at < 0) return;
-    const {x, y, width: wide, height: tall} = events.rectOf(at, width);
+    ctx.fillStyle = palette.grid;
+    for (const {left, right, y, height} of data.ground) {
+      ctx.fillRect(left * width, y, Math.max(1, (right - left) * width), Math.max(1, height));
+    }
+    for (const shape of data.shapes) paint(ctx, shape, width, palette);
+    const chosen = data.shapes[at];
+    if (!chosen) return;
+    const [x, y, wide, tall] = rectOf(chosen, width);
     ctx.strokeStyle = palette.text;
     ctx.lineWidth = 1.5;
     ctx.strokeRect(x, y, Math.max(2, wide), Math.max(2, tall));
@@ -65,7 +52,7 @@ export function createShapeChart(element: HTMLElement, events: ShapeEvents): Cha
     const box = canvas.getBoundingClientRect();
     const [px, py] = [event.clientX - box.left, event.clientY - box.top];
     for (let i = data.shapes.length - 1; i >= 0; i--) {
-      const {x, y, width, height} = events.rectOf(i, box.width);
+      const [x, y, width, height] = rectOf(data.shapes[i]!, box.width);
       if (px < x || px > x + Math.max(1, width) || py < y || py > y + Math.max(1, height)) continue;
       tooltip.show(data.shapes[i]!, px, py);
       return;
@@ -84,9 +71,9 @@ export function createShapeChart(element: HTMLElement, events: ShapeEvents): Cha
     at = at < 0 ? (by > 0 ? 0 : count - 1) : Math.max(0, Math.min(count - 1, at + Math.sign(by)));
     draw();
     const content = data.shapes[at]!;
-    const {x, y} = events.rectOf(at, element.clientWidth);
+    const [x, y] = rectOf(content, element.clientWidth);
     tooltip.show(content, x, y);
-    events.say(spoken(content));
+    say(spoken(content));
     return true;
   });
   canvas.addEventListener('mousemove', onMove);
@@ -115,4 +102,37 @@ export function createShapeChart(element: HTMLElement, events: ShapeEvents): Cha
       canvas.remove();
     },
   };
+}
+
+function rectOf({left, right, y, height}: Ground, width: number): [number, number, number, number] {
+  return [left * width, y, (right - left) * width, height];
+}
+
+function paint(
+  ctx: CanvasRenderingContext2D,
+  shape: Shape,
+  across: number,
+  palette: Palette,
+): void {
+  const [x, y, wide, height] = rectOf(shape, across);
+  const {category, filled = 1, hatched = 0} = shape;
+  const bottom = y + height;
+  const tall = filled * height;
+  if (tall > 0) {
+    ctx.fillStyle =
+      category === undefined ? palette.predicted : (palette.category.get(category) ?? palette.base);
+    // A hair between neighbours, where there is room for one.
+    const [right, top] = [wide > 3 ? wide - 0.5 : wide, tall > 3 ? tall - 0.6 : tall];
+    ctx.fillRect(x, bottom - tall, Math.max(1, right), Math.max(0.7, top));
+  }
+  if (hatched === 0) return;
+  const part = hatched * height;
+  ctx.strokeStyle = palette.soft;
+  ctx.lineWidth = 1;
+  ctx.beginPath();
+  for (let at = x; at < x + wide; at += 4) {
+    ctx.moveTo(at, bottom - tall);
+    ctx.lineTo(Math.min(at + part, x + wide), bottom - tall - part);
+  }
+  ctx.stroke();
 }

@@ -5,11 +5,12 @@
  * mouse, a range that is dragged over, zooming with Ctrl and the wheel, and the arrow keys.
  */
 import uPlot from 'uplot';
+import type {Axis} from '../data/folded_axis';
 import type {Window} from '../data/timeline';
 import {spoken, type TooltipContent} from '../format/tooltip';
 import {axis, byteAxis, onArrows, onWidth, selected, withUnit, ZOOM_BY_DRAG} from './axes';
 import {onTheme, readPalette, type Palette} from './palette';
-import {decimalTicks, timeLabels} from './ticks';
+import {decimalTicks, opTicks, timeLabels} from './ticks';
 import {createTooltip, type Tooltip} from './tooltip';
 
 export interface StepEvents {
@@ -25,8 +26,8 @@ export interface StepEvents {
 
 export interface StepPlotOptions {
   readonly height: number;
-  /** Where the axis counts ops; else it is time. */
-  readonly byOps: () => boolean;
+  /** Of ops; undefined: the axis is time. */
+  readonly axis: () => Axis | undefined;
   readonly range: () => [number, number];
   readonly top: () => number;
   readonly byteTicks: number;
@@ -69,11 +70,15 @@ export function createStepPlot(
         axis(() => palette, {
           splits: (u) => {
             const {min, max} = u.scales['x']!;
-            const ticks = decimalTicks(min!, max!, u.width / 110);
-            return options.byOps() ? ticks.filter(Number.isInteger) : ticks;
+            const ops = options.axis();
+            const count = u.width / 110;
+            return ops ? opTicks(ops, min!, max!, count) : decimalTicks(min!, max!, count);
           },
-          values: (_, ticks) =>
-            options.byOps() ? ticks.map((tick) => `op ${tick}`) : withUnit(timeLabels(ticks)),
+          values: (_, ticks) => {
+            const ops = options.axis();
+            if (!ops) return withUnit(timeLabels(ticks));
+            return ticks.map((tick) => `op ${Math.round(ops.place(tick))}`);
+          },
           size: 30,
         }),
         axis(() => palette, byteAxis(options.byteTicks)),

@@ -77,6 +77,7 @@ export function createStepsChart(element: HTMLElement, events: StepsEvents): Cha
   const charts = PANELS.map((panel, place) => createPanel(panel, place));
 
   function createPanel(panel: Panel, place: number): uPlot {
+    const lowest = place === PANELS.length - 1;
     const host = document.createElement('div');
     element.append(host);
     const dots = (colour: () => string): uPlot.Series => ({
@@ -105,12 +106,8 @@ export function createStepsChart(element: HTMLElement, events: StepsEvents): Cha
         axes: [
           axis(() => palette, {
             splits: (u) => wholeTicks(u.scales['x']!.min!, u.scales['x']!.max!, u.width / 90),
-            values: (_, ticks) => ticks.map(String),
-            size: place === PANELS.length - 1 ? 30 : 14,
-            show: true,
-            ...(place === PANELS.length - 1
-              ? {}
-              : {values: (_: uPlot, t: number[]) => t.map(() => '')}),
+            values: (_, ticks) => ticks.map((tick) => (lowest ? String(tick) : '')),
+            size: lowest ? 30 : 14,
           }),
           axis(() => palette, panel.axis),
         ],

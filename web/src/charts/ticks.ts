@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /** Round numbers on an axis. */
+import type {Axis} from '../data/folded_axis';
 
 /** Multiples of 1, 2 or 5 times a power of ten that cut [low, high] in about `count`. */
 export function decimalTicks(low: number, high: number, count: number): number[] {
@@ -10,6 +11,21 @@ export function decimalTicks(low: number, high: number, count: number): number[]
   const share = span / count / power;
   const step = power * (share <= 1 ? 1 : share <= 2 ? 2 : share <= 5 ? 5 : 10);
   return multiples(low, high, step);
+}
+
+/**
+ * Round numbers of ops, on an axis that is not as wide everywhere: as far apart on
+ * the screen as about `count` of them are on an even one.
+ */
+export function opTicks(axis: Axis, low: number, high: number, count: number): number[] {
+  const even = decimalTicks(low, high, count);
+  const step = Math.max(1, (even[1] ?? 1) - (even[0] ?? 0));
+  const ticks: number[] = [];
+  for (const op of multiples(axis.place(low), axis.place(high), step)) {
+    const at = axis.at(op);
+    if (Number.isInteger(op) && at - (ticks.at(-1) ?? -Infinity) >= step * 0.9) ticks.push(at);
+  }
+  return ticks;
 }
 
 /** Powers of two, or 10 and 100 of a binary unit: 0, 256 MiB, 512 MiB ... */

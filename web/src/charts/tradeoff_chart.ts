@@ -11,10 +11,11 @@ import {nearest, type CurvePoint, type Domain, type TradeoffData} from '../data/
 import type {TooltipContent} from '../format/tooltip';
 import {formatBytes, formatPercent} from '../format/units';
 import type {Chart} from './chart';
+import {MEMORY_HEIGHT} from './memory_chart';
 import {byteLabels, byteTicks, decimalTicks} from './ticks';
 import {createTooltip} from './tooltip';
 
-const HEIGHT = 320;
+const HEIGHT = MEMORY_HEIGHT;
 const MARGIN = {left: 60, right: 14, top: 14, bottom: 30} as const;
 
 // Colours are CSS variables, which follow the theme by themselves.
@@ -223,8 +224,9 @@ function drawCurve(svg: SVGElement, data: TradeoffData, domain: Domain, width: n
     svg.append(shape('circle', {...RUNNING, cx: x.at(bytes), cy: y.at(overhead), r: 6}));
   }
   if (data.chosen) {
-    const {bytes, overhead} = data.chosen;
-    svg.append(shape('circle', {...CHOSEN, cx: x.at(bytes), cy: y.at(overhead), r: 7}));
+    const {bytes, overhead, interpolated} = data.chosen;
+    const dash = interpolated ? {'stroke-dasharray': '2 2', opacity: 0.7} : {};
+    svg.append(shape('circle', {...CHOSEN, ...dash, cx: x.at(bytes), cy: y.at(overhead), r: 7}));
   }
   if (data.measured) {
     const cx = x.at(data.measured.bytes);

@@ -7,36 +7,15 @@
  */
 import {categoryStyle} from '../format/categories';
 import {formatBytes, formatDuration, formatPercent} from '../format/units';
-import type {Category} from '../gen/reprise/v1/graph_pb';
 import {AddressSource, type Addresses} from '../gen/reprise/v1/query_pb';
 import {num} from '../format/number';
-
-export interface AddressShape {
-  /** Parts of the width and of the height, from the left and from the bottom. */
-  readonly left: number;
-  readonly right: number;
-  readonly bottom: number;
-  readonly top: number;
-  readonly category: Category;
-  readonly title: string;
-  readonly rows: readonly (readonly [string, string])[];
-}
-
-/** A used range of addresses: where it stands in the picture. */
-export interface AddressBand {
-  readonly bottom: number;
-  readonly top: number;
-}
-
-export interface AddressPicture {
-  readonly shapes: readonly AddressShape[];
-  readonly bands: readonly AddressBand[];
-}
+import type {Shape, Shapes} from './shapes';
 
 /** Share of the height that a gap between two ranges takes. */
 const GAP = 0.012;
 
-export function addressPicture(from: Addresses): AddressPicture {
+/** On so many pixels of height. */
+export function addressPicture(from: Addresses, height: number): Shapes {
   const span = Math.max(1, num(from.toNs) - num(from.fromNs));
   const usedBytes = from.ranges.reduce((sum, range) => sum + num(range.bytes), 0);
   const gaps = Math.min(0.4, GAP * Math.max(0, from.ranges.length - 1));
@@ -53,7 +32,7 @@ export function addressPicture(from: Addresses): AddressPicture {
     bottom = placed.top + gap;
     return placed;
   });
-  const shapes = from.boxes.flatMap((box): AddressShape[] => {
+  const shapes = from.boxes.flatMap((box): Shape[] => {
     const range = ranges.find(({first, end}) => box.address >= first && box.address < end);
     if (!range) return [];
     const low = range.bottom + num(box.address - range.first) * perByte;
@@ -63,12 +42,12 @@ export function addressPicture(from: Addresses): AddressPicture {
       {
         left: (began - num(from.fromNs)) / span,
         right: (ended - num(from.fromNs)) / span,
-        bottom: low,
-        top: low + num(box.bytes) * perByte,
+        y: (1 - low - num(box.bytes) * perByte) * height,
+        height: num(box.bytes) * perByte * height,
         category: style.category,
         title: box.owner === '' ? 'owner not known' : box.owner,
         // Made when they are read: of thousands of shapes a tooltip shows one.
-        get rows(): AddressShape['rows'] {
+        get rows(): Shape['rows'] {
           return [
             ['size', formatBytes(num(box.bytes))],
             ['address', addressText(from, box.address)],
@@ -81,7 +60,11 @@ export function addressPicture(from: Addresses): AddressPicture {
       },
     ];
   });
-  return {shapes, bands: ranges};
+  const ground = ranges.map(({bottom, top}) => ({
+    ...{left: 0, right: 1},
+    ...{y: (1 - top) * height, height: (top - bottom) * height},
+  }));
+  return {shapes, ground, height};
 }
 
 /** Of a layout the address is an offset. */

@@ -123,6 +123,7 @@ export function signedBytes(bytes: number): string {
 
 export interface ShareCurve {
   readonly label: string;
+  readonly predicted: boolean;
   /** Largest value in each of `count` equal shares of the step; NaN: not known. */
   readonly max: Float64Array;
   readonly peak: number;
@@ -143,12 +144,14 @@ export function shareCurve(timeline: Timeline | undefined, count: number): Share
     const bytes = Number(curve.maxBytes[i]);
     for (let j = first; j < last; j++) if (!(max[j]! >= bytes)) max[j] = bytes;
   }
-  return {label, max, peak: num(curve.peakBytes)};
+  return {label, predicted: label !== MEASURED, max, peak: num(curve.peakBytes)};
 }
 
+const MEASURED = 'measured';
+
 function pick(timeline: Timeline | undefined): [Curve | undefined, string] {
-  if (timeline?.measured) return [timeline.measured, 'measured'];
-  if (timeline?.measuredBase && !timeline.predicted) return [timeline.measuredBase, 'measured'];
+  if (timeline?.measured) return [timeline.measured, MEASURED];
+  if (timeline?.measuredBase && !timeline.predicted) return [timeline.measuredBase, MEASURED];
   if (timeline?.predicted) return [timeline.predicted, 'predicted'];
   return [timeline?.predictedBase, 'predicted, without a plan'];
 }

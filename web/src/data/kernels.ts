@@ -4,34 +4,27 @@
 import {counted, formatCount, formatDuration, formatPercent} from '../format/units';
 import type {Kernels} from '../gen/reprise/v1/query_pb';
 import {num} from '../format/number';
+import {heightOf, rowAt, type Shape, type Shapes} from './shapes';
 
-export interface KernelShape {
-  /** Parts of the width. */
-  readonly left: number;
-  readonly right: number;
-  /** Share of it in which something ran. */
-  readonly busy: number;
-  readonly title: string;
-  readonly rows: readonly (readonly [string, string])[];
+/** Names of streams, in the order of the rows of the picture. */
+export function streamNames(kernels: Kernels): string[] {
+  return kernels.lanes.map((lane) => `device ${lane.device}, stream ${lane.stream}`);
 }
 
-export interface KernelRow {
-  readonly name: string;
-  readonly shapes: readonly KernelShape[];
-}
-
-export function kernelRows(kernels: Kernels): KernelRow[] {
+/** A row a stream; a bar is as full as the stream was busy. */
+export function kernelShapes(kernels: Kernels): Shapes {
   const from = num(kernels.fromNs);
   const span = Math.max(1, num(kernels.toNs) - from);
-  return kernels.lanes.map((lane) => ({
-    name: `device ${lane.device}, stream ${lane.stream}`,
-    shapes: lane.spans.map((one): KernelShape => {
+  const shapes = kernels.lanes.flatMap((lane, row) =>
+    lane.spans.map((one): Shape => {
       const [begin, end] = [num(one.fromNs), num(one.toNs)];
       const single = one.kernels === 1;
       return {
+        ...rowAt(row),
         left: (begin - from) / span,
         right: (end - from) / span,
-        busy: end > begin ? num(one.busyNs) / (end - begin) : 1,
+        // What ran for a moment is seen, too.
+        filled: Math.max(0.1, end > begin ? num(one.busyNs) / (end - begin) : 1),
         title: one.name === '' ? 'name not known' : one.name,
         rows: single
           ? [
@@ -46,7 +39,9 @@ export function kernelRows(kernels: Kernels): KernelRow[] {
             ],
       };
     }),
-  }));
+  );
+  const {length} = kernels.lanes;
+  return {shapes, ground: kernels.lanes.map((_, row) => rowAt(row)), height: heightOf(length)};
 }
 
 export function kernelsText(kernels: Kernels): string {

@@ -4,7 +4,7 @@
 import {formatBytes, formatCount} from '../format/units';
 import type {Category} from '../gen/reprise/v1/graph_pb';
 import {MomentReason, type HeldStorage} from '../gen/reprise/v1/ingest_pb';
-import type {LastOp, ShownMoment} from '../gen/reprise/v1/query_pb';
+import {Standing, type LastOp, type Run, type ShownMoment} from '../gen/reprise/v1/query_pb';
 import {num} from '../format/number';
 
 export interface HeldRow {
@@ -49,4 +49,37 @@ export function wasKilled(shown: ShownMoment): boolean {
 
 export function ranOut(shown: ShownMoment): boolean {
   return shown.moment?.reason === MomentReason.OUT_OF_MEMORY;
+}
+
+/** How a step ended, to be marked on its curve. */
+export interface MomentMark {
+  /** Undefined: it is not known, or the step was over. */
+  readonly op: number | undefined;
+  readonly bytes: number;
+  readonly name: string;
+}
+
+/** Undefined where it is of another step graph, or nothing is known to have been alive. */
+export function markOf(shown: ShownMoment | undefined, graphId: string): MomentMark | undefined {
+  const moment = shown?.moment;
+  if (!moment || moment.graphId !== graphId) return undefined;
+  // Of a job that was killed the newest op may have ended, and the step with it.
+  const newest = shown.ops.at(-1);
+  const op = newest?.underWay ? newest.op : ranOut(shown) ? moment.op : undefined;
+  const listed = moment.storages.reduce((sum, one) => sum + num(one.bytes), num(moment.moreBytes));
+  const bytes = num(moment.liveBytes) || listed;
+  const how = wasKilled(shown) ? 'killed' : 'memory ran out';
+  const name = op === undefined ? `${how}, with this much alive` : `${how} here`;
+  return bytes > 0 ? {op, bytes, name} : undefined;
+}
+
+/**
+ * How a job ended that did not end well, or that its memory ran out; empty: neither. The server's
+ * sentence where it has one, and the newest.
+ */
+export function endText(run: Run, newest: ShownMoment | undefined): string {
+  if (newest) return newest.sentence;
+  if (run.standing !== Standing.DIED) return '';
+  const failure = run.verdict?.failure ?? '';
+  return `The job ended: ${[run.ending, failure].filter(Boolean).join(', ')}.`;
 }

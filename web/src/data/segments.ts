@@ -2,68 +2,40 @@
 
 /** The allocator's segments, as the memory page draws them. */
 import {categoryStyle} from '../format/categories';
-import type {TooltipContent} from '../format/tooltip';
 import {counted, formatBytes, formatPercent} from '../format/units';
-import type {Category} from '../gen/reprise/v1/graph_pb';
 import type {Segment, SegmentPiece, Segments} from '../gen/reprise/v1/query_pb';
 import {num} from '../format/number';
+import {heightOf, rowAt, type Shape, type Shapes} from './shapes';
 
-/** A piece of a segment, in bytes from its begin. */
-export interface MapPiece {
-  readonly from: number;
-  readonly bytes: number;
-  /** Shares of it: allocated, and freed but still in use by a stream. */
-  readonly allocated: number;
-  readonly awaiting: number;
-  readonly category: Category;
-  readonly text: string;
-}
-
-export interface MapRow {
-  readonly name: string;
-  readonly bytes: number;
-  readonly pieces: readonly MapPiece[];
-}
-
-export function mapRows(segments: readonly Segment[]): MapRow[] {
-  return segments.map((segment) => {
+/**
+ * A row a segment, as long as it is large, and its pieces in order of address. A piece of several
+ * small blocks is filled to the share that is allocated: they are seen as a level and never left out.
+ */
+export function segmentShapes(segments: readonly Segment[]): Shapes {
+  const longest = segments.reduce((most, {bytes}) => Math.max(most, num(bytes)), 1);
+  const shapes = segments.flatMap((segment, row) => {
     let at = 0;
-    const pieces = segment.pieces.map((piece): MapPiece => {
+    return segment.pieces.map((piece): Shape => {
       const from = at;
       at += num(piece.bytes);
       return {
-        from,
-        bytes: num(piece.bytes),
-        allocated: num(piece.allocatedBytes) / Math.max(1, num(piece.bytes)),
-        awaiting: num(piece.awaitingBytes) / Math.max(1, num(piece.bytes)),
+        ...rowAt(row),
+        left: from / longest,
+        right: at / longest,
+        filled: num(piece.allocatedBytes) / Math.max(1, num(piece.bytes)),
+        hatched: num(piece.awaitingBytes) / Math.max(1, num(piece.bytes)),
         category: categoryStyle(piece.category).category,
-        text: pieceText(piece),
+        title: pieceText(piece),
+        rows: [
+          ['segment', segmentName(segment)],
+          ['of', formatBytes(num(segment.bytes))],
+          ['from its begin', formatBytes(from)],
+        ],
       };
     });
-    return {name: segmentName(segment), bytes: num(segment.bytes), pieces};
   });
-}
-
-/** A piece with its row and what a tooltip says of it. */
-export interface PieceShape extends TooltipContent {
-  readonly row: number;
-  readonly piece: MapPiece;
-}
-
-/** All pieces of all rows, in order of address within a row. */
-export function pieceShapes(rows: readonly MapRow[]): PieceShape[] {
-  return rows.flatMap(({name, bytes, pieces}, row) =>
-    pieces.map((piece) => ({
-      row,
-      piece,
-      title: piece.text,
-      rows: [
-        ['segment', name],
-        ['of', formatBytes(bytes)],
-        ['from its begin', formatBytes(piece.from)],
-      ] as const,
-    })),
-  );
+  const ground = segments.map(({bytes}, row) => rowAt(row, num(bytes) / longest));
+  return {shapes, ground, height: heightOf(segments.length)};
 }
 
 function segmentName(segment: Segment): string {

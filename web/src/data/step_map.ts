@@ -10,6 +10,8 @@
  */
 import {Phase, type StepGraph} from '../gen/reprise/v1/graph_pb';
 import {num} from '../format/number';
+import {counted, formatDuration} from '../format/units';
+import {PHASE_NAMES} from './memory_view';
 import type {Execs} from './step_axis';
 
 /** Runs [from, to) of the schedule, all of one module and phase. */
@@ -149,20 +151,17 @@ export interface Box {
   readonly last: number;
 }
 
-/** What of the segments is in [from, to), on `width` pixels: at most width / 2 boxes. */
+/** What of the segments is on `width` pixels, with `x` of a run on them: at most width / 2 boxes. */
 export function boxesOf(
   segments: readonly Segment[],
-  from: number,
-  to: number,
+  x: (run: number) => number,
   width: number,
 ): Box[] {
   const boxes: Box[] = [];
-  const x = (run: number): number =>
-    ((Math.max(from, Math.min(to, run)) - from) * width) / (to - from);
   segments.forEach((segment, i) => {
-    if (segment.to <= from || segment.from >= to) return;
-    const left = x(segment.from);
-    const right = x(segment.to);
+    const left = Math.max(0, x(segment.from));
+    const right = Math.min(width, x(segment.to));
+    if (right <= 0 || left >= width) return;
     const before = boxes[boxes.length - 1];
     if (before && (right - left < 2 || before.width < 2) && right - before.x < 4) {
       boxes[boxes.length - 1] = {...before, width: right - before.x, last: i};
@@ -171,4 +170,16 @@ export function boxesOf(
     }
   });
   return boxes;
+}
+
+/** The end of the module's path; a number alone says nothing: "blocks.0". */
+export function labelOf(segment: Segment): string {
+  if (segment.module === '') return PHASE_NAMES[segment.phase];
+  const parts = segment.module.split('.');
+  return parts.slice(/^\d+$/.test(parts.at(-1)!) ? -2 : -1).join('.');
+}
+
+export function describe({module, phase, again, from, to, timeNs}: Segment): string {
+  const name = `${module || 'no module'}, ${PHASE_NAMES[phase]}${again ? ', run again' : ''}`;
+  return `${name}: ${counted(to - from, 'op')}, ${formatDuration(timeNs)}`;
 }

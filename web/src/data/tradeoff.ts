@@ -138,6 +138,8 @@ export function nearest(
 export interface Mark {
   readonly bytes: number;
   readonly overhead: number;
+  /** Not planned yet. */
+  readonly interpolated?: boolean;
 }
 
 /** What was measured; undefined where peak or times are not known, or the times not comparable. */

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /** What a verdict says of its plan: one prediction, the server's, in every figure. */
-import {counted, formatDuration, formatPercent} from '../format/units';
+import {counted, formatBytes, formatDuration, formatPercent} from '../format/units';
 import {BoundProof, type Plan} from '../gen/reprise/v1/plan_pb';
 import type {Verdict} from '../gen/reprise/v1/query_pb';
 import {num} from '../format/number';
@@ -81,4 +81,32 @@ export function checkFacts(plan: Plan, verdict: Verdict): [string, string][] {
     valueChecksDiffering,
   );
   return facts;
+}
+
+/** What a verdict compares: name, without a plan, budget, predicted, measured, difference. */
+export function figureRows(verdict: Verdict): readonly (readonly string[])[] {
+  const row = (
+    name: string,
+    format: (value: number) => string,
+    [base, budget, predicted, measured]: readonly [bigint, bigint, bigint, bigint],
+    instead = '',
+  ): string[] => {
+    const both = predicted > 0n && measured > 0n;
+    return [
+      name,
+      ...[base, budget, predicted, measured].map((value) => (value > 0n ? format(num(value)) : '')),
+      both ? instead || formatPercent(num(measured) / num(predicted) - 1, true) : '',
+    ];
+  };
+  const {basePeakBytes, budgetBytes, predictedPeakBytes, measuredPeakBytes} = verdict;
+  const {baseStepNs, predictedStepNs, measuredStepNs, otherLoad} = verdict;
+  return [
+    row('Peak', formatBytes, [basePeakBytes, budgetBytes, predictedPeakBytes, measuredPeakBytes]),
+    row(
+      'Step',
+      formatDuration,
+      [baseStepNs, 0n, predictedStepNs, measuredStepNs],
+      otherLoad === '' ? '' : 'not comparable',
+    ),
+  ];
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /** Keys that work anywhere on a page. */
+import type {AxisView} from './axis_view';
+
 type Actions = Readonly<Record<string, (() => void) | undefined>>;
 
 /** Does what a key stands for, unless a person types, holds another key or has a dialog open. */
@@ -11,11 +13,7 @@ export function onPageKey(event: KeyboardEvent, actions: Actions): void {
 }
 
 /** The keys of an axis: w and s zoom, a and d move along it, Esc shows all of it. */
-export function axisKeys(
-  zoom: (factor: number) => void,
-  pan: (share: number) => void,
-  whole: () => void,
-): Actions {
+export function axisKeys({zoom, pan, whole}: AxisView): Actions {
   return {
     w: () => zoom(0.5),
     s: () => zoom(2),

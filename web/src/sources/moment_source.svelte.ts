@@ -11,8 +11,10 @@ export class MomentSource {
 
   /** Newest first, as the server sends them. */
   readonly moments: readonly ShownMoment[] = $derived(this.#asked.found?.moments ?? []);
-  /** Those in which memory ran out: what its page shows. */
+  /** Those in which memory ran out. */
   readonly shortages: readonly ShownMoment[] = $derived(this.moments.filter(ranOut));
+  /** In none it did: the job was killed. */
+  readonly killed: boolean = $derived(this.moments.length > 0 && this.shortages.length === 0);
 
   /** Why they could not be had, in the server's words. */
   get why(): string {

@@ -14,6 +14,7 @@
  * Whatever an answer replaces stays on the screen until the answer is there.
  */
 import {create} from '@bufbuild/protobuf';
+import {Asked} from '../api/asked.svelte';
 import {isCancelled, isRefusal, planner, query, QUICK, sentenceOf} from '../api/client';
 import {link} from '../api/link.svelte';
 import {watchRun, type WatchState} from '../api/watch';
@@ -39,9 +40,6 @@ export class RunSession {
   run: Run | undefined = $state.raw();
   plan: Plan | undefined = $state.raw();
   log: StepLog = $state.raw(emptyLog());
-  explanation: Explanation | undefined = $state.raw();
-  /** Of the step as it is, of a run that has no plan. */
-  unplanned: Explanation | undefined = $state.raw();
   curve: Tradeoff = $state.raw(EMPTY_TRADEOFF);
   curveDone = $state(false);
   timeline: Timeline | undefined = $state.raw();
@@ -49,12 +47,13 @@ export class RunSession {
   readonly steps = new StepSource();
   /** Why a part could not be had, in the server's words. */
   curveWhy = $state('');
-  explanationWhy = $state('');
   timelineWhy = $state('');
 
   readonly #runId: string;
   #stopWatch: (() => void) | undefined;
-  #explain: AbortController | undefined;
+  readonly #explained = new Asked<Explanation>();
+  readonly #bare = new Asked<Explanation | undefined>();
+  #bareAsked = false;
   #sweep: AbortController | undefined;
   #sweepKey = '';
 
@@ -84,11 +83,25 @@ export class RunSession {
       this.#stopped = true;
       document.removeEventListener('visibilitychange', seen);
       this.#pause();
-      this.#explain?.abort();
+      this.#explained.stop();
+      this.#bare.stop();
       this.#sweep?.abort();
       this.steps.stop();
       clearTimeout(this.#timelineTimer);
     };
+  }
+
+  get explanation(): Explanation | undefined {
+    return this.#explained.found;
+  }
+
+  /** Of the step as it is, of a run that has no plan. */
+  get unplanned(): Explanation | undefined {
+    return this.#bare.found;
+  }
+
+  get explanationWhy(): string {
+    return this.#explained.why || this.#bare.why;
   }
 
   get capabilities(): Capabilities | undefined {
@@ -164,40 +177,27 @@ export class RunSession {
   }
 
   async #loadExplanation(plan: Plan): Promise<void> {
-    this.#explain?.abort();
-    const abort = new AbortController();
-    this.#explain = abort;
-    try {
-      this.explanation = await planner.explain({planId: plan.planId}, {signal: abort.signal});
-      this.explanationWhy = '';
-    } catch (error) {
-      if (abort.signal.aborted || isCancelled(error)) return;
-      this.explanationWhy = sentenceOf(error);
-    }
-    if (abort.signal.aborted) return;
+    this.#bare.stop();
+    await this.#explained.answer(({signal}) => planner.explain({planId: plan.planId}, {signal}));
+    // A newer plan has asked for its own.
+    if (this.plan !== plan || this.#stopped) return;
     void this.#loadCurve(plan.graphId, capabilitiesFor(plan, this.explanation));
   }
 
   /** What is alive in the step as it is, from a plan that has nothing to do. It
    * names no run: the run has no plan afterwards. */
   async #loadUnplanned(graphId: string): Promise<void> {
-    if (this.unplanned || this.#explain) return;
-    const abort = new AbortController();
-    this.#explain = abort;
-    try {
+    if (this.#bareAsked) return;
+    this.#bareAsked = true;
+    await this.#bare.answer(async ({signal}) => {
       let planId = '';
-      const request = {graphId, budget: '1x'};
-      for await (const {event} of planner.plan(request, {signal: abort.signal})) {
+      for await (const {event} of planner.plan({graphId, budget: '1x'}, {signal})) {
         if (event.case === 'plan' && event.value.feasible) planId = event.value.planId;
       }
-      if (planId === '') return;
-      this.unplanned = await planner.explain({planId}, {signal: abort.signal});
-      this.explanationWhy = '';
-    } catch (error) {
-      if (abort.signal.aborted || isCancelled(error)) return;
-      this.explanationWhy = sentenceOf(error);
-      this.#explain = undefined;
-    }
+      return planId === '' ? undefined : planner.explain({planId}, {signal});
+    });
+    // Refused: the next event of the run asks again.
+    this.#bareAsked = this.#bare.why === '';
   }
 
   async #loadCurve(graphId: string, capabilities: Capabilities): Promise<void> {

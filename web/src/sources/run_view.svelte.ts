@@ -6,7 +6,7 @@
  */
 import {untrack} from 'svelte';
 import {num} from '../format/number';
-import {largestOf} from '../data/peak';
+import {largestOf} from '../data/decisions';
 import {
   domainOf,
   limitOf,
@@ -16,7 +16,9 @@ import {
   type Tradeoff,
   type TradeoffData,
 } from '../data/tradeoff';
-import type {OpsSource} from '../data/memory_view';
+import type {OpsSource} from '../data/memory_ops';
+import {markOf, type MomentMark} from '../data/moments';
+import {previewOf, type Preview} from '../data/preview';
 import type {Plan} from '../gen/reprise/v1/plan_pb';
 import type {Explanation} from '../gen/reprise/v1/planner_pb';
 import {place} from '../url/location.svelte';
@@ -39,7 +41,8 @@ export class RunView extends WithSession {
   readonly whatIf = new WhatIf();
   readonly moments = new MomentSource();
 
-  #moving = false;
+  /** Where a slider is that moves, in bytes. */
+  #movingTo: number | undefined = $state();
   #firstBudget = '';
   #planId = '';
 
@@ -80,6 +83,16 @@ export class RunView extends WithSession {
   readonly other: Plan | undefined = $derived(
     this.whatIf.budget === '' ? undefined : this.whatIf.plan,
   );
+  /** Of the budget that a slider goes over, until its plan is here. */
+  readonly preview: Preview | undefined = $derived(
+    this.#movingTo !== undefined && this.whatIf.planning
+      ? previewOf(
+          this.#movingTo,
+          this.curve.points,
+          [this.session.plan, ...this.whatIf.known].filter((plan) => plan !== undefined),
+        )
+      : undefined,
+  );
   /** The what-if, else the plan of the run: what the pages speak of. */
   readonly explained: Explanation | undefined = $derived(
     this.other?.feasible && this.whatIf.explanation
@@ -94,15 +107,18 @@ export class RunView extends WithSession {
 
   readonly tradeoffData: TradeoffData = $derived.by(() => {
     const {plan, run} = this.session;
+    const {other, preview} = this;
     return {
       curve: this.curve,
       domain: this.domain,
       budgetBytes: num(plan?.budgetBytes),
       running: plan?.feasible ? {bytes: num(plan.budgetBytes), overhead: plan.overhead} : undefined,
       measured: measuredMark(run?.verdict),
-      chosen: this.other?.feasible
-        ? {bytes: num(this.other.budgetBytes), overhead: this.other.overhead}
-        : undefined,
+      chosen: preview
+        ? {bytes: preview.budgetBytes, overhead: preview.overhead, interpolated: true}
+        : other?.feasible
+          ? {bytes: num(other.budgetBytes), overhead: other.overhead}
+          : undefined,
     };
   });
 
@@ -116,6 +132,11 @@ export class RunView extends WithSession {
       measured: this.session.steps.planned,
       measuredBase: this.session.steps.base,
     },
+  );
+
+  /** Where the newest of the moments is on the axis of ops. */
+  readonly end: MomentMark | undefined = $derived(
+    markOf(this.moments.moments[0], this.session.run?.graphId ?? ''),
   );
 
   readonly #opNames: ReadonlyMap<number, string> = $derived(
@@ -132,14 +153,14 @@ export class RunView extends WithSession {
     return this.session.steps.graph?.ops[op]?.source ?? '';
   }
 
-  /** Asks for another budget; "" ends the what-if. `moving`: more is to come. */
-  choose(text: string, moving: boolean): void {
+  /** Asks for another budget; "" ends the what-if. `movingTo`: its bytes, and more are to come. */
+  choose(text: string, movingTo?: number): void {
     const {plan, capabilities} = this.session;
-    this.#moving = moving;
+    this.#movingTo = movingTo;
     if (plan === undefined) this.#firstBudget = text;
     // Asked again in the same words: a person expects a new answer.
     if (text !== '' && text === this.whatIf.budget && plan && capabilities) {
-      this.whatIf.ask(text, plan.graphId, capabilities, 0);
+      this.whatIf.ask({budget: text, graphId: plan.graphId, capabilities}, 0);
     }
     place.update({budget: text === '' ? undefined : text});
   }
@@ -164,7 +185,8 @@ export class RunView extends WithSession {
     untrack(() => {
       if (wanted === '') this.whatIf.clear();
       else if (wanted !== this.whatIf.budget) {
-        this.whatIf.ask(wanted, plan.graphId, this.session.capabilities!, this.#moving ? 180 : 0);
+        const question = {graphId: plan.graphId, capabilities: this.session.capabilities!};
+        this.whatIf.ask({...question, budget: wanted}, this.#movingTo ? 180 : 0);
       }
     });
   }

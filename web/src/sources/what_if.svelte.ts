@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /**
- * A plan for another budget, beside the one that runs. Nobody applies it: the
- * request names no run. Asking again drops the question before.
+ * A plan for a budget, beside the one that runs. It is applied only where the
+ * request names a run. Asking again drops the question before.
  */
+import type {MessageInitShape} from '@bufbuild/protobuf';
 import {isCancelled, planner, sentenceOf} from '../api/client';
 import type {Plan} from '../gen/reprise/v1/plan_pb';
-import type {Capabilities, Explanation, PlanProgress} from '../gen/reprise/v1/planner_pb';
+import type {Explanation, PlanProgress, PlanRequestSchema} from '../gen/reprise/v1/planner_pb';
+
+type Question = MessageInitShape<typeof PlanRequestSchema> & {readonly budget: string};
+
+const MOST_KNOWN = 24;
 
 export class WhatIf {
   /** The budget asked for, as typed; "" for no question. */
@@ -15,6 +20,8 @@ export class WhatIf {
   explanation: Explanation | undefined = $state.raw();
   progress: PlanProgress | undefined = $state.raw();
   planning = $state(false);
+  /** All that were planned here, the newest last: what a moving slider shows meanwhile. */
+  known: readonly Plan[] = $state.raw([]);
   /** The server's refusal of the question. */
   why = $state('');
 
@@ -22,45 +29,38 @@ export class WhatIf {
   #timer: ReturnType<typeof setTimeout> | undefined;
 
   /** `inMs`: a slider that is still moving asks when it has come to rest. */
-  ask(budget: string, graphId: string, capabilities: Capabilities, inMs: number): void {
-    this.#abort?.abort();
-    clearTimeout(this.#timer);
-    this.budget = budget;
-    this.why = '';
+  ask(question: Question, inMs: number): void {
+    this.#drop();
+    this.budget = question.budget;
     this.planning = true;
     const abort = new AbortController();
     this.#abort = abort;
-    this.#timer = setTimeout(
-      () => void this.#run(budget, graphId, capabilities, abort.signal),
-      inMs,
-    );
+    this.#timer = setTimeout(() => void this.#run(question, abort.signal), inMs);
   }
 
   clear(): void {
-    this.#abort?.abort();
-    clearTimeout(this.#timer);
+    this.#drop();
     this.budget = '';
     this.plan = undefined;
     this.explanation = undefined;
-    this.progress = undefined;
     this.planning = false;
+  }
+
+  #drop(): void {
+    this.#abort?.abort();
+    clearTimeout(this.#timer);
+    this.progress = undefined;
     this.why = '';
   }
 
-  async #run(
-    budget: string,
-    graphId: string,
-    capabilities: Capabilities,
-    signal: AbortSignal,
-  ): Promise<void> {
-    this.progress = undefined;
+  async #run(question: Question, signal: AbortSignal): Promise<void> {
     try {
-      for await (const {event} of planner.plan({graphId, budget, capabilities}, {signal})) {
+      for await (const {event} of planner.plan(question, {signal})) {
         if (event.case === 'progress') this.progress = event.value;
-        if (event.case === 'plan') {
-          this.plan = event.value;
-          this.explanation = undefined;
-        }
+        if (event.case !== 'plan') continue;
+        this.plan = event.value;
+        this.explanation = undefined;
+        if (event.value.feasible) this.known = [...this.known, event.value].slice(-MOST_KNOWN);
       }
       this.planning = false;
       if (this.plan?.feasible) {

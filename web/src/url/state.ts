@@ -19,6 +19,8 @@ export interface PageState extends RunsView {
   readonly steps?: Window;
   /** The axis is time, and all of the step is on the screen. */
   readonly byTime?: boolean;
+  /** The optimizer is as wide as its ops are many; absent: folded. */
+  readonly wide?: boolean;
   /** The instant of the memory page, in ns since the step's start; absent: the peak. */
   readonly at?: number;
   /** The runs of a comparison. */
@@ -42,6 +44,7 @@ export function readState(query: string): PageState {
   return {
     ...(budget ? {budget} : {}),
     ...(window ? {window} : ops ? {ops} : params.get('by') === 'time' ? {byTime: true} : {}),
+    ...(params.get('optimizer') === 'wide' ? {wide: true} : {}),
     ...(steps ? {steps} : {}),
     ...(at !== undefined ? {at} : {}),
     ...(search ? {search} : {}),
@@ -66,6 +69,7 @@ export function writeState(state: PageState): string {
     const {from, to} = state.ops;
     parts.push(`ops=${Number(from.toFixed(3))}..${Number(to.toFixed(3))}`);
   }
+  if (state.wide) parts.push('optimizer=wide');
   if (state.steps) parts.push(`steps=${state.steps.from}..${state.steps.to}`);
   if (state.at !== undefined) parts.push(`at=${writeTime(state.at, 1000)}`);
   if (state.a) parts.push(`a=${encodeURIComponent(state.a)}`);
