@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -73,10 +74,11 @@ void FitCommand::Define(CommandLine& line) {
   verb.Add("--budget,-b", budget_,
            "8GiB, 8GB, bytes, 90% of the device's memory, or fit: what is free",
            {.shows_default = true});
-  verb.Add("--dimension,-d", dimension_,
-           "The dimension of the inputs that grows: 0 is the batch, 1 often the "
-           "length of a sequence",
-           {.shows_default = true, .range = {{0, 7}}});
+  verb.Add(
+      "--dimension,-d", dimension_,
+      "The dimension of the inputs that grows: 0 is the batch, 1 often the "
+      "length of a sequence",
+      {.shows_default = true, .range = {{0, 7}}});
   verb.Footer(
       "The program runs until its model is called for training for the first "
       "time, and\nends there with exit code 0. Nothing is trained: the answer "
@@ -134,18 +136,21 @@ int FitCommand::Report(const std::string& answer, bool as_json,
                        Console& console) {
   const auto read = nlohmann::json::parse(answer, nullptr, false);
   if (!read.is_object() || !read.contains("why")) {
-    return console.Fail(kFailed, "fit: the job wrote an answer that is not one");
+    return console.Fail(kFailed,
+                        "fit: the job wrote an answer that is not one");
   }
   if (const auto why = read.value("why", ""); !why.empty()) {
     return console.Fail(kFailed, StrCat("fit: ", why));
   }
   const auto found = read.value("fit", nlohmann::json::object());
   if (as_json) {
-    console.Line(found.dump(2));
+    console.Raw(found.dump(2) + "\n");
   } else {
-    console.Line(read.value("text", ""));
+    std::istringstream text(read.value("text", ""));
+    for (std::string line; std::getline(text, line);) console.Line(line);
   }
-  return found.value("sizes", nlohmann::json::array()).empty() ? kNoPlan : kDone;
+  return found.value("sizes", nlohmann::json::array()).empty() ? kNoPlan
+                                                               : kDone;
 }
 
 }  // namespace
