@@ -547,13 +547,10 @@ def test_a_compiler_that_fails_beside_the_job_is_logged_with_its_error(
     monkeypatch.setattr(sys, "executable", str(builder))
 
     fast.prepare()
-    assert (
-        fast.why_python() == "the native engine is being built, for the next plan of this process"
-    )
     assert fast._builder is not None
     fast._builder.wait()
-    fast.settle()
-    fast.settle()
+    assert not fast.being_built()
+    assert not fast.being_built()
 
     assert fast.why_python() == "the native engine is not built: no room left"
     assert capsys.readouterr().err.count("the native engine is not built: no room left") == 1

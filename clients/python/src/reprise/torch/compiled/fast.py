@@ -6,10 +6,10 @@
     module = load(unpack, stale, modified)   # None: plans run in Python
 
 It does the work of the Python engine at a lower cost: an op that is only compared and a tensor that
-is only kept never reach the interpreter. A job does not wait for the compiler (about ten seconds,
-once per torch): a missing engine is built beside the job, and used from the next program of this
-process on. REPRISE_FAST=0 disables it. It also needs a dispatch key that not every torch has. The
-reason why plans run in Python is logged once, and `why_python` returns it.
+is only kept never reach the interpreter. A job does not wait for the compiler (about a minute of
+processor time, once per torch): a missing engine is built beside the job, and tapes take it between
+two steps when it is there. REPRISE_FAST=0 disables it. It also needs a dispatch key that not every
+torch has. The reason why plans run in Python is logged once, and `why_python` returns it.
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ __all__ = [
     "FAST",
     "BelowGate",
     "alone",
+    "being_built",
     "library",
     "load",
     "name_of",
     "prepare",
+    "report_engine",
     "report_python_only",
-    "settle",
     "why_python",
 ]
 
@@ -57,6 +58,11 @@ FAST = Native(
 )
 
 _KEY = "Fake"
+
+_BUILDING = (
+    "the native engine is being built (about a minute of processor time) and is used as soon as it "
+    "is there"
+)
 
 _module: Any = None
 _failed = False
@@ -84,28 +90,38 @@ def why_python() -> str:
     """Returns why plans run in Python; "" if they do not."""
     if os.environ.get("REPRISE_FAST", "1") == "0":
         return "REPRISE_FAST=0"
-    if careful():
-        return careful()
-    if not _why and _module is None and _builder is not None:
-        return "the native engine is being built, for the next plan of this process"
-    return _why
+    return careful() or _why
 
 
-def settle() -> None:
-    """Logs the error if the compiler has ended without a result. Called between steps."""
+def report_engine(found: bool) -> None:
+    """Logs once that a program waits for the native engine, and once that it has got it."""
+    global _why
+    if found and _why == _BUILDING:
+        _why = ""
+        say("the native engine is built: plans run in it from this step on")
+    elif not found and being_built():
+        report_python_only(_BUILDING)
+
+
+def being_built() -> bool:
+    """Returns whether the compiler is at work. If it has ended without a result, its error is
+    logged."""
     global _failed, _printed
-    if _builder is None or _printed is None or _builder.poll() is None:
-        return
+    if _builder is None or _printed is None:
+        return False
+    if _builder.poll() is None:
+        return True
     with _printed as printed:
         _printed = None
-        if _builder.returncode == 0:
-            return
+        if _builder.returncode == 0 and FAST.found() is not None:
+            return False
         printed.seek(0)
         lines = printed.read().decode("utf-8", "replace").strip().splitlines()
     _failed = True
     report_python_only(
         f"the native engine is not built: {lines[-1] if lines else 'the compiler was ended'}"
     )
+    return False
 
 
 def prepare() -> None:
@@ -129,7 +145,7 @@ def prepare() -> None:
         own, theirs = str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")
         path = os.pathsep.join(filter(None, [own, theirs]))
         try:
-            _printed = tempfile.TemporaryFile()  # noqa: SIM115 (settle closes it)
+            _printed = tempfile.TemporaryFile()  # noqa: SIM115 (being_built closes it)
             _builder = subprocess.Popen(
                 command,
                 env={**os.environ, "PYTHONPATH": path, "REPRISE_DISABLE": "1"},

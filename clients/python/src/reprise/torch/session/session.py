@@ -29,7 +29,6 @@ from reprise.agent.agent import Agent
 from reprise.base.saying import because
 from reprise.plan import Plan
 from reprise.plan.verdict import measured_part
-from reprise.torch.compiled import fast
 from reprise.torch.internals import calls, guard, optimizers
 from reprise.torch.internals.cycle import Cycle
 from reprise.torch.internals.open_hooks import sweep
@@ -199,7 +198,7 @@ class Session(TrainingLoop):
             **found,
             "unplanned_over_budget_steps": self._unplanned.over_budget,
             "rungs": len(self.job.plans.ladder.rungs),
-            "in_python": fast.why_python() if found["planned_steps"] else "",
+            "in_python": self.job.measured.in_python,
         }
 
     def _gone(self) -> None:

@@ -161,6 +161,8 @@ class StepEnd:
         # What a larger input needs than the plan is for says nothing about the plan.
         covered = rung.uneven or rung.covers(step.key)
         self._waiting.planned()
+        if planned.tape is not None:
+            job.measured.in_python = planned.tape.in_python
         ended.plan = plan if covered else None
         stats = planned.stats()
         ended.replayed, ended.mismatches = stats.recomputed, stats.mismatches

@@ -199,6 +199,7 @@ class Steps:
         """Begins a step under the plan of a rung."""
         assert rung.tape is not None
         progress = self._parts.progress
+        rung.tape.renew()
         return rung.tape.begin(at=progress.at(), here=progress.here())
 
     # ---- Its forwards ---------------------------------------------------------------

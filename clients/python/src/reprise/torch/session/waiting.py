@@ -13,7 +13,6 @@ here.
 
 from __future__ import annotations
 
-from reprise.torch.compiled.fast import settle
 from reprise.torch.job.job import EagerJob
 from reprise.torch.meter.state import blocked
 from reprise.torch.policy.state import Stage
@@ -92,7 +91,6 @@ class Waiting:
     def planned(self) -> None:
         """Notes that a step has run under a plan."""
         self._unplanned = 0
-        settle()
 
     def unplanned(self) -> None:
         """Counts a step that ran without a plan."""

@@ -137,10 +137,15 @@ class Compiled:
         program."""
         module = fast.load(unpack, stale, modified) if program.replays else None
         if module is None:
+            if program.replays:
+                fast.report_engine(found=False)
             return None
         thinned = thin(program)
         sheet = sheet_of(module, thinned)
-        return None if sheet is None else cls(module, thinned, sheet)
+        if sheet is None:
+            return None
+        fast.report_engine(found=True)
+        return cls(module, thinned, sheet)
 
     def track(self, run: Any, here: int = 0, device: torch.device | None = None) -> Any:
         """Returns the state of a new step. `device` is a GPU whose streams are checked."""

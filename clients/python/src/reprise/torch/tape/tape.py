@@ -11,7 +11,7 @@ Inside the root's forward a dispatch mode compares every op with the captured se
 the calls that will be replayed; saved-tensor hooks keep or discard what autograd saves. In the
 backward only the unpack hook is active: before an event of the program it replays the burst of that
 event, then returns the tensor. The native engine (compiled/fast.cc) does this for a whole step if
-it is built, otherwise the one in Python (python_engine.py).
+it is built, otherwise the one in Python (python_engine.py); `renew` changes over between two steps.
 
 The invariant: gradients are those of the plain program, whatever the plan. Records hold what really
 ran; the program only says what to hold and when to free it. At the first op out of order the run
@@ -72,14 +72,33 @@ class Tape(Mode):
         self._device = device if device is not None and device.type == "cuda" else None
         # What surrounds the current forward: the gate, everything else, and the hooks among that.
         self._surrounding: tuple[ExitStack, ExitStack, Any] | None = None
-        prepare()
-        self._compiled = Compiled.of(program, unpack, refuse_stale, refuse_modified)
+        self._take_engine()
         # Earlier runs that may still be recomputed, and are told what the current forward writes.
         self._others: list[Any] = []
         # By program, of either engine: slot and event with which the last forward of a step begins;
         # None if it depends on earlier forwards.
         self._last: dict[int, tuple[int, int] | None] = {}
         self._run = self.begin()
+
+    def _take_engine(self) -> None:
+        """Converts the program for the native engine, if there is one that can run it."""
+        waits = fast.being_built() and bool(self.program.replays)
+        prepare()
+        self._compiled = Compiled.of(self.program, unpack, refuse_stale, refuse_modified)
+        self._waits = waits and self._compiled is None
+
+    def renew(self) -> None:
+        """Takes the native engine if it has been built since the tape was made. Called between two
+        steps."""
+        if self._waits and not fast.being_built():
+            self._take_engine()
+
+    @property
+    def in_python(self) -> str:
+        """Why steps run in the Python engine; "" if they do not, or if nothing is replayed."""
+        if self._compiled is not None or not self.program.replays:
+            return ""
+        return fast.why_python()
 
     def begin(
         self,

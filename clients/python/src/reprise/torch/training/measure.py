@@ -80,6 +80,7 @@ class Measured:
     verify_extra_bytes: int = 0
     verify_peak_bytes: int = 0  # the highest of unplanned runs for a comparison
     smallest_budget: int | None = None
+    in_python: str = ""  # why the plan of the newest planned step runs in Python
     # Of the device, that the allocator needed beyond the bytes asked for.
     beyond_bytes: int = 0
     _plain: dict[Hashable, _Steps] = field(default_factory=dict)
