@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A torch that is newer than those tested runs in the careful mode, and the log says so once."""
+"""A torch that is none of those tested runs in the careful mode, and the log says so once."""
 
 from __future__ import annotations
 
@@ -26,6 +26,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("release", "is_careful"),
     [
+        ("1.13.1", True),
+        ("2.7.1", True),
+        ("2.8.0", False),
         ("2.13.0+cpu", False),
         ("2.15.0+cu132", False),
         ("2.16.0", True),
@@ -33,7 +36,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> None:
         ("3.0.1", True),
     ],
 )
-def test_a_newer_torch_than_the_newest_tested_is_used_with_care(
+def test_a_torch_outside_the_tested_range_is_used_with_care(
     monkeypatch: pytest.MonkeyPatch, release: str, is_careful: bool
 ) -> None:
     monkeypatch.setattr(torch, "__version__", release)
@@ -100,7 +103,7 @@ def test_doctor_is_told_of_the_release(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("REPRISE_CAREFUL")
     monkeypatch.setattr(torch, "__version__", "1.13.1")
     health, found, _ = versions.described()
-    assert (health, "older than" in found) == ("warning", True)
+    assert (health, "careful mode, because torch 1.13.1 is older" in found) == ("warning", True)
 
 
 def test_the_documentation_states_the_range_that_is_tested() -> None:

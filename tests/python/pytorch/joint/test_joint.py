@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,8 +23,9 @@ from zoo import GPT
 import reprise
 from reprise.base.errors import RepriseError
 from reprise.plan import Plan
+from reprise.torch.internals.contracts import INDUCTOR_PASS, JOINT_PASS
 from reprise.torch.internals.forward import ArmedForward
-from reprise.torch.joint.hooks import FunctorchHook, InductorHook, find_hooks, hooks_of
+from reprise.torch.joint.hooks import FunctorchHook, InductorHook, find_hooks
 from reprise.torch.joint.joint_graph import joint_graph
 from reprise.torch.joint.joint_pass import JointPass, install
 from reprise.torch.joint.peak import peak_under
@@ -176,11 +178,16 @@ def test_the_hooks_are_removed() -> None:
     ],
 )
 def test_compiler_hooks_are_found_by_name(
-    functorch: list[str], inductor: list[str], found: list[str]
+    functorch: list[str],
+    inductor: list[str],
+    found: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    modules = [SimpleNamespace(**dict.fromkeys(names)) for names in (functorch, inductor)]
+    for contract, names in ((JOINT_PASS, functorch), (INDUCTOR_PASS, inductor)):
+        module = contract.name.rpartition(".")[0]
+        monkeypatch.setitem(sys.modules, module, SimpleNamespace(**dict.fromkeys(names)))
 
-    hooks = hooks_of(*modules)
+    hooks = find_hooks()
 
     names = {"joint_custom_pass": "functorch", "joint_custom_post_pass": "inductor"}
     assert [names[h.name] for h in hooks] == found
@@ -199,7 +206,7 @@ def test_every_joint_graph_is_seen_once_through_the_available_hooks(
 
     hooks = [h for h in find_hooks() if type(h) is not hidden]
     if hidden is InductorHook:
-        hooks[0]._leave_inductor = False  # as hooks_of has it where there is no other
+        hooks[0]._leave_inductor = False  # as find_hooks has it where there is no other
     monkeypatch.setattr("reprise.torch.joint.joint_pass.find_hooks", lambda: hooks)
     joint = install("0.5x", planner)
     try:

@@ -28,6 +28,7 @@ import torch
 
 from reprise.base.saying import say
 from reprise.torch.internals import ambient, guard, modes, saved_hooks
+from reprise.torch.internals.contracts import GATE_KEY, HIGHER_ORDER
 from reprise.torch.internals.native import SOURCES, Native
 from reprise.torch.internals.ops import IGNORED, PLAIN_TYPES
 from reprise.torch.internals.versions import careful, is_careful
@@ -56,8 +57,6 @@ FAST = Native(
     python=True,
     parts=tuple(sorted(SOURCES.glob("*.h"))),
 )
-
-_KEY = "Fake"
 
 _BUILDING = (
     "the native engine is being built (about a minute of processor time) and is used as soon as it "
@@ -223,11 +222,11 @@ def _teach_higher_order_operators() -> bool:
     this torch has a list of them. They are dispatched in Python, without fallbacks: called while
     the gate is open, they would find no kernel for its key."""
     global _operators
-    known = getattr(torch._ops, "_higher_order_ops", None)
+    known = HIGHER_ORDER.get()
     if known is None:
         return False
     if len(known) != _operators:
-        key = torch._C._parse_dispatch_key(_KEY)
+        key = torch._C._parse_dispatch_key(GATE_KEY)
         for operator in known.values():
             operator.fallthrough(key)
         _operators = len(known)

@@ -30,6 +30,7 @@ from typing import Any
 
 import torch
 
+from reprise.torch.internals.contracts import PRECISION
 from reprise.torch.internals.guard import surely
 
 __all__ = ["FACTS", "Ambient", "Fact", "Surroundings", "current", "during", "enter", "leave"]
@@ -90,7 +91,7 @@ def _precisions(cuda: bool) -> list[Fact]:
     """Returns the precision of float32 ops. An op of a backend takes its own one, else the one of
     the backend, else the general one: parents come first, so that what an op inherits is put back
     by putting back its parent."""
-    if not hasattr(_C, "_get_fp32_precision_getter"):
+    if PRECISION.get() is None:
         return _flags("float32_matmul_precision", "cudnn_allow_tf32")
     backends = ("mkldnn", "cuda") if cuda else ("mkldnn",)
     pairs = [("generic", "all")]

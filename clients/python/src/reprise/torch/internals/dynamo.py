@@ -30,14 +30,14 @@ import torch
 from torch import nn
 
 from reprise.torch.internals.calls import watched
+from reprise.torch.internals.contracts import SET_EVAL_FRAME
 
 __all__ = ["compiled_in_pieces", "compiled_parts", "is_compiled", "ranks", "watch"]
 
 Called = Callable[[str], None]
 
-_MODULE = "torch._dynamo.eval_frame"
+_MODULE, _, _SETS = SET_EVAL_FRAME.name.rpartition(".")
 _ENTRY = "compile_wrapper"
-_SETS = "set_eval_frame"
 
 _lock = threading.Lock()
 _watching = 0
@@ -127,14 +127,14 @@ def watch(called: Called) -> Iterator[None]:
 def _install() -> bool:
     """Starts watching if Dynamo is loaded; returns whether it did."""
     global _watching, _plain
-    eval_frame = sys.modules.get(_MODULE)
-    if eval_frame is None or not hasattr(eval_frame, _SETS):
+    found = SET_EVAL_FRAME.get()
+    if found is None:
         return False  # nothing has been compiled in this process
     with _lock:
         _watching += 1
         if _watching == 1:
-            _plain = getattr(eval_frame, _SETS)
-            setattr(eval_frame, _SETS, watched(_plain, _look))
+            _plain = found
+            setattr(sys.modules[_MODULE], _SETS, watched(_plain, _look))
     return True
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from reprise.torch.internals import calls
+from reprise.torch.internals.contracts import ENGINE
 
 __all__ = ["around", "no_longer"]
 
@@ -36,7 +37,7 @@ def around(wrapper: Wrapper) -> bool:
     if wrapper in _wrappers:
         return True
     if not _wrappers:
-        found = getattr(torch.autograd, _NAME, None)
+        found = ENGINE.get()
         if found is None:
             return False
         if _run is None or found is not _run:
@@ -51,5 +52,5 @@ def no_longer(wrapper: Wrapper) -> None:
     the call since, our replacement stays and only calls on."""
     if wrapper in _wrappers:
         _wrappers.remove(wrapper)
-        if not _wrappers and getattr(torch.autograd, _NAME, None) is _run:
+        if not _wrappers and ENGINE.get() is _run:
             setattr(torch.autograd, _NAME, _plain)

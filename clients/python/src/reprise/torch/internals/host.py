@@ -30,6 +30,7 @@ import weakref
 import torch
 from torch import Tensor, nn
 
+from reprise.torch.internals.contracts import HOST_CACHE
 from reprise.torch.internals.geometry import Geometry, geometry_of
 from reprise.torch.internals.guard import quiet, told
 from reprise.torch.internals.outside import hide, host_buffer
@@ -153,7 +154,7 @@ class HostSaves:
         would keep it for good, and allocates it in powers of two."""
         if self._pinned and not self.bytes:
             self._pinned = False
-            empty = getattr(torch._C, "_host_emptyCache", None)
+            empty = HOST_CACHE.get()
             if empty is not None:
                 empty()
 

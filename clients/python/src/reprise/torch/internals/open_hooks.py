@@ -29,11 +29,12 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from reprise.torch.internals import saved_hooks, stand_ins
+from reprise.torch.internals.contracts import DISABLE_HOOKS
 
 __all__ = ["Hooks", "Open", "close", "sweep"]
 
 _DISABLE = "disable_saved_tensors_hooks"
-_plain: Any = getattr(torch.autograd.graph, _DISABLE, None)
+_plain: Any = DISABLE_HOOKS.get()
 _lock = threading.Lock()
 _set = 0  # how many pairs of our hooks are set, on all threads
 

@@ -3,10 +3,10 @@
 
     why = careful()     # "" for a tested release, else one sentence
 
-Features are detected one by one, so a release that is not tested may work as well as any. Its
-internals may also have changed in a way that nothing here can detect. In a release that is newer
-than those tested, or whose version cannot be read, plans run in Python alone, without the native
-engine, and recomputed values are compared more often.
+What a release lacks is found name by name (contracts.py), so a release that is not tested may work
+as well as any. Its internals may also differ in a way that nothing here can detect. In a release
+that is newer or older than those tested, or whose version cannot be read, plans run in Python
+alone, without the native engine, and recomputed values are compared more often.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ import sys
 
 import torch
 
-__all__ = ["CAREFUL_EVERY", "careful", "described", "is_careful", "range_of"]
+from reprise.torch.internals.contracts import lost, missing
 
-# On a CPU. The newest is also the limit of what runs without care.
-OLDEST_TORCH = (2, 13)
+__all__ = ["CAREFUL_EVERY", "careful", "described", "is_careful", "lacks", "range_of"]
+
+# On a CPU, and the limits of what runs without care. docs/install.md says what was run with each.
+OLDEST_TORCH = (2, 8)
 NEWEST_TORCH = (2, 15)
 OLDEST_PYTHON = (3, 10)
 
@@ -46,26 +48,32 @@ def _release(version: str) -> tuple[int, int] | None:
 
 
 def _untested(release: tuple[int, int] | None) -> str:
-    """Returns what is known of a torch that is not within the tested range or before it."""
+    """Returns why a torch is not one of those tested; "" if it is."""
     here = f"torch {torch.__version__}"
     if release is None:
         return f"{here} does not say which release it is (tested: {range_of()})"
-    return f"{here} is newer than {_text(NEWEST_TORCH)}, the newest tested"
+    if release > NEWEST_TORCH:
+        return f"{here} is newer than {_text(NEWEST_TORCH)}, the newest tested"
+    if release < OLDEST_TORCH:
+        return f"{here} is older than {_text(OLDEST_TORCH)}, the oldest tested"
+    return ""
+
+
+def lacks() -> str:
+    """Returns what this torch lacks and what is lost without it, as the end of a sentence; "" if it
+    has everything that is used."""
+    return f"; it does not have {'; '.join(lost())}" if lost() else ""
 
 
 def careful() -> str:
-    """Returns why this process is in the careful mode: its torch is newer than those tested, its
-    version cannot be read, or REPRISE_CAREFUL=1. "" if it is not; REPRISE_CAREFUL=0 switches the
-    mode off."""
+    """Returns why this process is in the careful mode: its torch is none of those tested, or
+    REPRISE_CAREFUL=1. "" if it is not; REPRISE_CAREFUL=0 switches the mode off."""
     wanted = os.environ.get("REPRISE_CAREFUL", "")
     if wanted == "0":
         return ""
     if wanted == "1":
         return "REPRISE_CAREFUL=1"
-    release = _release(torch.__version__)
-    if release is not None and release <= NEWEST_TORCH:
-        return ""
-    return _untested(release)
+    return _untested(_release(torch.__version__))
 
 
 def is_careful() -> bool:
@@ -77,27 +85,19 @@ def described() -> tuple[str, str, str]:
     """Returns health, finding and advice for `reprise doctor`."""
     python = platform.python_version()
     here = f"torch {torch.__version__}, Python {python}"
-    release = _release(torch.__version__)
-    why = careful()
+    why, untested = careful(), _untested(_release(torch.__version__))
+    if missing():
+        return "warning", f"{missing()}: no eager model is planned", "another release of torch"
     if why:
         return (
             "warning",
             f"{here}: careful mode, because {why}. Plans run in Python, and values are compared "
-            f"at least every {CAREFUL_EVERY} planned steps",
-            "a newer Reprise may have been tested with it; REPRISE_CAREFUL=0 switches the mode off",
+            f"at least every {CAREFUL_EVERY} planned steps{lacks()}",
+            "nothing, if that is fast enough; REPRISE_CAREFUL=0 switches the mode off",
         )
-    if release is not None and release < OLDEST_TORCH:
-        return (
-            "warning",
-            f"{here}: older than {_text(OLDEST_TORCH)}, the oldest tested",
-            "a newer torch",
-        )
-    if release is None or release > NEWEST_TORCH:
-        return (
-            "warning",
-            f"{here}: {_untested(release)}; the careful mode is off (REPRISE_CAREFUL=0)",
-            "",
-        )
+    if untested:
+        off = "the careful mode is off (REPRISE_CAREFUL=0)"
+        return "warning", f"{here}: {untested}; {off}{lacks()}", ""
     if sys.version_info < OLDEST_PYTHON:
         return "warning", f"{here}: Python {_text(OLDEST_PYTHON)} or newer is needed", ""
-    return "ok", f"{here}: torch {range_of()} is tested", ""
+    return "ok", f"{here}: torch {range_of()} is tested{lacks()}", ""

@@ -85,4 +85,7 @@ class Code:
                 code.parts.append(code._site.part)
             return call(*args)
 
-        return wraps(compiled)(calls.chained(compiled, [called]))
+        made = wraps(compiled)(calls.chained(compiled, [called]))
+        # What this names is called in place of the function that has it, in torch 2.8.
+        vars(made).pop("_torchdynamo_orig_callable", None)
+        return made

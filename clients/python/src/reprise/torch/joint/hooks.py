@@ -6,12 +6,12 @@
     ...compile: visit(graph) is called once per joint graph...
     for hook in hooks: hook.remove()
 
-| hook | since about | sees the graphs of |
-|---|---|---|
-| `torch._functorch.config.joint_custom_pass` | 2.10 | every backend of AOTAutograd |
-| `torch._inductor.config.joint_custom_post_pass` | 2.4 | Inductor, after its own joint passes |
+| hook | sees the graphs of |
+|---|---|
+| `torch._functorch.config.joint_custom_pass` | every backend of AOTAutograd |
+| `torch._inductor.config.joint_custom_post_pass` | Inductor, after its own joint passes |
 
-Found by asking for the attribute, never by version. Inductor rewrites the joint graph before it
+contracts.py knows which release has which. Inductor rewrites the joint graph before it
 partitions it (attention becomes one op, random ops become seeds), and a tag on what was replaced is
 gone; so where both are there, the first one leaves the graphs of Inductor to the second.
 
@@ -25,6 +25,7 @@ from collections.abc import Callable
 from typing import Any
 
 from reprise.torch.internals.calls import chained, given, in_turn
+from reprise.torch.internals.contracts import GRAPH_PASS, INDUCTOR_PASS, JOINT_PASS
 
 __all__ = ["FunctorchHook", "InductorHook", "find_hooks"]
 
@@ -101,19 +102,15 @@ class InductorHook:
 
 def find_hooks() -> list[FunctorchHook | InductorHook]:
     """Returns the hooks that the installed torch offers."""
-    import torch._functorch.config as functorch
-    import torch._inductor.config as inductor
-
-    return hooks_of(functorch, inductor)
-
-
-def hooks_of(functorch: Any, inductor: Any) -> list[FunctorchHook | InductorHook]:
-    """Returns the hooks that these two modules of settings have."""
     found: list[FunctorchHook | InductorHook] = []
-    has_inductor = hasattr(inductor, "joint_custom_post_pass")
-    if hasattr(functorch, "joint_custom_pass"):
+    has_inductor = INDUCTOR_PASS.there()
+    if JOINT_PASS.there():
+        import torch._functorch.config as functorch
+
         found.append(FunctorchHook(functorch, leave_inductor=has_inductor))
     if has_inductor:
+        import torch._inductor.config as inductor
+
         found.append(InductorHook(inductor))
     return found
 
@@ -121,10 +118,9 @@ def hooks_of(functorch: Any, inductor: Any) -> list[FunctorchHook | InductorHook
 def _as_graph_pass(post_pass: Callable[..., Any]) -> Any:
     """Returns the pass in the form that Inductor asks for. Its `uuid` is None: what is compiled
     with a plan is not cached under the name of what is compiled without."""
-    try:
-        from torch._inductor.custom_graph_pass import CustomGraphPass
-    except ImportError:
+    if not GRAPH_PASS.there():
         return post_pass
+    from torch._inductor.custom_graph_pass import CustomGraphPass
 
     class Pass(CustomGraphPass):
         __call__ = staticmethod(post_pass)

@@ -22,7 +22,6 @@ of recompilations, past which code with `fullgraph=True` raises. A torch without
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -31,20 +30,19 @@ import torch
 from torch import nn
 
 from reprise.torch.internals.calls import Call
+from reprise.torch.internals.contracts import ISOLATES
 from reprise.torch.internals.dynamo import compiled_parts, ranks
 from reprise.torch.internals.forward import ArmedForward
 from reprise.torch.joint.site import Around, CompiledModule, Site, Wrap, site_of
 
 __all__ = ["Pieces", "pieces_of"]
 
-_ISOLATED = "isolate_recompiles"
-
 
 def pieces_of(model: nn.Module) -> Pieces | None:
     """Returns where the calls of the compiled parts of a model go. None if there are none, if one
     is not a module (a compiled `forward`), if this torch cannot keep code apart, or if this is one
     of several ranks. Raises RepriseError if this torch does not tell how they were compiled."""
-    if _ISOLATED not in inspect.signature(torch.compile).parameters or ranks() > 1:
+    if not ISOLATES.there() or ranks() > 1:
         return None
     modules = dict(model.named_modules())
     parts = [site_of(modules[name]) for name in compiled_parts(model)]
@@ -71,7 +69,7 @@ class Pieces(Site):
             kind = self.kinds.get(number, 0)
             function = next((f for k, p, f in shared if k == kind and _alike(part, p)), None)
             if function is None:
-                options: dict[str, Any] = {**part.options, _ISOLATED: True}
+                options: dict[str, Any] = {**part.options, "isolate_recompiles": True}
                 backend = wrap(part.backend)
                 function = torch.compile(_call_of(part), backend=backend, **options)
                 shared.append((kind, part, function))

@@ -83,14 +83,19 @@ class CompiledModule(Site):
     def __init__(self, model: nn.Module, context: Any) -> None:
         super().__init__(model)
         backend: Any = getattr(context, "callback", None)
-        while hasattr(backend, "_torchdynamo_orig_backend"):
-            backend = backend._torchdynamo_orig_backend
+        # torch 2.8 has no `fullgraph`, calls what wraps a backend by the name of what wraps a
+        # function, and compiles whole graphs with another class.
+        fullgraph = getattr(context, "fullgraph", False)
+        inner = "backend" if hasattr(backend, "_torchdynamo_orig_backend") else "callable"
+        while hasattr(backend, f"_torchdynamo_orig_{inner}"):
+            fullgraph |= inner == "callable" and type(backend).__name__ == "ConvertFrameAssert"
+            backend = getattr(backend, f"_torchdynamo_orig_{inner}")
         if not callable(backend):
             raise RepriseError(
                 "this version of torch does not tell which backend compiled the model"
             )
         self.backend: Callable[..., Any] = backend  # with its mode and options
-        self.options = {"dynamic": context._dynamic, "fullgraph": bool(context.fullgraph)}
+        self.options = {"dynamic": context._dynamic, "fullgraph": bool(fullgraph)}
 
     def compiled(self, wrap: Wrap) -> Callable[..., Any]:
         made: Callable[..., Any] = torch.compile(

@@ -23,6 +23,7 @@ import torch
 
 from reprise.agent.agent import Agent
 from reprise.base.errors import RepriseError
+from reprise.torch.internals.contracts import ALLOCATOR_SETTINGS
 
 __all__ = ["MOST_BLOCKS", "CudaMeter", "device_index", "expandable"]
 
@@ -40,7 +41,7 @@ def device_index(device: torch.device) -> int:
 def expandable() -> bool:
     """Returns whether the allocator's segments are expandable, so that it can return their free
     parts when memory is short."""
-    settings = getattr(torch._C, "_accelerator_getAllocatorSettings", str)()
+    settings = (ALLOCATOR_SETTINGS.get() or str)()
     named = [os.environ.get(name, "") for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")]
     return any("expandable_segments:true" in text.lower() for text in (settings, *named))
 

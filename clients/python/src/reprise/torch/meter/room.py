@@ -27,6 +27,7 @@ import torch
 
 from reprise.base.budget import Budget
 from reprise.base.units import format_bytes
+from reprise.torch.internals.contracts import MEMORY_FRACTION
 from reprise.torch.meter.cuda_meter import expandable
 
 __all__ = [
@@ -73,8 +74,8 @@ def capacity(device: torch.device) -> int:
 
 def _own_share(device: torch.device) -> float:
     """Returns the fraction of a GPU that the process has limited itself to."""
-    share = getattr(torch.cuda, "get_per_process_memory_fraction", lambda _: 1.0)(device)
-    return float(share)
+    share = MEMORY_FRACTION.get()
+    return 1.0 if share is None else float(share(device))
 
 
 def advice(device: torch.device) -> str:

@@ -22,12 +22,12 @@ import gc
 import sys
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
 
 import torch
 from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
 
+from reprise.torch.internals.contracts import OOM_OBSERVER
 from reprise.torch.internals.distributed import several_ranks
 from reprise.torch.internals.guard import is_oom
 from reprise.torch.internals.traces import let_go, without_ours
@@ -54,7 +54,9 @@ class _Watch:
     def observe(self) -> None:
         """Also listens to CUDA's own allocator, which tells unless it is cudaMallocAsync."""
         if not _observed:
-            attach: Any = torch._C._cuda_attach_out_of_memory_observer  # type: ignore[attr-defined]
+            attach = OOM_OBSERVER.get()
+            if attach is None:
+                return
             try:
                 attach(_observer)
             except RuntimeError:

@@ -21,10 +21,11 @@ from reprise.agent.agent import Agent, own_run_id
 from reprise.base.errors import RepriseError
 from reprise.base.saying import say
 from reprise.torch.compiled.fast import prepare
+from reprise.torch.internals.contracts import missing
 from reprise.torch.internals.distributed import rank_here
 from reprise.torch.internals.dynamo import compiled_in_pieces, compiled_parts
 from reprise.torch.internals.guard import described
-from reprise.torch.internals.versions import CAREFUL_EVERY, careful
+from reprise.torch.internals.versions import CAREFUL_EVERY, careful, lacks
 from reprise.torch.job.options import Options
 from reprise.torch.job.stages import Stages
 from reprise.torch.joint.job import CompiledJob
@@ -104,7 +105,7 @@ def _with_care(verify_every: int) -> int:
     if not _said_careful:
         _said_careful = True
         checks = f"every {every} planned steps" if every else "never, as verify_every=0 says"
-        say(f"careful mode: {why}. Plans run in Python; values are compared {checks}")
+        say(f"careful mode: {why}. Plans run in Python; values are compared {checks}{lacks()}")
     return every
 
 
@@ -246,7 +247,7 @@ def _unsupported(model: nn.Module) -> str:
     devices = {t.device for t in (*model.parameters(), *model.buffers())}
     if len(devices) > 1:
         return f"its parameters are on {len(devices)} devices"
-    return ""
+    return missing()
 
 
 def _wait_s() -> float:
