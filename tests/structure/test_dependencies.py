@@ -101,6 +101,7 @@ BELOW: dict[str, set[str]] = {
         "check",
         "rerun",
         "capture",
+        "estimation",
         "tape",
         "executor",
         "joint",
