@@ -137,7 +137,8 @@ def main() -> None:
         ranks.TIMEOUT = timedelta(seconds=3)
     meetings = _watch_meetings()
     if budget != "none" and not (mode == "alone" and rank == 1):
-        reprise.auto(model, budget=budget, warmup=2, verify_every=3)
+        # Which step does what is known where the first ones are plain.
+        reprise.auto(model, budget=budget, warmup=2, verify_every=3, first="plain")
     if mode == "stalls" and rank == 1 and budget != "none":
         _stall()
     if mode == "slow" and rank == 1:

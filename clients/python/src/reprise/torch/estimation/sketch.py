@@ -14,6 +14,8 @@ scalar, that is the loss. Otherwise a cross entropy over the last dimension of e
 for it, in single precision: it keeps one tensor as large as the output and makes two in the
 backward, which few losses exceed. Whether the program holds the output itself until then is not
 known either. In the graph it does; the least peak is that of a program that does not.
+
+A forward that communicates with other ranks has no such step: they would wait for the copy.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from reprise.base.errors import RepriseError
@@ -71,7 +74,7 @@ def sketched(
     try:
         optimizers = optimizers_of(model)
         refuse_to_disturb(model)
-        with FakeTensorMode(allow_non_fake_inputs=True) as mode, unnoticed(model):
+        with FakeTensorMode(allow_non_fake_inputs=True) as mode, _Silent(), unnoticed(model):
             what = "the model has no copy without memory"
             fake = faked(model, mode, device)
             what = _FAULT
@@ -108,6 +111,17 @@ def sketched(
     graph = replace(graph, static_bytes=live_bytes + needs.state_bytes, flavour=FLAVOUR)
     graph = with_rooflines(graph)
     return Sketch(graph, graph.measured_peak_bytes - held)
+
+
+class _Silent(TorchDispatchMode):
+    """Lets no op through that other ranks would wait for."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if "c10d" in func.namespace:
+            raise RepriseError(f"the forward communicates with other ranks ({func.name()})")
+        return func(*args, **(kwargs or {}))
 
 
 def _fake_input(value: Any) -> Any:

@@ -3,6 +3,7 @@
 
 several_ranks()     # do others wait for the collectives of this one?
 rank_here()
+unwrapped(model)    # what computes, where a wrapper only communicates
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import nn
 
-__all__ = ["rank_here", "ranks_have_met", "several_ranks"]
+__all__ = ["rank_here", "ranks_have_met", "several_ranks", "unwrapped"]
 
 
 def ranks_have_met() -> bool:
@@ -28,3 +30,11 @@ def several_ranks() -> bool:
 def rank_here() -> int:
     """Returns the rank of this process; 0 if there is no other."""
     return torch.distributed.get_rank() if ranks_have_met() else 0
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """Returns the model inside DistributedDataParallel, which communicates before and after its
+    forward; any other model itself."""
+    inner = getattr(model, "module", None)
+    wraps = isinstance(model, nn.parallel.DistributedDataParallel)
+    return inner if wraps and isinstance(inner, nn.Module) else model

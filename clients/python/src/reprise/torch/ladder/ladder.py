@@ -129,8 +129,8 @@ class Ladder:
         self._mismatches = self._in_a_row = 0
         self._saw(graph.structure)
         self._known_better(key)
-        if len(self.rungs) >= MAX_RUNGS:
-            self.rungs.remove(next(rung for rung in self.rungs if rung.fitted))
+        if len(self.captured) >= MAX_RUNGS:
+            self.rungs.remove(next(rung for rung in self.captured if rung.fitted))
         return self._append(
             Rung(self._next_number, key, key.size, graph, left_out, leaks, own_size, shared=True)
         )
@@ -150,18 +150,11 @@ class Ladder:
     def sketched(self, key: Key, graph: CapturedGraph) -> Rung:
         """Adds the rung of a step of which only the shapes are known, and returns it. It stays
         until one that was captured has a plan."""
-        return self._append(
-            Rung(
-                self._next_number,
-                key,
-                key.size,
-                graph,
-                frozenset(),
-                leaks=True,
-                fitted=True,
-                sketch=True,
-            )
-        )
+        # Ranks number what they have captured alike, and each has sketches of its own.
+        number = min([0, *(rung.number for rung in self.rungs)]) - 1
+        rung = Rung(number, key, key.size, graph, frozenset(), leaks=True, fitted=True, sketch=True)
+        self.rungs.append(rung)
+        return rung
 
     def sketch_for(self, key: Key) -> Rung | None:
         """Returns the rung with a plan from shapes for this input that a step has kept to; None if
@@ -169,9 +162,14 @@ class Ladder:
         found = [r for r in self.rungs if r.sketch and r.tape and r.matched and r.covers(key)]
         return min(found, key=lambda rung: rung.size, default=None)
 
+    @property
+    def captured(self) -> list[Rung]:
+        """The rungs of steps that were captured, or fitted from such; on all ranks the same."""
+        return [rung for rung in self.rungs if not rung.sketch]
+
     def captured_instead(self) -> None:
         """Removes what is known from shapes only: a step that was captured has a plan."""
-        self.rungs = [rung for rung in self.rungs if not rung.sketch]
+        self.rungs = self.captured
 
     def ahead(self, rung: Rung) -> tuple[int, dict[str, Any]] | None:
         """Returns a larger size and its graph, fitted from those of this rung's program; None if
@@ -238,8 +236,8 @@ class Ladder:
 
     def _append(self, rung: Rung) -> Rung:
         self._next_number += 1
-        if len(self.rungs) >= MAX_RUNGS:
-            self.rungs.remove(min(self.rungs, key=lambda r: r.used))
+        if len(self.captured) >= MAX_RUNGS:
+            self.rungs.remove(min(self.captured, key=lambda r: r.used))
         self.rungs.append(rung)
         return rung
 
@@ -249,7 +247,7 @@ class Ladder:
         """Returns whether a step with this input should be captured."""
         if self.captures >= MAX_CAPTURES or any(k.within(key) for k in self._too_large):
             return False
-        if self.rungs and all(rung.sketch for rung in self.rungs):
+        if self.rungs and not self.captured:
             return False  # the start says when (recovery/startup.py)
         kin = [rung for rung in self.rungs if rung.key.kind == key.kind]
         if not kin or self.is_stale(key):

@@ -120,7 +120,7 @@ class RankCoordinator:
         job, ladder = self._job, self._planning.ladder
         if self._together:
             return True
-        may = bool(ladder.rungs) and ladder.room and self._fresh is None and not self._ended
+        may = bool(ladder.captured) and ladder.room and self._fresh is None and not self._ended
         may = may and self._lost < LOST_AT_MOST and job.stage is Stage.PLANNED
         return may and ladder.wants(job.step.key)
 
@@ -129,7 +129,7 @@ class RankCoordinator:
         that has a rung. None if there is none."""
         if self._fresh is not None and self._fresh.made.graph.structure == structure:
             return self._fresh
-        rungs = self._planning.ladder.rungs
+        rungs = self._planning.ladder.captured
         same = [r for r in rungs if not r.fitted and r.graph.structure == structure]
         if not same:
             return None
@@ -139,7 +139,7 @@ class RankCoordinator:
 
     def _replies(self, wait_s: float = 0) -> dict[int, PlanReply]:
         """For the rungs this rank asked for; waits for those that are under way."""
-        rungs = [r for r in self._planning.ladder.rungs if self._asks_for(r)]
+        rungs = [r for r in self._planning.ladder.captured if self._asks_for(r)]
         return {
             rung.number: self._planning.reply(rung, wait_s if rung.number in self._awaited else 0)
             for rung in rungs
@@ -151,7 +151,7 @@ class RankCoordinator:
     def _over_budget(self) -> dict[int, int]:
         """By rung: how far its plan's steps were above the budget on this rank."""
         measured, found = self._job.measured, {}
-        for rung in self._planning.ladder.rungs:
+        for rung in self._planning.ladder.captured:
             if rung.tape is not None and rung.plan is not None:
                 found[rung.number] = measured.peak_under(rung.number) - rung.plan.budget_bytes
         return {number: bytes_over for number, bytes_over in found.items() if bytes_over > 0}
@@ -173,7 +173,7 @@ class RankCoordinator:
             return False
         self._next = self._job.step.number + 1
         awaits = bool(self._awaited) and self._next <= self._awaited_until
-        begins = not self._planning.ladder.rungs or self._together
+        begins = not self._planning.ladder.captured or self._together
         return begins or awaits or self._next % MEET_EVERY == 0
 
     def _meet(self) -> None:
@@ -203,7 +203,7 @@ class RankCoordinator:
                 self._install(replies)
             if not self._ended and any(word.structure for word in words):
                 self._grow(words)
-            elif not ladder.rungs and not self._ended:
+            elif not ladder.captured and not self._ended:
                 self._together = all(word.ready for word in words)
         self._fresh = None
 
@@ -219,7 +219,7 @@ class RankCoordinator:
             self._job.say(why)
         asked = {number for number, rank in self._asks.items() if rank == self._ranks.place}
         self._planning.go_alone(asked)
-        if fresh is not None and not self._planning.ladder.rungs:
+        if fresh is not None and not self._planning.ladder.captured:
             self._planning.plan(fresh.key, fresh.made)
 
     def _settle(self, words: list[_Word]) -> None:
@@ -231,12 +231,12 @@ class RankCoordinator:
             if len(same) == len(words):
                 self._grow(words)
                 return
-            if not ladder.rungs:
+            if not ladder.captured:
                 self._part(words, same)
                 return
         self._lost += 1
         why = "the ranks did not capture the same step"
-        if ladder.rungs:
+        if ladder.captured:
             self._job.say(f"a different kind of step is not planned: {why}")
         elif self._lost >= LOST_AT_MOST:
             self._go_alone(f"{why}: each of them is planned by itself")
@@ -291,7 +291,7 @@ class RankCoordinator:
     def _fit_ahead(self, rung: Rung, owner: int) -> None:
         """A rung for a larger input than any so far, where its program is known in two sizes."""
         planning, ladder = self._planning, self._planning.ladder
-        if len(ladder.rungs) >= MAX_RUNGS or sum(not r.fitted for r in ladder.rungs) < 2:
+        if len(ladder.captured) >= MAX_RUNGS or sum(not r.fitted for r in ladder.captured) < 2:
             return
         ahead = ladder.ahead(rung) if self._asks_for(rung) else None
         size = max(self._ranks.meet(0 if ahead is None else ahead[0], PLAN))
@@ -321,13 +321,13 @@ class RankCoordinator:
             elif not any(waits for _, waits in every):
                 why = next((r.why for r in replies.values() if r.why), why)
                 break
-        if not self._ended and all(r.tape is None for r in self._planning.ladder.rungs):
+        if not self._ended and all(r.tape is None for r in self._planning.ladder.captured):
             self._end(f"training without a plan: {why}")
 
     def _install(self, replies: dict[int, PlanReply]) -> None:
         """Plans that have come, on all ranks or on none."""
         planning = self._planning
-        rungs = [rung for rung in planning.ladder.rungs if rung.number in replies]
+        rungs = [rung for rung in planning.ladder.captured if rung.number in replies]
         made: dict[int, TapePlan | str] = {}
         for rung in rungs:
             reply = replies[rung.number]
@@ -354,7 +354,9 @@ class RankCoordinator:
                 self._asks.pop(rung.number)  # the same would come again
                 continue
             planning.apply(rung, found)
-        if rungs and not (self._awaited or any(r.tape is not None for r in planning.ladder.rungs)):
+        if rungs and not (
+            self._awaited or any(r.tape is not None for r in planning.ladder.captured)
+        ):
             self._end(rungs[-1].refused)
 
     def _tighten(self, rung: Rung, over: int) -> None:
@@ -370,7 +372,7 @@ class RankCoordinator:
     def _hold(self, words: list[_Word]) -> None:
         """The budget on every rank. What the server sees, in the run of the rank that asked, it
         plans again by itself."""
-        for rung in self._planning.ladder.rungs:
+        for rung in self._planning.ladder.captured:
             owner = self._asks.get(rung.number)
             if owner is None:
                 continue

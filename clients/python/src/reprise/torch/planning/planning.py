@@ -108,7 +108,7 @@ class Planning:
         self._together.captured()
         key = self._job.step.key
         stale = self.ladder.is_stale(key)
-        before = [rung for rung in self.ladder.rungs if not rung.sketch]
+        before = self.ladder.captured
         known = {rung.graph.structure for rung in before}
         several = any(rung.key == key for rung in before)
         made = self._graphs.made(step, key, is_stale=stale, several=several)
@@ -232,7 +232,7 @@ class Planning:
         ladder.rungs = [
             rung for rung in ladder.rungs if rung.tape is not None or rung.number in asked
         ]
-        self._job.happened(RanksLost(has_rungs=bool(ladder.rungs)))
+        self._job.happened(RanksLost(has_rungs=bool(ladder.captured)))
 
     # ---- Plans --------------------------------------------------------------------
 
@@ -337,7 +337,7 @@ class Planning:
 
     def _nothing_left(self) -> None:
         """Stops planning if no rung has a plan, and none will come."""
-        rungs = [rung for rung in self.ladder.rungs if not rung.sketch]
+        rungs = self.ladder.captured
         if self._job.stage in (Stage.WAITING, Stage.PLANNED) and rungs:
             if any(r.tape is not None or r.open for r in rungs):
                 return
@@ -428,7 +428,7 @@ class Planning:
 
     def stop(self, why: str) -> None:
         """Ends planning, and says why. Only another budget begins it again."""
-        captured = [rung for rung in self.ladder.rungs if not rung.sketch]
+        captured = self.ladder.captured
         refused = [rung for rung in captured if rung.request_id is not None]
         if refused and all(rung.tape is None for rung in captured):
             self._offers.asked(refused[-1].request_id, refused[-1].answered)

@@ -15,7 +15,8 @@ gradients that are not reset before the forward. A plan from shapes holds back w
 if there is one that does; whatever else is found to be alive, the next one holds back, too.
 
 A plain forward that runs out of memory is tried once more on the host, where that is memory
-elsewhere. With several ranks nothing is tried again: they begin plainly, or as they are asked to.
+elsewhere. With several ranks nothing is tried again. Each of them has a plan from shapes of its
+own: what a plan changes runs no collective, so none waits for another that has none.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from reprise.torch.internals.host import HostSaves
 from reprise.torch.internals.pipelines import halves_backwards
 from reprise.torch.job.job import EagerJob
 from reprise.torch.job.stages import Stages
+from reprise.torch.ladder.ranks import coming, in_pipeline
 from reprise.torch.ladder.rung import Rung
 from reprise.torch.meter.room import room_on
 from reprise.torch.meter.state import blocked
@@ -93,7 +95,7 @@ class Startup:
         way = job.options.first
         if way == "host" and first:
             self._to_host("as requested")
-        elif way == "auto" and not several_ranks():
+        elif way == "auto":
             self._from_shapes(args, kwargs, first)
 
     @property
@@ -139,7 +141,7 @@ class Startup:
             return
         self._sizes += 1
         why = self._plan(args, kwargs)
-        if why and first and self._has_host and not self._fits_plainly():
+        if why and first and self.retries and not self._fits_plainly():
             self._to_host(f"no plan from shapes: {why}")
         elif why:
             job.say(f"the first steps run without a plan: {why}")
@@ -152,8 +154,10 @@ class Startup:
             return job.agent.why
         if blocked():
             return blocked()
-        if isinstance(job.model, Stages):
-            return "the stages of a pipeline are called one by one"
+        if isinstance(job.model, Stages) or in_pipeline():
+            return "how many forwards a pipeline runs before a backward is not known yet"
+        if several_ranks():
+            coming()  # the others may be at their next meeting before this one is
         try:
             sketch = sketched(job.model, args, kwargs, job.meter.live())
         except RepriseError as error:

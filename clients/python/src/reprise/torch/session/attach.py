@@ -28,6 +28,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from reprise.base.errors import RepriseError
 from reprise.base.saying import say
 from reprise.torch.internals import calls, guard
+from reprise.torch.internals.distributed import unwrapped
 
 __all__ = ["attach"]
 
@@ -74,14 +75,14 @@ class _Watch:
             if os.environ.get("REPRISE_FIT_TO") and self._is_root(module):
                 from reprise.torch.session import fit_asked
 
-                fit_asked.answer(_unwrapped(module), inputs, named)
+                fit_asked.answer(unwrapped(module), inputs, named)
             if _is_of_keras(module, inputs):
                 from reprise.torch.training import armed
 
                 self._armed = self._armed or armed.current(module) is not None
             elif self._is_root(module):
                 self._armed = True
-                self._arm(_unwrapped(module))
+                self._arm(unwrapped(module))
         except RepriseError as error:
             say(f"training without Reprise: {error}")
             self._over()
@@ -131,7 +132,7 @@ class _Watch:
 
         # One that could not be armed was told why, and is not tried at each of its calls.
         if armed.current(module) is None and module not in armed.unarmed:
-            stages = [_unwrapped(stage) for stage in stages_around()]
+            stages = [unwrapped(stage) for stage in stages_around()]
             together = len(stages) > 1 and module in stages
             api.auto(stages if together else module, budget=None)
             loop = armed.current(module)
@@ -156,9 +157,3 @@ def _is_of_keras(module: nn.Module, inputs: tuple[Any, ...]) -> bool:
         return False
     real = any(isinstance(x, torch.Tensor) and not x.is_meta for x in inputs)
     return not (isinstance(module, model) and real) or bool(getattr(module, "compiled", False))
-
-
-def _unwrapped(module: nn.Module) -> nn.Module:
-    inner = getattr(module, "module", None)
-    wrappers = (nn.parallel.DistributedDataParallel,)
-    return inner if isinstance(module, wrappers) and isinstance(inner, nn.Module) else module

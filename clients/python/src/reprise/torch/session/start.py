@@ -22,7 +22,7 @@ from reprise.base.errors import RepriseError
 from reprise.base.saying import say
 from reprise.torch.compiled.fast import prepare
 from reprise.torch.internals.contracts import missing
-from reprise.torch.internals.distributed import rank_here
+from reprise.torch.internals.distributed import rank_here, unwrapped
 from reprise.torch.internals.dynamo import compiled_in_pieces, compiled_parts
 from reprise.torch.internals.guard import described
 from reprise.torch.internals.versions import CAREFUL_EVERY, careful, lacks
@@ -74,8 +74,9 @@ def _begin(models: list[nn.Module], options: Options) -> None:
             if (job := _start_compiled(model, options)) is not None:
                 armed.add(model, job)
                 return
+        model = unwrapped(model)
         session = _start(model, options)
-        for one in models:
+        for one in dict.fromkeys([*models, *([model] if len(models) == 1 else [])]):
             armed.add(one, session)
         _may_hand_over(session)
     except Exception as error:
