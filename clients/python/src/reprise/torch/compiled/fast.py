@@ -8,8 +8,8 @@
 It does the work of the Python engine at a lower cost: an op that is only compared and a tensor that
 is only kept never reach the interpreter. A job does not wait for the compiler (about a minute of
 processor time, once per torch): a missing engine is built beside the job, and tapes take it between
-two steps when it is there. REPRISE_FAST=0 disables it. It also needs a dispatch key that not every
-torch has. The reason why plans run in Python is logged once, and `why_python` returns it.
+two steps when it is there. REPRISE_FAST=0 disables it. It also needs a dispatch key that nothing
+else uses. The reason why plans run in Python is logged once, and `why_python` returns it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ import torch
 
 from reprise.base.saying import say
 from reprise.torch.internals import ambient, guard, modes, saved_hooks
-from reprise.torch.internals.contracts import GATE_KEY, HIGHER_ORDER
 from reprise.torch.internals.native import SOURCES, Native
 from reprise.torch.internals.ops import IGNORED, PLAIN_TYPES
 from reprise.torch.internals.versions import careful, is_careful
@@ -183,8 +182,8 @@ def load(
     stale: Callable[[Any, int], Any],
     modified: Callable[[Any, int], Any],
 ) -> Any:
-    """Returns the module with its gate installed; None if it is not built or this torch has no
-    gate.
+    """Returns the module with its gate installed; None if it is not built or something else
+    uses the gate's key.
 
     `unpack` returns the tensor of what Python packed. `stale` and `modified` raise the error for a
     tensor with a wrong version: one that autograd saved, or one that a recorded call reads."""
@@ -201,7 +200,8 @@ def load(
         ambient.enter,
         ambient.leave,
     )
-    if ready and _teach_higher_order_operators():
+    if ready:
+        _teach_higher_order_operators()
         return module
     report_python_only(f"torch {torch.__version__} has no dispatch key for the native engine")
     return None
@@ -217,20 +217,17 @@ def _open(path: Path) -> Any:
     return module
 
 
-def _teach_higher_order_operators() -> bool:
-    """Registers a fallthrough for the gate's key with every higher-order operator; returns whether
-    this torch has a list of them. They are dispatched in Python, without fallbacks: called while
-    the gate is open, they would find no kernel for its key."""
+def _teach_higher_order_operators() -> None:
+    """Registers a fallthrough for the gate's key with every higher-order operator. They are
+    dispatched in Python, without fallbacks: called while the gate is open, they would find no
+    kernel for its key."""
     global _operators
-    known = HIGHER_ORDER.get()
-    if known is None:
-        return False
+    known = torch._ops._higher_order_ops
     if len(known) != _operators:
-        key = torch._C._parse_dispatch_key(GATE_KEY)
+        key = torch._C._parse_dispatch_key("Fake")  # kGate in compiled/below.h
         for operator in known.values():
             operator.fallthrough(key)
         _operators = len(known)
-    return True
 
 
 def name_of(func: Any) -> tuple[str, str]:

@@ -54,37 +54,14 @@ class Contract:
         return file.is_file() and re.search(rf"\b{name}\b", file.read_text("utf-8")) is not None
 
 
-GATE_KEY = "Fake"
-
-
-def _has_gate_key() -> bool:
-    try:
-        torch._C._parse_dispatch_key(GATE_KEY)
-    except RuntimeError:
-        return False
-    return True
-
-
 def _isolates() -> bool:
     return "isolate_recompiles" in inspect.signature(torch.compile).parameters
 
 
-_IN_PYTHON = "plans run in Python, without the native engine"
-
-GATE = Contract(f"dispatch key {GATE_KEY}", _IN_PYTHON, probe=_has_gate_key)
-HIGHER_ORDER = Contract("torch._ops._higher_order_ops", _IN_PYTHON)
-ENGINE = Contract(
-    "torch.autograd._engine_run_backward",
-    "a backward that runs out of memory is not run again, and one that writes is not watched",
-)
 OOM_OBSERVER = Contract(
     "torch._C._cuda_attach_out_of_memory_observer",
     "errors of the allocator that the program handles itself are not noticed",
     cuda=True,
-)
-DISABLE_HOOKS = Contract(
-    "torch.autograd.graph.disable_saved_tensors_hooks",
-    "transforms of torch.func inside a planned forward may refuse to run",
 )
 PRECISION = Contract(
     "torch._C._get_fp32_precision_getter",
@@ -101,10 +78,6 @@ ALLOCATOR_SETTINGS = Contract(
     "expandable segments are known only where an environment variable sets them",
     since="2.12",
 )
-MEMORY_FRACTION = Contract(
-    "torch.cuda.get_per_process_memory_fraction",
-    "a part of a GPU to which the program limits itself is not known",
-)
 SET_EVAL_FRAME = Contract(
     "torch._dynamo.eval_frame.set_eval_frame",
     "compiled functions that an eager model calls are not noticed",
@@ -117,13 +90,6 @@ JOINT_PASS = Contract(
 INDUCTOR_PASS = Contract(
     "torch._inductor.config.joint_custom_post_pass",
     "plans of compiled models are made before Inductor rewrites the graph, and tags may be lost",
-)
-GRAPH_PASS = Contract(
-    "torch._inductor.custom_graph_pass.CustomGraphPass",
-    "Inductor's cache may return code that was compiled without the plan",
-)
-CHECKPOINT_POLICY = Contract(
-    "torch.utils.checkpoint.CheckpointPolicy", "compiled models are not planned"
 )
 ISOLATES = Contract(
     "torch.compile(isolate_recompiles=)",
@@ -143,12 +109,15 @@ _C._dispatch_tls_is_dispatch_key_excluded _C._dispatch_tls_local_exclude_set
 _C._dispatch_tls_local_include_set _C._dispatch_tls_set_dispatch_key_excluded
 _C._functorch.peek_interpreter_stack _C._get_function_stack_at _C._len_torch_dispatch_stack
 _C._len_torch_function_stack _C._parse_dispatch_key _C._pop_torch_function_stack
-_C._push_on_torch_function_stack _C._set_grad_enabled _foreach_copy_ _ops.OpOverload
-_subclasses.fake_tensor.FakeTensor _subclasses.fake_tensor.FakeTensorMode jit._trace.is_tracing
+_C._push_on_torch_function_stack _C._set_grad_enabled _foreach_copy_
+_inductor.custom_graph_pass.CustomGraphPass _ops.OpOverload _ops._higher_order_ops
+_subclasses.fake_tensor.FakeTensor _subclasses.fake_tensor.FakeTensorMode
+autograd._engine_run_backward autograd.graph.disable_saved_tensors_hooks
+cuda.get_per_process_memory_fraction jit._trace.is_tracing
 utils._python_dispatch.TorchDispatchMode utils._python_dispatch._disable_current_modes
 utils._python_dispatch._get_current_dispatch_mode_stack utils._python_dispatch._pop_mode
 utils._python_dispatch.is_traceable_wrapper_subclass utils._pytree.tree_iter
-utils._pytree.tree_map
+utils._pytree.tree_leaves utils._pytree.tree_map utils.checkpoint.CheckpointPolicy
 """
 NEEDED = tuple(f"torch.{name}" for name in _NEEDED.split())
 

@@ -17,7 +17,6 @@ from typing import Any
 import torch
 
 from reprise.torch.internals import calls
-from reprise.torch.internals.contracts import ENGINE
 
 __all__ = ["around", "no_longer"]
 
@@ -30,21 +29,17 @@ _plain: Any = None
 _run: Any = None  # replaces it
 
 
-def around(wrapper: Wrapper) -> bool:
-    """Makes every call of the engine go through the wrapper from now on. Returns False if this
-    torch has no such call."""
+def around(wrapper: Wrapper) -> None:
+    """Makes every call of the engine go through the wrapper from now on."""
     global _plain, _run
     if wrapper in _wrappers:
-        return True
+        return
     if not _wrappers:
-        found = ENGINE.get()
-        if found is None:
-            return False
+        found = getattr(torch.autograd, _NAME)
         if _run is None or found is not _run:
             _plain, _run = found, calls.chained(found, _wrappers)
             setattr(torch.autograd, _NAME, _run)
     _wrappers.append(wrapper)
-    return True
 
 
 def no_longer(wrapper: Wrapper) -> None:
@@ -52,5 +47,5 @@ def no_longer(wrapper: Wrapper) -> None:
     the call since, our replacement stays and only calls on."""
     if wrapper in _wrappers:
         _wrappers.remove(wrapper)
-        if not _wrappers and ENGINE.get() is _run:
+        if not _wrappers and getattr(torch.autograd, _NAME) is _run:
             setattr(torch.autograd, _NAME, _plain)

@@ -29,12 +29,11 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from reprise.torch.internals import saved_hooks, stand_ins
-from reprise.torch.internals.contracts import DISABLE_HOOKS
 
 __all__ = ["Hooks", "Open", "close", "sweep"]
 
 _DISABLE = "disable_saved_tensors_hooks"
-_plain: Any = DISABLE_HOOKS.get()
+_plain: Any = getattr(torch.autograd.graph, _DISABLE)
 _lock = threading.Lock()
 _set = 0  # how many pairs of our hooks are set, on all threads
 
@@ -66,8 +65,7 @@ class Hooks(saved_tensors_hooks):
         _here.hooks.append(self)
         with _lock:
             _set += 1
-            if _plain is not None:
-                setattr(torch.autograd.graph, _DISABLE, _disabled)
+            setattr(torch.autograd.graph, _DISABLE, _disabled)
 
     def __exit__(self, *error: object) -> None:
         global _set
@@ -76,7 +74,7 @@ class Hooks(saved_tensors_hooks):
             _here.hooks.remove(self)
         with _lock:
             _set -= 1
-            if not _set and _plain is not None:
+            if not _set:
                 setattr(torch.autograd.graph, _DISABLE, _plain)
 
     @property

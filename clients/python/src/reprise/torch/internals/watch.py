@@ -28,8 +28,7 @@ A parameter that is gathered for each use (capture/lent.py) cannot be copied: be
 nowhere. If the program writes what it is gathered from, the backward raises an error.
 
 A write that both modes miss, such as that of a hook in another language, shows only in the version
-counter, and the replay raises an error (replay.py). So does every write if this torch has no such
-call to wrap.
+counter, and the replay raises an error (replay.py).
 """
 
 from __future__ import annotations
@@ -195,10 +194,10 @@ class _Between(_Writes):
         tell(self._runs, op.func, op.args, op.kwargs)
 
     def open(self) -> None:
-        """Starts watching, if this torch has an engine call to wrap."""
-        if around(self._run):
-            self.__enter__()
-            _open.append(self)
+        """Starts watching."""
+        around(self._run)
+        self.__enter__()
+        _open.append(self)
 
     @staticmethod
     def _run(engine: Any, *args: Any, **kwargs: Any) -> Any:

@@ -25,7 +25,7 @@ from collections.abc import Callable
 from typing import Any
 
 from reprise.torch.internals.calls import chained, given, in_turn
-from reprise.torch.internals.contracts import GRAPH_PASS, INDUCTOR_PASS, JOINT_PASS
+from reprise.torch.internals.contracts import INDUCTOR_PASS, JOINT_PASS
 
 __all__ = ["FunctorchHook", "InductorHook", "find_hooks"]
 
@@ -118,8 +118,6 @@ def find_hooks() -> list[FunctorchHook | InductorHook]:
 def _as_graph_pass(post_pass: Callable[..., Any]) -> Any:
     """Returns the pass in the form that Inductor asks for. Its `uuid` is None: what is compiled
     with a plan is not cached under the name of what is compiled without."""
-    if not GRAPH_PASS.there():
-        return post_pass
     from torch._inductor.custom_graph_pass import CustomGraphPass
 
     class Pass(CustomGraphPass):

@@ -37,7 +37,7 @@ from reprise.base.units import format_bytes
 from reprise.plan import Plan
 from reprise.torch.estimation.planner import ask, replacement
 from reprise.torch.executor.protocol import installed
-from reprise.torch.internals.contracts import CHECKPOINT_POLICY, INDUCTOR_PASS, JOINT_PASS
+from reprise.torch.internals.contracts import INDUCTOR_PASS, JOINT_PASS, missing
 from reprise.torch.internals.guard import described
 from reprise.torch.internals.ops import tensors_in
 from reprise.torch.joint.executor import CAPABILITIES, JointExecutor, tag
@@ -56,7 +56,7 @@ def supported() -> str:
     """Returns why this torch cannot be planned when it compiles; empty if it can."""
     if not find_hooks():
         return f"this torch has neither {JOINT_PASS.name} nor {INDUCTOR_PASS.name}"
-    return "" if CHECKPOINT_POLICY.there() else f"this torch has no {CHECKPOINT_POLICY.name}"
+    return missing()
 
 
 def install(budget: str | int, planner: Ask | None = None) -> JointPass:

@@ -27,7 +27,6 @@ import torch
 
 from reprise.base.budget import Budget
 from reprise.base.units import format_bytes
-from reprise.torch.internals.contracts import MEMORY_FRACTION
 from reprise.torch.meter.cuda_meter import expandable
 
 __all__ = [
@@ -69,13 +68,8 @@ def capacity(device: torch.device) -> int:
     that are free."""
     free, total = torch.cuda.mem_get_info(device)
     reserved = torch.cuda.memory_reserved(device)
-    return min(int(free) + reserved, int(total * _own_share(device)))
-
-
-def _own_share(device: torch.device) -> float:
-    """Returns the fraction of a GPU that the process has limited itself to."""
-    share = MEMORY_FRACTION.get()
-    return 1.0 if share is None else float(share(device))
+    own = total * torch.cuda.get_per_process_memory_fraction(device)
+    return min(int(free) + reserved, int(own))
 
 
 def advice(device: torch.device) -> str:
@@ -110,7 +104,7 @@ def whole_of(device: torch.device) -> int | None:
     refers to; None if it is not known."""
     if device.type == "cuda":
         _, total = torch.cuda.mem_get_info(device)
-        return int(total * _own_share(device))
+        return int(total * torch.cuda.get_per_process_memory_fraction(device))
     if device.type != "cpu":
         return None
     soft = [resource.getrlimit(which)[0] for which in (resource.RLIMIT_DATA, resource.RLIMIT_AS)]
