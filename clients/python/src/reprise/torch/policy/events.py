@@ -9,38 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = [
-    "Broke",
-    "BudgetRefused",
-    "BudgetSent",
-    "CompiledStepEnded",
-    "Event",
-    "Explained",
-    "ForwardRanOut",
-    "GraphSent",
-    "Looked",
-    "MovedToHost",
-    "OpsMisjudged",
-    "PageServed",
-    "PassedOver",
-    "PlainStepEnded",
-    "PlanApplied",
-    "PlanIsLate",
-    "PlannedStepBegins",
-    "PlannedStepEnded",
-    "PlanningEnded",
-    "RanOutElsewhere",
-    "RanksLost",
-    "RanksMet",
-    "Removed",
-    "StartBegins",
-    "StartPlanned",
-    "StartSkipped",
-    "StartStepEnded",
-    "StepBegins",
-    "StepEnded",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class StepBegins:

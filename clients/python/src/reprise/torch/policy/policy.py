@@ -13,37 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 from enum import Enum
 
-from reprise.torch.policy.events import (
-    Broke,
-    BudgetRefused,
-    BudgetSent,
-    CompiledStepEnded,
-    Event,
-    Explained,
-    ForwardRanOut,
-    GraphSent,
-    Looked,
-    MovedToHost,
-    OpsMisjudged,
-    PageServed,
-    PassedOver,
-    PlainStepEnded,
-    PlanApplied,
-    PlanIsLate,
-    PlannedStepBegins,
-    PlannedStepEnded,
-    PlanningEnded,
-    RanksLost,
-    RanksMet,
-    RanOutElsewhere,
-    Removed,
-    StartBegins,
-    StartPlanned,
-    StartSkipped,
-    StartStepEnded,
-    StepBegins,
-    StepEnded,
-)
+from reprise.torch.policy import events
 from reprise.torch.policy.state import JobState, Stage
 
 __all__ = ["UNSEEN", "Action", "Actions", "decide"]
@@ -120,80 +90,86 @@ Actions = tuple[Action, ...]
 Decision = tuple[JobState, Actions]
 
 
-def decide(state: JobState, event: Event) -> Decision:
+def decide(state: JobState, event: events.Event) -> Decision:
     """Returns where the job is after an event, and what it is to do about it, in order."""
     match event:
-        case StepBegins():
+        case events.StepBegins():
             return state, _step_begins(state, event)
-        case StepEnded():
+        case events.StepEnded():
             return _step_ended(state, event)
-        case PlannedStepBegins():
+        case events.PlannedStepBegins():
             return state, _planned_step_begins(event)
-        case Looked():
+        case events.Looked():
             again = event.values_differ and event.rounds < ROUNDS
             return state, (Action.LOOK_AGAIN,) if again else ()
-        case Explained():
+        case events.Explained():
             return state, _explained(event)
-        case PlannedStepEnded():
+        case events.PlannedStepEnded():
             return state, _planned_step_ended(event)
-        case PlainStepEnded():
+        case events.PlainStepEnded():
             return _plain_step_ended(state, event)
-        case ForwardRanOut():
+        case events.ForwardRanOut():
             return state, _forward_ran_out(state, event)
-        case RanOutElsewhere():
+        case events.RanOutElsewhere():
             return state, (Action.SAY_TIGHTER,) if event.was_planned else ()
-        case CompiledStepEnded():
+        case events.CompiledStepEnded():
             return state, _compiled_step_ended(event)
-        case StartBegins() | StartPlanned() | StartSkipped() | MovedToHost() | StartStepEnded():
+        case (
+            events.StartBegins()
+            | events.StartPlanned()
+            | events.StartSkipped()
+            | events.MovedToHost()
+            | events.StartStepEnded()
+        ):
             return _start(state, event)
         case _:
             return _moved(state, event)
 
 
-def _moved(state: JobState, event: Event) -> Decision:
+def _moved(state: JobState, event: events.Event) -> Decision:
     """Decides where the job goes when something has become of its plans."""
     stage = state.stage
     match event:
-        case GraphSent() if stage is Stage.CAPTURE:
+        case events.GraphSent() if stage is Stage.CAPTURE:
             return replace(state, stage=Stage.WAITING), ()
-        case PlanApplied():
+        case events.PlanApplied():
             says = () if stage is Stage.PLANNED else (Action.SAY_UNPLANNED,)
             return replace(state, stage=Stage.PLANNED, why=""), says
-        case PlanIsLate(why):
+        case events.PlanIsLate(why):
             return replace(state, stage=Stage.PLANNED, why=why), ()
-        case OpsMisjudged():
+        case events.OpsMisjudged():
             return replace(state, stage=Stage.CAPTURE), ()
-        case PlanningEnded(why):
+        case events.PlanningEnded(why):
             return replace(state, stage=Stage.PLAIN, why=why), (Action.SAY_UNPLANNED,)
-        case Broke(why):
+        case events.Broke(why):
             return replace(state, stage=Stage.PLAIN, why=why), ()
-        case BudgetRefused():
+        case events.BudgetRefused():
             return state, (Action.NOTE_REFUSAL,)
-        case Removed():
+        case events.Removed():
             return replace(state, stage=Stage.PLAIN), ()
-        case BudgetSent():
+        case events.BudgetSent():
             begun = replace(state, stage=Stage.WARMUP, why="", has_budget=True)
             return begun, (Action.FORGET_STEPS,)
-        case PageServed() if stage is Stage.CAPTURE:
+        case events.PageServed() if stage is Stage.CAPTURE:
             return replace(state, stage=Stage.PLAIN), ()
-        case PassedOver(why) if stage in (Stage.WARMUP, Stage.CAPTURE):
+        case events.PassedOver(why) if stage in (Stage.WARMUP, Stage.CAPTURE):
             return replace(state, why=why), ()
-        case RanksMet():
+        case events.RanksMet():
             return replace(state, several_ranks=True), ()
-        case RanksLost(has_rungs):
+        case events.RanksLost(has_rungs):
             again = stage is Stage.WAITING and not has_rungs
             stage = Stage.CAPTURE if again else stage
             return replace(state, stage=stage, several_ranks=False), ()
     return state, ()
 
 
-def _start(state: JobState, event: Event) -> Decision:
+def _start(state: JobState, event: events.Event) -> Decision:
     """Decides how long the start lasts: until a step is captured, or the job gives it up."""
     match event:
-        case StartBegins():
+        case events.StartBegins():
             begun = replace(state, starting=state.has_budget)
             return begun, (Action.FIND_RANKS,) if state.has_budget else ()
-        case StartStepEnded(on_host):
+        case events.StartStepEnded(on_host):
             if on_host and state.stage is Stage.WARMUP:
                 state = replace(state, stage=Stage.CAPTURE)
             elif not on_host and state.stage in (Stage.WARMUP, Stage.CAPTURE):
@@ -202,7 +178,7 @@ def _start(state: JobState, event: Event) -> Decision:
     return replace(state, starting=False), ()
 
 
-def _step_begins(state: JobState, event: StepBegins) -> Actions:
+def _step_begins(state: JobState, event: events.StepBegins) -> Actions:
     """Decides who says whether the step is captured."""
     if event.again or event.first_of_its_size or event.other_captures or event.is_inert:
         return ()
@@ -215,7 +191,7 @@ def _step_begins(state: JobState, event: StepBegins) -> Actions:
     return (Action.CAPTURE_IF_NEW,) if state.stage is Stage.PLANNED else ()
 
 
-def _step_ended(state: JobState, event: StepEnded) -> Decision:
+def _step_ended(state: JobState, event: events.StepEnded) -> Decision:
     """Decides where the job goes after a step."""
     if event.is_joined:
         return state, (Action.PLAN_TOGETHER,)
@@ -235,7 +211,7 @@ def _step_ended(state: JobState, event: StepEnded) -> Decision:
     return state, (Action.LOOK_AT_REFUSAL,) if event.was_measured else ()
 
 
-def _planned_step_begins(event: PlannedStepBegins) -> Actions:
+def _planned_step_begins(event: events.PlannedStepBegins) -> Actions:
     """Decides how closely a planned step is looked at: the first one under a plan, and every n-th;
     after a difference, every step until it is explained. The second one is recorded in detail: in
     the record of the first, its check would be seen. Where only gradients can be compared, those of
@@ -252,7 +228,7 @@ def _planned_step_begins(event: PlannedStepBegins) -> Actions:
     return () if event.is_traced or event.is_sketch else (Action.TRACE,)
 
 
-def _explained(event: Explained) -> Actions:
+def _explained(event: events.Explained) -> Actions:
     """Decides whether a difference is about the plan. A program whose own step differs from itself
     says nothing about it."""
     if event.buffers_differ:
@@ -262,7 +238,7 @@ def _explained(event: Explained) -> Actions:
     return ()
 
 
-def _planned_step_ended(event: PlannedStepEnded) -> Actions:
+def _planned_step_ended(event: events.PlannedStepEnded) -> Actions:
     """Decides what the peak of a planned step says about its plan: nothing, where no plan was
     tried because another model was in the way."""
     if event.kept_all and not event.left_plan:
@@ -279,7 +255,7 @@ def _planned_step_ended(event: PlannedStepEnded) -> Actions:
     return (Action.COUNT, Action.SAY_ABOVE if event.is_in_vain else Action.CAPTURE_AGAIN)
 
 
-def _plain_step_ended(state: JobState, event: PlainStepEnded) -> Decision:
+def _plain_step_ended(state: JobState, event: events.PlainStepEnded) -> Decision:
     """Decides whether a refused budget is asked for again: a few steps in a row have another peak,
     or, of a budget that is a share, a few peak higher than the step that was refused. A peak that
     another model's plan has lowered is no change."""
@@ -299,7 +275,7 @@ def _plain_step_ended(state: JobState, event: PlainStepEnded) -> Decision:
     return replace(state, stage=Stage.CAPTURE, why=""), (*actions, Action.CAPTURE_HIGHER)
 
 
-def _forward_ran_out(state: JobState, event: ForwardRanOut) -> Actions:
+def _forward_ran_out(state: JobState, event: events.ForwardRanOut) -> Actions:
     """Decides whether a forward runs again, and what is asked for. Before the first plan there is
     none that could be too large."""
     if event.can_rerun:
@@ -311,7 +287,7 @@ def _forward_ran_out(state: JobState, event: ForwardRanOut) -> Actions:
     return (less, Action.RUN_AGAIN) if event.is_restorable else (less,)
 
 
-def _compiled_step_ended(event: CompiledStepEnded) -> Actions:
+def _compiled_step_ended(event: events.CompiledStepEnded) -> Actions:
     """Decides what a step of a compiled job says about its plan. A step that compiles or compares
     takes memory that no other step takes."""
     if event.has_stopped:
