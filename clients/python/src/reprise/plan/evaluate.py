@@ -103,7 +103,8 @@ class _Walk:
             bytes_at.append(alive)
             if alive > peak or peak_op < 0:
                 peak, peak_op, peak_entry = alive, entry, self._at
-            time_ns += self._time(graph.ops[entry], again)
+            op = graph.ops[entry]
+            time_ns += (op.again_ns or op.time_ns) + self._can.ns_per_op if again else op.time_ns
             if time_ns >= 1 << 63:
                 _refuse(f"{self._where(entry)}: the times of all runs sum to more than 2^63")
         self._check_end()
@@ -114,9 +115,6 @@ class _Walk:
     def _where(self, o: int) -> str:
         name = self._graph.ops[o].name
         return f"schedule[{self._at}]: op {o}" + (f" ({name[:80]})" if name else "")
-
-    def _time(self, op: Op, again: bool) -> int:
-        return (op.again_ns or op.time_ns) + self._can.ns_per_op if again else op.time_ns
 
     def _free(self, s: int) -> None:
         if s not in self._present:
@@ -140,7 +138,9 @@ class _Walk:
         if 0 < most <= self._runs[o]:
             _refuse(f"{self._where(o)} runs more than {most} times")
         op, backward_only = self._graph.ops[o], self._can.recompute_in_backward_only
-        if not self._kind_allows(op) or (backward_only and op.phase != "forward"):
+        allowed = {"seeded": self._can.seeded_ok, "collective": self._can.collective_ok}
+        of_kind = allowed.get(op.kind, op.kind != "once")
+        if not of_kind or (backward_only and op.phase != "forward"):
             _refuse(
                 f"{self._where(o)} must not run again: its kind, its phase or the executor "
                 "forbids it"
@@ -165,13 +165,6 @@ class _Walk:
         """Returns whether the op's windows let it run again right before the next op."""
         ends = zip(op.replay_windows[::2], op.replay_windows[1::2], strict=True)
         return not op.replay_windows or any(a <= self._next <= b for a, b in ends)
-
-    def _kind_allows(self, op: Op) -> bool:
-        if op.kind == "seeded":
-            return self._can.seeded_ok
-        if op.kind == "collective":
-            return self._can.collective_ok
-        return op.kind != "once"
 
     def _check_needs(self, o: int) -> None:
         for s, version in self._needs[o]:

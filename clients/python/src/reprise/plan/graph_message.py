@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from reprise.plan.step_graph import Op, StepGraph, Storage
+from reprise.plan.step_graph import Op, StepGraph, Storage, filled
 
 __all__ = ["graph_message"]
 
@@ -25,7 +25,7 @@ def graph_message(graph: StepGraph) -> dict[str, Any]:
     """Returns the message of a graph. Raises RepriseError with the path of the first field that
     the planner would refuse."""
     graph.check()
-    message = _filled(graph, _GRAPH)
+    message = filled(graph, _GRAPH)
     message["storages"] = [_storage(s, made) for s, made in enumerate(graph.storages)]
     message["ops"] = [_op(o, made) for o, made in enumerate(graph.ops)]
     return {**message, "required": graph.required}
@@ -36,7 +36,7 @@ def _storage(s: int, made: Storage) -> dict[str, Any]:
     message = {"id": s or None, "category": f"CATEGORY_{made.category.upper()}"}
     if made.release_op is not None:  # op 0, too
         message["release_op"] = made.release_op
-    return {**message, **_filled(made, _STORAGE)}
+    return {**message, **filled(made, _STORAGE)}
 
 
 def _op(o: int, made: Op) -> dict[str, Any]:
@@ -48,9 +48,4 @@ def _op(o: int, made: Op) -> dict[str, Any]:
     }
     if not made.replay_point:  # true if it is absent
         message["replay_point"] = False
-    return {**message, **_filled(made, _OP)}
-
-
-def _filled(made: object, names: tuple[str, ...]) -> dict[str, Any]:
-    """Returns the attributes of these names that are neither zero nor empty."""
-    return {name: getattr(made, name) for name in names if getattr(made, name)}
+    return {**message, **filled(made, _OP)}

@@ -21,7 +21,7 @@ from typing import Any, NoReturn, SupportsIndex
 
 from reprise.base.errors import RepriseError
 
-__all__ = ["CATEGORIES", "KINDS", "PHASES", "Op", "StepGraph", "Storage"]
+__all__ = ["CATEGORIES", "KINDS", "PHASES", "Op", "StepGraph", "Storage", "filled"]
 
 FORMAT = "reprise.graph/1"
 PHASES = ("forward", "backward", "optimizer")
@@ -294,13 +294,8 @@ class StepGraph:
         import json
 
         self.check()
-        root: dict[str, Any] = {"format": FORMAT}
-        for key in ("name", "source", "note", "flavour"):
-            if getattr(self, key):
-                root[key] = getattr(self, key)
-        for key in ("measured_peak_bytes", "measured_step_ns"):
-            if getattr(self, key):
-                root[key] = getattr(self, key)
+        given = ("name", "source", "note", "flavour", "measured_peak_bytes", "measured_step_ns")
+        root = {"format": FORMAT, **filled(self, given)}
         root["static_bytes"] = self.static_bytes
         root["required"] = self.required
         root["storages"] = [_storage_json(s, made) for s, made in enumerate(self.storages)]
@@ -391,37 +386,23 @@ def _some(item: dict[str, Any], keys: tuple[str, ...], where: str, position: int
 
 
 def _storage_json(s: int, made: Storage) -> dict[str, Any]:
-    item: dict[str, Any] = {"id": s, "bytes": made.bytes, "category": made.category}
-    if made.name:
-        item["name"] = made.name
-    if made.saved_for_backward:
-        item["saved_for_backward"] = True
-    if made.release_op is not None:
+    item = {"id": s, "bytes": made.bytes, "category": made.category}
+    item |= filled(made, ("name", "saved_for_backward"))
+    if made.release_op is not None:  # op 0, too
         item["release_op"] = made.release_op
-    if made.pinned:
-        item["pinned"] = True
-    return item
+    return item | filled(made, ("pinned",))
 
 
 def _op_json(o: int, made: Op) -> dict[str, Any]:
-    item: dict[str, Any] = {"id": o}
-    for key in (
-        "name",
-        "phase",
-        "kind",
-        "time_ns",
-        "workspace_bytes",
-        "reads",
-        "writes",
-        "mutates",
-    ):
-        item[key] = getattr(made, key)
-    for key in ("module", "again_ns", "state_bytes", "replay_windows"):
-        if getattr(made, key):
-            item[key] = getattr(made, key)
-    if not made.replay_point:
-        item["replay_point"] = False
-    return item
+    always = ("name", "phase", "kind", "time_ns", "workspace_bytes", "reads", "writes", "mutates")
+    item = {"id": o, **{key: getattr(made, key) for key in always}}
+    item |= filled(made, ("module", "again_ns", "state_bytes", "replay_windows"))
+    return item if made.replay_point else {**item, "replay_point": False}
+
+
+def filled(made: object, keys: tuple[str, ...]) -> dict[str, Any]:
+    """Returns the attributes with these names that are neither zero nor empty."""
+    return {key: value for key in keys if (value := getattr(made, key))}
 
 
 # ---- Single fields ------------------------------------------------------------

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 from reprise.base.units import format_bytes, format_bytes_up, format_duration, format_percent
@@ -180,33 +180,24 @@ class Tally:
         if not known. `no_plan_fits`: the server's sentence in place of a plan."""
         total = self._sum
         answer = plan.sentence if plan is not None else no_plan_fits
-        refused = self._refusal(plan.plan_id if plan is not None else "")
+        plan_id = plan.plan_id if plan is not None else ""
+        refused = ""
+        if not (total.planned_steps or plan_id in self._applied):
+            refused = self._refused.get(plan_id) or self._refused.get("", "")
         if not answer and not refused:
             return Verdict()
-        out = Verdict(
+        misses = (total.over_budget_steps or total.mismatches) and not total.withdrawn
+        out = replace(
+            total,
             gradients_equal=total.gradients_checked > 0
             and total.checks_differing == total.value_checks_differing,
-            gradients_checked=total.gradients_checked,
-            gradients_differing=total.gradients_differing,
-            planned_steps=total.planned_steps,
-            mismatches=total.mismatches,
-            over_budget_steps=total.over_budget_steps,
-            over_budget_bytes=total.over_budget_bytes,
-            unplanned_steps=total.unplanned_steps,
-            unplanned_peak_bytes=total.unplanned_peak_bytes,
-            checks=total.checks,
-            value_checks=total.value_checks,
-            checks_differing=total.checks_differing,
-            value_checks_differing=total.value_checks_differing,
             unchecked="" if total.checks else total.unchecked,
-            withdrawn=total.withdrawn,
             refused=refused,
             left=total.left if total.mismatches else "",
-            values_checked=total.values_checked,
             values_equal=total.values_checked > 0 and not total.value_checks_differing,
+            other_load="",
+            kept_since=total.kept_since if misses else 0,
         )
-        if (out.over_budget_steps or out.mismatches) and not out.withdrawn:
-            out.kept_since = total.kept_since
         if plan is not None:
             self._about(plan, measured_step_ns, out)
             if plan.feasible:
@@ -249,12 +240,6 @@ class Tally:
             times = [time_ns for step, time_ns in steps.times_ns if step not in checked]
             out.measured_step_ns = int(median(times)) if times else 0
             out.other_load = self._sum.other_load if times else ""
-
-    def _refusal(self, plan_id: str) -> str:
-        """Returns the sentence of a plan that no step ran under."""
-        if self._sum.planned_steps or plan_id in self._applied:
-            return ""
-        return self._refused.get(plan_id) or self._refused.get("", "")
 
 
 def _sentence(plan_sentence: str, verdict: Verdict, as_it_is: bool) -> str:
