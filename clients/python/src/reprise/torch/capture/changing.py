@@ -21,7 +21,6 @@ from __future__ import annotations
 from reprise.torch.capture.captured import (
     BACKWARD,
     FORWARD,
-    CapturedOp,
     CapturedStep,
     CapturedStorage,
 )
@@ -49,25 +48,17 @@ def follow_changes(step: CapturedStep, elsewhere: set[CapturedStorage]) -> set[C
     hidden = elsewhere | _undeclared(step, changed)
     followed: set[CapturedStorage] = set()
     for number, op in enumerate(step.ops):
-        if not _may_run_again(op):
+        if op.phase != FORWARD or op.kind not in (OpKind.PURE, OpKind.SEEDED):
             continue
         moved = {s for s in op.reads if changed.get(s, -1) > number}
         if not moved.isdisjoint(hidden):
             op.kind = OpKind.ONCE
-            step.filled_by = step.filled_by or _filler(step, moved & elsewhere)
+            filled = moved & elsewhere
+            fillers = (o.name for o in step.ops if not filled.isdisjoint(o.mutates))
+            step.filled_by = step.filled_by or next(fillers, "")
         else:
             followed |= moved
     return followed
-
-
-def _filler(step: CapturedStep, filled: set[CapturedStorage]) -> str:
-    """Returns the name of the op that writes one of these storages; empty if there is none."""
-    return next((o.name for o in step.ops if not filled.isdisjoint(o.mutates)), "")
-
-
-def _may_run_again(op: CapturedOp) -> bool:
-    """Returns whether an op may be replayed, as far as its kind tells."""
-    return op.phase == FORWARD and op.kind in (OpKind.PURE, OpKind.SEEDED)
 
 
 def _undeclared(step: CapturedStep, changed: dict[CapturedStorage, int]) -> set[CapturedStorage]:

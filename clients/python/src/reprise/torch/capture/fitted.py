@@ -40,7 +40,7 @@ def fitted(points: list[Point], size: int) -> dict[str, Any] | None:
         return max(0, round(sum(w * v for w, v in zip(weights, values, strict=True))))
 
     made = messages[-1]
-    before = at([graph.static_bytes + _found_bytes(graph) for graph in graphs])
+    before = at([g.static_bytes + sum(s.bytes for s in g.storages if s.prior) for g in graphs])
     for same in _matched(graphs):
         made["storages"][same[-1].id]["bytes"] = at([storage.bytes for storage in same])
     found = sum(made["storages"][s.id]["bytes"] for s in graphs[-1].storages if s.prior)
@@ -79,11 +79,6 @@ def _matched(graphs: list[CapturedGraph]) -> Iterator[tuple[CapturedStorage, ...
         listed = [[s for s in graph.storages if s.prior is prior] for graph in graphs]
         if len({len(storages) for storages in listed}) == 1:
             yield from zip(*listed, strict=True)
-
-
-def _found_bytes(graph: CapturedGraph) -> int:
-    """Returns the bytes of the listed storages that were alive before the step."""
-    return sum(storage.bytes for storage in graph.storages if storage.prior)
 
 
 def _lagrange(sizes: list[int], size: int) -> list[float]:

@@ -75,7 +75,9 @@ def list_gathered(step: CapturedStep) -> None:
     them ONCE if there are none. Lists the memory of each window as a storage of its own, which the
     op that fills it makes and nothing may discard."""
     for storage in step.storages:
-        _gathered_by_collectives(storage, step.ops)
+        into = storage.collected  # all-gathers, which fill it if the step empties it, too
+        if storage.emptied and into and all(gathers(step.ops[at].func) for at, _ in into):
+            storage.filled, storage.collected = sorted({*storage.filled, *into}), []
     times = {s: _times(s, len(step.ops)) for s in step.storages if s.filled or s.emptied}
     if not times:
         return
@@ -85,13 +87,6 @@ def list_gathered(step: CapturedStep) -> None:
     for storage, found in times.items():
         for time in found:
             step.storages.append(_memory(storage, step.ops[time.fill], time))
-
-
-def _gathered_by_collectives(storage: CapturedStorage, ops: list[CapturedOp]) -> None:
-    """Counts all-gathers into a storage that is emptied within the step as filling it."""
-    found = storage.collected
-    if storage.emptied and found and all(gathers(ops[at].func) for at, _ in found):
-        storage.filled, storage.collected = sorted({*storage.filled, *found}), []
 
 
 def _limit(op: CapturedOp, windows: list[list[Window]]) -> None:

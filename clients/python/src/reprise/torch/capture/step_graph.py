@@ -166,7 +166,8 @@ def build(
                 storage.category = _INPUT
             storage.name = storage.name or "before the step"
             begin.writes.append(storage)
-    _expect_the_most_rows(listed)
+        if storage.chosen is not None:  # the data decides: another one in every step (sizes.py)
+            storage.bytes = storage.chosen.largest(storage.bytes)
     _fit_times(step, measured_step_ns)
     last = len(step.ops) - 1
     required = tuple(s.id for s in listed if s.death is None)
@@ -268,20 +269,14 @@ def _release(storage: CapturedStorage, last_read: int, last: int) -> int:
     return release
 
 
-def _expect_the_most_rows(storages: list[CapturedStorage]) -> None:
-    """A size that the data decides is another one in every step (sizes.py)."""
-    for storage in storages:
-        if storage.chosen is not None:
-            storage.bytes = storage.chosen.largest(storage.bytes)
-
-
 def _fit_times(step: CapturedStep, measured_step_ns: int) -> None:
     """Op 0 carries what no op accounts for, so that the times sum to the measured step. Ops may sum
     to more: in a capture each of them is called from Python. So is a replay, so of CPU times those
     of ops that may be replayed stay as they are; on the wall all are scaled, a slow moment of the
     machine made them longer."""
     whole = measured_step_ns or step.step_ns
-    others = [op for op in step.ops if not (step.worked and _may_run_again(op))]
+    replayed = (OpKind.PURE, OpKind.SEEDED)
+    others = [o for o in step.ops if not (step.worked and o.in_region and o.kind in replayed)]
     for ops in (others, step.ops):
         excess, total = sum(op.time_ns for op in step.ops) - whole, sum(op.time_ns for op in ops)
         if excess > 0 and total > 0:
@@ -289,10 +284,6 @@ def _fit_times(step: CapturedStep, measured_step_ns: int) -> None:
                 op.time_ns = op.time_ns * max(0, total - excess) // total
                 op.again_ns = op.again_ns and max(1, op.again_ns * max(0, total - excess) // total)
     step.ops[0].time_ns = max(0, whole - sum(op.time_ns for op in step.ops))
-
-
-def _may_run_again(op: CapturedOp) -> bool:
-    return op.in_region and op.kind in (OpKind.PURE, OpKind.SEEDED)
 
 
 def _add_unseen(ops: list[CapturedOp], ends: dict[CapturedStorage, int], static: int) -> None:

@@ -70,39 +70,28 @@ _ON_THE_CPU = frozenset({"index_put", "index_put_", "_index_put_impl", "_index_p
 
 def adds_in_any_order(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Returns whether a call may compute different bits for the same input."""
-    name, overload = _named(func)
+    name = str(getattr(getattr(func, "overloadpacket", None), "__name__", ""))
     if name in _IF_GIVEN:
         at = _IF_GIVEN[name]
         given = args[at] if len(args) > at else kwargs.get("accumulate", kwargs.get("weights"))
         adds = given is not None and given is not False
     elif name in _REDUCES:
-        adds = "reduce" in overload
+        adds = "reduce" in str(getattr(func, "_overloadname", ""))
     else:
         adds = name in _ALWAYS or (name in _FLOATING and _is_floating(args))
-    if not adds or _asked_for_order():
+    # Asked for deterministic algorithms, these ops use another kernel, or raise.
+    warns_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    if not adds or (torch.are_deterministic_algorithms_enabled() and not warns_only):
         return False
     if any(device != "cpu" for device in _devices(args)):
         return True
     return name in _ON_THE_CPU and torch.get_num_threads() > 1
 
 
-def _named(func: Any) -> tuple[str, str]:
-    """Returns the name of an operator and of its overload."""
-    packet = getattr(func, "overloadpacket", None)
-    return str(getattr(packet, "__name__", "")), str(getattr(func, "_overloadname", ""))
-
-
 def _is_floating(args: tuple[Any, ...]) -> bool:
     """Returns whether the first argument is a tensor of floating-point or complex numbers."""
     first = args[0] if args else None
     return isinstance(first, Tensor) and (first.is_floating_point() or first.is_complex())
-
-
-def _asked_for_order() -> bool:
-    """Returns whether the program has asked for deterministic algorithms: these ops then use
-    another kernel, or raise."""
-    warns_only: bool = torch.is_deterministic_algorithms_warn_only_enabled()
-    return torch.are_deterministic_algorithms_enabled() and not warns_only
 
 
 def _devices(values: Any) -> set[str]:

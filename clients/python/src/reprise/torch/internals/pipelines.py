@@ -27,11 +27,8 @@ def halves_backwards() -> bool:
         if frame.f_globals.get("__name__") == _SCHEDULES:
             order = getattr(frame.f_locals.get("self"), "pipeline_order", None)
             if isinstance(order, dict):
-                return any(map(_is_half, (action for all_ in order.values() for action in all_)))
+                actions = (action for of_rank in order.values() for action in of_rank)
+                kinds = (getattr(action, "computation_type", None) for action in actions)
+                return any(getattr(kind, "name", "") in _HALVES for kind in kinds)
         frame = frame.f_back
     return False
-
-
-def _is_half(action: object) -> bool:
-    kind = getattr(action, "computation_type", None)
-    return getattr(kind, "name", "") in _HALVES

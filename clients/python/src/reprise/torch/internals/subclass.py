@@ -206,21 +206,15 @@ def _interchangeable(made: Any, tensor: Any) -> bool:
     what the class keeps in it. Sizes that are symbols must be the same symbols."""
     if type(made) is not type(tensor) or tuple(_held(made)) != tuple(_held(tensor)):
         return False
-    for of in (Tensor.size, Tensor.stride, _kind):
+    for of in (Tensor.size, Tensor.stride):
         if tuple(of(made)) != tuple(of(tensor)):
+            return False
+    for name in ("dtype", "device", "layout"):
+        if getattr(made, name) != getattr(tensor, name):
             return False
     theirs = vars(tensor)
     return all(
-        name in theirs and (isinstance(value, Tensor) or _equal(value, theirs[name]))
+        name in theirs
+        and (isinstance(value, Tensor) or value is theirs[name] or bool(value == theirs[name]))
         for name, value in vars(made).items()
     )
-
-
-def _kind(tensor: Tensor) -> tuple[Any, ...]:
-    """Returns what kind of tensor this is, apart from its geometry."""
-    return tensor.dtype, tensor.device, tensor.layout
-
-
-def _equal(one: Any, other: Any) -> bool:
-    """Returns whether two attributes of tensors are the same object or equal."""
-    return one is other or bool(one == other)

@@ -60,11 +60,10 @@ def alike(message: dict[str, Any], other: dict[str, Any]) -> bool:
     """Returns whether a graph has the same ops on the same storages as another one, and none is
     larger."""
     sizes = zip(message["storages"], other["storages"], strict=False)
-    return _calls(message) == _calls(other) and all(a["bytes"] <= b["bytes"] for a, b in sizes)
-
-
-def _calls(message: dict[str, Any]) -> list[Any]:
-    return [(op["name"], op["reads"], op["writes"]) for op in message["ops"]]
+    calls, others = (
+        [(op["name"], op["reads"], op["writes"]) for op in of["ops"]] for of in (message, other)
+    )
+    return calls == others and all(a["bytes"] <= b["bytes"] for a, b in sizes)
 
 
 def with_loss(message: dict[str, Any], takes_bytes: int, is_last: bool) -> dict[str, Any]:

@@ -185,12 +185,15 @@ class JointPass:
             if not has_backward(message):
                 return
             self.graphs.append({**message})
-            device = _device_of(graph)
+            tensors = (t for node in graph.nodes for t in tensors_in(node.meta.get("val")))
+            device = next((tensor.device for tensor in tensors), torch.device("cpu"))
             alive = alive_bytes(device)
             # Once: what is free is less when the next graph is compiled.
             self.budget = in_bytes(self.budget, device, alive)
             message["static_bytes"] = max(alive, message["static_bytes"]) + self.beside_bytes
-            if self.collects and _has_room(message, alive, device):
+            room = room_on(device)
+            fits = room is None or peak_under(message, set()) - alive <= room.bytes
+            if self.collects and fits:
                 return
             self._plan_alone(message, made)
         except Exception as error:
@@ -228,17 +231,6 @@ class JointPass:
         kept = {s["id"] for s in message["storages"]} - dropped
         self.executor.handles[0].recomputed += tag(made, message, again, kept)
         return True
-
-
-def _has_room(message: dict[str, Any], alive: int, device: torch.device) -> bool:
-    """Returns whether the device has memory for the step of a graph without a plan."""
-    room = room_on(device)
-    return room is None or peak_under(message, set()) - alive <= room.bytes
-
-
-def _device_of(graph: Any) -> torch.device:
-    found = (v for node in graph.nodes for v in tensors_in(node.meta.get("val")))
-    return next((v.device for v in found), torch.device("cpu"))
 
 
 def _ask(message: dict[str, Any], budget: str) -> tuple[Plan | None, str]:

@@ -71,7 +71,9 @@ class Pieces(Site):
             if function is None:
                 options: dict[str, Any] = {**part.options, "isolate_recompiles": True}
                 backend = wrap(part.backend)
-                function = torch.compile(_call_of(part), backend=backend, **options)
+                module: Any = part.root
+                call = type(module)._call_impl
+                function = torch.compile(call, backend=backend, **options)
                 shared.append((kind, part, function))
             functions.append(function)
         return partial(self._run, functions)
@@ -104,12 +106,6 @@ class Pieces(Site):
             part.remove()
         if self._forward is not None:
             self._forward.remove()
-
-
-def _call_of(part: CompiledModule) -> Any:
-    module = part.root
-    assert module is not None
-    return type(module)._call_impl
 
 
 def _alike(part: CompiledModule, other: CompiledModule) -> bool:

@@ -59,8 +59,12 @@ def room_on(device: torch.device) -> Room | None:
         return _on_gpu(device)
     if device.type != "cpu":
         return None
-    found = [*_own_limits(), *_group_limit(), *_available()]
-    return min(found, key=lambda room: room.bytes) if found else None
+    found = _own_limits()
+    for most, used, cache in _groups():  # the page cache of a control group counts as free
+        found.append(Room(max(0, most - used + cache), "the control group's memory", False))
+    if (free := _fields(Path("/proc/meminfo")).get("MemAvailable")) is not None:
+        found.append(Room(free, "the machine's memory", host_apart=False))
+    return min(found, key=lambda room: room.bytes, default=None)
 
 
 def capacity(device: torch.device) -> int:
@@ -151,14 +155,6 @@ def _own_limits() -> list[Room]:
     return found
 
 
-def _group_limit() -> list[Room]:
-    """Returns the room under the limits of the control groups. Their page cache counts as free."""
-    return [
-        Room(max(0, most - used + cache), "the control group's memory", False)
-        for most, used, cache in _groups()
-    ]
-
-
 def _groups() -> list[tuple[int, int, int]]:
     """Returns limit, use and page cache of the control group (version 2) and of each of its parents
     that has a limit."""
@@ -178,12 +174,6 @@ def _groups() -> list[tuple[int, int, int]]:
             cache = _fields(folder / "memory.stat", unit=1).get("inactive_file", 0)
             found.append((int(most), used, cache))
     return found
-
-
-def _available() -> list[Room]:
-    """Returns the available memory of the machine."""
-    free = _fields(Path("/proc/meminfo")).get("MemAvailable")
-    return [] if free is None else [Room(free, "the machine's memory", host_apart=False)]
 
 
 def _fields(path: Path, unit: int = 1024) -> dict[str, int]:

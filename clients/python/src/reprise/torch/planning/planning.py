@@ -260,12 +260,8 @@ class Planning:
         waited = job.stage is Stage.WAITING
         self._nothing_left()
         if waited and job.stage is Stage.PLAIN and job.options.on_infeasible == "raise":
-            raise told(self._refusal())
-
-    def _refusal(self) -> InfeasibleBudget:
-        """Returns the refusal for the program, because it asked for one."""
-        job = self._job
-        return InfeasibleBudget(job.why, job.measured.smallest_budget or None, job.plans.refused)
+            smallest = job.measured.smallest_budget or None
+            raise told(InfeasibleBudget(job.why, smallest, job.plans.refused))
 
     def _await(self, rung: Rung) -> PlanReply:
         """Waits for a plan; where the answer leads to another request, for the answer to that."""

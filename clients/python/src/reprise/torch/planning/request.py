@@ -92,7 +92,8 @@ def within_device(job: EagerJob, message: dict[str, Any], budget: Budget) -> Bud
     so far, and one more piece of each size."""
     if job.device.type != "cuda":
         return budget
-    asked = _bytes_of(budget, message, job)
+    known = in_bytes(budget, job.device, job.meter.live())
+    asked = known.of_step(int(message["static_bytes"]), message["measured_peak_bytes"])
     there, beyond = capacity(job.device), job.measured.beyond_bytes + PIECES
     if asked is None or asked + beyond <= there or beyond >= there:
         return budget
@@ -103,9 +104,3 @@ def within_device(job: EagerJob, message: dict[str, Any], budget: Budget) -> Bud
         f"requested{advice(job.device)}"
     )
     return Budget(there - beyond)
-
-
-def _bytes_of(budget: Budget, message: dict[str, Any], job: EagerJob) -> int | None:
-    """Returns a budget in bytes; None if it is not of a form that is known here."""
-    known = in_bytes(budget, job.device, job.meter.live())
-    return known.of_step(int(message["static_bytes"]), message["measured_peak_bytes"])

@@ -26,7 +26,7 @@ import re
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -88,14 +88,16 @@ class Finder:
         """Returns the proto3 JSON of a Moment; `facts` are its other fields."""
         self._named()
         self._seen()
-        self._blocks()
+        for address, size, block in self._meter.blocks():
+            one = self._found.setdefault(address, _Found(size))
+            one.bytes, one.block_bytes = size, block
         storages = sorted(self._found.values(), key=lambda one: -one.bytes)
         rest = storages[MOST:]
         message = {
             "reason": _OUT_OF_MEMORY,
             "at_ns": time.monotonic_ns(),
             "live_bytes": max(0, self._meter.live()),
-            "storages": [_message(one) for one in storages[:MOST]],
+            "storages": [asdict(one) for one in storages[:MOST]],
             "more_storages": len(rest),
             "more_bytes": sum(one.bytes for one in rest),
             **facts,
@@ -212,22 +214,6 @@ class Finder:
         return any(
             id(getattr(f, "variable", None)) in self._paths for f, _ in function.next_functions if f
         )
-
-    def _blocks(self) -> None:
-        for address, size, block in self._meter.blocks():
-            one = self._found.setdefault(address, _Found(size))
-            one.bytes, one.block_bytes = size, block
-
-
-def _message(one: _Found) -> dict[str, Any]:
-    return {
-        "bytes": one.bytes,
-        "block_bytes": one.block_bytes,
-        "made_by": one.made_by,
-        "module": one.module,
-        "name": one.name,
-        "category": one.category,
-    }
 
 
 def _maker(tensor: Tensor) -> Any:

@@ -95,13 +95,15 @@ def auto(
     from reprise.torch.job.options import Options
     from reprise.torch.session.start import start
 
+    if verify not in ("values", "gradients"):
+        raise RepriseError(f'verify "{verify}": is none of values, gradients')
     options = Options(
         budget=checked,
         verify_every=verify_every,
         warmup=max(1, warmup),
         name=name or type(models[0]).__name__,
         first=_first(first),
-        verify=_verify(verify),
+        verify=verify,
         on_infeasible="plain" if wish is None else wish.on_infeasible,
         max_overhead=None if wish is None else wish.max_overhead,
     )
@@ -115,12 +117,6 @@ def _first(asked: str | None) -> str:
     if way not in ways:
         raise RepriseError(f'first "{way}": is none of {", ".join(ways)}')
     return way
-
-
-def _verify(asked: str) -> str:
-    if asked not in ("values", "gradients"):
-        raise RepriseError(f'verify "{asked}": is none of values, gradients')
-    return asked
 
 
 @otherwise(lambda model: None)
@@ -151,11 +147,7 @@ def _report_at_last(model: nn.Module) -> Report:
 def _report(model: nn.Module) -> Report:
     loop = armed.current(model)
     if loop is None:
-        return _empty(armed.unarmed.get(model, ""))
+        never = "reprise.auto was not called on this model"
+        why = armed.unarmed.get(model) or ("REPRISE_DISABLE=1" if is_disabled() else never)
+        return Report(stage="off", why=why, sentence=f"No plan: {why}.")
     return Report(**loop.figures())
-
-
-def _empty(why: str = "") -> Report:
-    never = "REPRISE_DISABLE=1" if is_disabled() else "reprise.auto was not called on this model"
-    why = why or never
-    return Report(stage="off", why=why, sentence=f"No plan: {why}.")

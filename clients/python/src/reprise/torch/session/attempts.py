@@ -161,14 +161,12 @@ class Attempts:
     def effects(self) -> dict[Action, Callable[[Any], None]]:
         """Returns what is done where memory has run out, by action."""
         return {
-            Action.SAY_TIGHTER: self._not_the_models,
+            Action.SAY_TIGHTER: lambda found: self.gave_up(
+                "out of memory in {} ({})".format(*found), "it is not the model's"
+            ),
             Action.TOO_LARGE: self._too_large,
             Action.TIGHTEN: self._tighten_later,
         }
-
-    def _not_the_models(self, found: tuple[str, str]) -> None:
-        where, what = found
-        self.gave_up(f"out of memory in {where} ({what})", "it is not the model's")
 
     def _too_large(self, _: tuple[str, str]) -> None:
         # It ran without a plan, which was ours: it runs under one of those there are.

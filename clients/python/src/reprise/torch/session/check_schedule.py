@@ -18,7 +18,7 @@ itself says nothing about it, nor do bytes that a kernel leaves unwritten (contr
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -296,7 +296,9 @@ class CheckSchedule:
         if not control.writers:
             self._theirs.update(buffers & self._seen)
         written = sorted(buffers - self._theirs)
-        noisy, writers = _overloads(run, control.noisy), _overloads(run, control.writers)
+        again = [row for row in run.program.rows if row.replays]
+        noisy = {row.func for row in again if row.op in control.noisy}
+        writers = {row.func for row in again if row.op in control.writers}
         event = Explained(bool(slots), bool(noisy), bool(written), bool(writers))
         job.happened(event, _Found(control, written, noisy, writers))
 
@@ -323,8 +325,3 @@ def _partly_written(rung: Rung) -> set[int]:
             if position < len(maker.outputs) and maker.outputs[position] is saved.storage:
                 found.add(slot)
     return found
-
-
-def _overloads(run: Run, ops: Container[int]) -> set[Any]:
-    """Returns the operators of those ops of the step graph that are recomputed."""
-    return {row.func for row in run.program.rows if row.op in ops and row.replays}

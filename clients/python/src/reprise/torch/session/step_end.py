@@ -92,7 +92,9 @@ class StepEnd:
             Action.PEAK_ABOVE: lambda step: peaks.above(step.rung, step.ended.peak),
             Action.CAPTURE_AGAIN: lambda step: peaks.capture_again(step.rung, step.ended.peak),
             Action.SAY_ABOVE: lambda step: peaks.stays_above(step.rung, step.ended.peak),
-            Action.WITHDRAW: self._withdraw,
+            Action.WITHDRAW: lambda _: self._planning.drop(
+                f"the step keeps changing ({self._leaving.why})"
+            ),
         }
 
     def captured(self, peak: int) -> None:
@@ -199,6 +201,3 @@ class StepEnd:
         self._peaks.uncovered()
         self._leaving.larger(step.rung)
         step.ended.flags, step.ended.mismatches = abi.STEP_KEPT_ALL, 1
-
-    def _withdraw(self, _: int) -> None:
-        self._planning.drop(f"the step keeps changing ({self._leaving.why})")

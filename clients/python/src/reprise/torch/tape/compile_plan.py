@@ -250,6 +250,9 @@ class _Compiler:
             ]
             regions.append((begin, len(rows)))
         numbers = [row.op for row in rows]
+        # Whether a slot is discarded, but not at once; whether a replay reads what is gathered.
+        later = any(gone and first > 0 for gone, first in zip(dropped, firsts, strict=False))
+        gathered = any(self._ops[again.op].replay_windows for again in useful)
         return Program(
             rows=tuple(rows),
             regions=tuple(regions),
@@ -262,14 +265,10 @@ class _Compiler:
             windows=tuple(bisect_left(numbers, slot.op) for slot in step.slots),
             outputs=frozenset(n for n, slot in enumerate(step.slots) if slot.output),
             kept=tuple(unpack.kept for unpack in step.unpacks),
-            firsts=tuple(firsts) if any(map(_both, dropped, firsts)) else (),
-            sources=step.parameters if self._reads_gathered(useful) else frozenset(),
+            firsts=tuple(firsts) if later else (),
+            sources=step.parameters if gathered else frozenset(),
             wrapped=any(s.in_wrapper for s, gone in zip(step.slots, dropped, strict=True) if gone),
         )
-
-    def _reads_gathered(self, useful: Sequence[_Again]) -> bool:
-        """Returns whether a replay reads a parameter that is gathered."""
-        return any(self._ops[again.op].replay_windows for again in useful)
 
     def _check_writes(self, again: _Again, until: int) -> None:
         """A replay that the tape runs later than the schedule has it reads the same values."""
@@ -315,8 +314,3 @@ class _Compiler:
             )
         row.plain = not row.replays and not row.writes
         return row
-
-
-def _both(dropped: bool, firsts: int) -> bool:
-    """Returns whether a slot is discarded, but not at once."""
-    return dropped and firsts > 0

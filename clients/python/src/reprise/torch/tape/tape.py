@@ -168,7 +168,8 @@ class Tape(Mode):
         try:
             with ExitStack() as layers, ExitStack() as gate:
                 hooks = self._hooks(run) if packs else nullcontext()
-                for layer in (hooks, self._below_gate(run), self):
+                below = nullcontext() if run.native is None else fast.BelowGate()
+                for layer in (hooks, below, self):
                     layers.enter_context(layer)
                 self._others = waiting(run)
                 gate.enter_context(self._opened(run))
@@ -219,11 +220,6 @@ class Tape(Mode):
         else:
             hooks = run.engine.pack, run.native.module.unpack
         return Hooks(*(for_parts(*hooks) if run.program.wrapped else hooks))
-
-    @staticmethod
-    def _below_gate(run: Run) -> Any:
-        """Returns the mode below the gate, if the native engine runs the step."""
-        return nullcontext() if run.native is None else fast.BelowGate()
 
     @contextmanager
     def _opened(self, run: Run) -> Iterator[None]:

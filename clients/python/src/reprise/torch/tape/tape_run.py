@@ -408,7 +408,9 @@ class Run:
         if task != engine.task:
             engine.task = task
             engine.keeps = graph_is_kept()
-            if engine.keeps and not self._expects_to_keep():
+            # Where the captured step kept its graph, too, the plan knows what later backwards
+            # unpack.
+            if engine.keeps and not any(self.program.kept[engine.cursor : engine.cursor + 1]):
                 self._unplanned("the graph is retained for another backward")
                 return
         cursor, program = engine.cursor, self.program
@@ -420,12 +422,6 @@ class Run:
             self.at(program.event_ops[cursor] + 1)
         if not engine.burst(cursor):
             engine.safe = True
-
-    def _expects_to_keep(self) -> bool:
-        """Returns whether the captured step kept its graph in the backward that begins now. If so,
-        the plan knows what later backwards unpack."""
-        cursor, kept = self.engine.cursor, self.program.kept
-        return bool(cursor < len(kept) and kept[cursor])
 
 
 def unpack(packed: Any) -> Tensor:
