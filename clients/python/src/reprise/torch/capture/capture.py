@@ -142,12 +142,6 @@ class Capture(Mode):
 
     tells_writes = True  # to runs of earlier steps (watch.py)
 
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Tells torch that compiled code may run under this mode: a compiled loss or optimizer
-        stays compiled. A forward with compiled code in it is not captured."""
-        return True
-
     # ---- The step -----------------------------------------------------------
 
     def begin(self, prior: Iterable[Tensor], names: dict[int, tuple[str, int]]) -> None:
@@ -431,11 +425,6 @@ class _Above(Mode):
     def __init__(self, capture: Capture) -> None:
         super().__init__()
         self._capture = capture
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Tells torch that compiled code may run under this mode."""
-        return True
 
     def op(self, op: Op, types: Any) -> Any:
         """Records an op."""

@@ -249,11 +249,6 @@ class BelowGate(modes.Mode):
 
     supports_higher_order_operators = True
 
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Tells torch that compiled code may run under this mode."""
-        return True
-
     def op(self, op: modes.Op, types: Any) -> Any:
         """Runs the op, or leaves it to the tensor subclass."""
         return op.run() if PLAIN_TYPES.issuperset(types) else NotImplemented

@@ -47,6 +47,12 @@ class Op:
 class Mode(TorchDispatchMode):
     """A dispatch mode whose ops run even if `op` fails."""
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Tells torch that compiled code may run under this mode: a compiled loss or optimizer
+        stays compiled."""
+        return True
+
     def op(self, op: Op, types: Any) -> Any:
         """Handles an op: calls `op.run()` and returns its result, or returns NotImplemented."""
         raise NotImplementedError

@@ -9,7 +9,7 @@ exceptions. An unknown overload is `once`: it never runs again.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from typing import Any
 
@@ -24,7 +24,6 @@ __all__ = [
     "OpKind",
     "chooses_rows",
     "collected_by",
-    "computes_statistics",
     "filled_by",
     "first_kind",
     "gathers",
@@ -224,12 +223,6 @@ def hidden_writes(func: Any, args: tuple[Any, ...]) -> tuple[Tensor, ...]:
     if at is None or not args[at[2]]:
         return ()
     return tuple(args[i] for i in at[:2] if isinstance(args[i], Tensor))
-
-
-def computes_statistics(func: Any, args: Sequence[Any]) -> bool:
-    """Returns whether a call is a batch norm that computes statistics of its batch."""
-    at = _STATISTICS.get(func)
-    return at is not None and bool(args[at[2]])
 
 
 def trains_at(func: Any) -> int:

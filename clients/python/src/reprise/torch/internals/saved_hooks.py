@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from torch import Tensor
 
-from reprise.torch.internals.guard import fault, ours, told
+from reprise.torch.internals.guard import caught, fault, ours, told
 from reprise.torch.internals.subclass import saved_alias, version_of
 
 __all__ = ["Saved", "packing", "unpacking"]
@@ -30,9 +30,8 @@ class Saved:
             self.alias = saved_alias(tensor)
             self.version = version_of(self.alias)
         except Exception as error:
-            if not ours(error):
+            if not caught(error):
                 raise
-            fault(error)
             self._version_of = attrgetter("_version")
             self.alias = tensor.detach()
             self.version = self.alias._version
@@ -58,9 +57,8 @@ def packing(pack: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
         try:
             return pack(tensor)
         except Exception as error:
-            if not ours(error):
+            if not caught(error):
                 raise
-            fault(error)
         return Saved(tensor)
 
     return guarded
@@ -78,9 +76,8 @@ def unpacking(unpack: Callable[[Any], Tensor]) -> Callable[[Any], Tensor]:
         try:
             return unpack(packed)
         except Exception as error:
-            if not ours(error):
+            if not caught(error):
                 raise
-            fault(error)
             if not hasattr(packed, "plainly"):
                 raise
         return _plainly(packed)

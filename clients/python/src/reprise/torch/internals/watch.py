@@ -154,12 +154,6 @@ class _Writes(Mode):
         super().__init__()
         self._runs = runs
 
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Tells torch that compiled code may run under this mode, so that a compiled loss stays
-        compiled."""
-        return True
-
     def op(self, op: Op, types: Any) -> Any:
         """Tells the runs what an op is about to write, and runs it."""
         if FakeTensor in types:

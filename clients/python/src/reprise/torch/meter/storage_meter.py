@@ -133,11 +133,6 @@ class StorageMeter:
 class _Watch(Mode):
     """Shows the meter every storage that an op creates."""
 
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Tells torch that compiled code may run under this mode."""
-        return True
-
     def __init__(self, meter: StorageMeter) -> None:
         super().__init__()
         self._meter = meter

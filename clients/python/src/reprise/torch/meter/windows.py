@@ -79,11 +79,6 @@ class OpWindow(Mode):
 
     supports_higher_order_operators = True
 
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Tells torch that compiled code may run under this mode."""
-        return True
-
     def __init__(self, agent: Agent) -> None:
         super().__init__()
         self.recorder = OpRecorder(agent)

@@ -59,12 +59,6 @@ class Tape(Mode):
 
     tells_writes = True  # to runs of earlier steps (watch.py)
 
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Tells torch that compiled code stays compiled under this mode. The mode leaves before
-        such code runs (`step_aside`)."""
-        return True
-
     def __init__(self, program: Program, device: torch.device | None = None) -> None:
         """`device` is where the model is; on a GPU its streams are checked."""
         super().__init__()

@@ -26,7 +26,7 @@ from torch import Tensor
 from reprise.agent.marks import At, ignore_end
 from reprise.torch.check.control import Control
 from reprise.torch.check.values import Audit, Given
-from reprise.torch.internals.guard import caught, described, fault, ours, told
+from reprise.torch.internals.guard import caught, described, told
 from reprise.torch.internals.modes import Op
 from reprise.torch.internals.passes import graph_is_kept
 from reprise.torch.internals.stale import GONE, refuse_stale
@@ -224,9 +224,8 @@ class Run:
                 tensor: Tensor = engine.take(ref)
                 return tensor
             except Exception as error:
-                if not ours(error):
+                if not caught(error):
                     raise
-                fault(error)
                 why = described(error)
         raise told(
             RuntimeError(
