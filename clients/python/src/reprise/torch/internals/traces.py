@@ -1,18 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tracebacks of a program's errors, without the frames of this package."""
+"""The frames that run, and tracebacks of a program's errors without those of this package."""
 
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
 from traceback import clear_frames
-from types import TracebackType
+from types import FrameType, TracebackType
 
-__all__ = ["PACKAGE", "let_go", "without_ours"]
+__all__ = ["PACKAGE", "frames", "let_go", "without_ours"]
 
 # The folder of this package, which is not imported as a whole: it imports this.
 PACKAGE = os.path.join(os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..")), "")
 # Causes of an error that are looked at.
 CAUSES = 8
+
+
+def frames() -> Iterator[FrameType]:
+    """Yields the frames that run on this thread, from the caller's outwards."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
 
 
 def without_ours(error: BaseException | None, trace: TracebackType | None) -> TracebackType | None:

@@ -12,10 +12,8 @@ stays.
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Callable, Sequence
-from types import FrameType
 from typing import Any
 
 from torch import nn
@@ -23,10 +21,9 @@ from torch import nn
 from reprise.base.errors import RepriseError
 from reprise.torch.internals.forward import ArmedForward
 from reprise.torch.internals.guard import quiet
+from reprise.torch.internals.pipelines import schedules
 
 __all__ = ["ArmedStages", "Stages", "arm", "stages_around", "stages_of"]
-
-_SCHEDULES = "torch.distributed.pipelining.schedules"
 
 
 class Stages(nn.Module):
@@ -97,12 +94,8 @@ def stages_of(model: nn.Module) -> list[nn.Module]:
 def stages_around() -> list[nn.Module]:
     """Returns the stages of this rank of the pipeline schedule that is running on this thread, in
     order; empty if there is none."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if frame.f_globals.get("__name__") == _SCHEDULES:
-            found = getattr(frame.f_locals.get("self"), "_stages", None)
-            modules = [getattr(stage, "submod", None) for stage in found or ()]
-            if modules and all(isinstance(module, nn.Module) for module in modules):
-                return [module for module in modules if module is not None]
-        frame = frame.f_back
+    for schedule in schedules():
+        modules = [getattr(s, "submod", None) for s in getattr(schedule, "_stages", None) or ()]
+        if modules and all(isinstance(module, nn.Module) for module in modules):
+            return [module for module in modules if module is not None]
     return []

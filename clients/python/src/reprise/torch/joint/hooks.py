@@ -20,12 +20,12 @@ A look that fails leaves the graph to whoever compiles it.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
 from reprise.torch.internals.calls import chained, given, in_turn
 from reprise.torch.internals.contracts import INDUCTOR_PASS, JOINT_PASS
+from reprise.torch.internals.traces import frames
 
 __all__ = ["FunctorchHook", "InductorHook", "find_hooks"]
 
@@ -131,9 +131,4 @@ def _as_graph_pass(post_pass: Callable[..., Any]) -> Any:
 
 def _in_inductor() -> bool:
     """Returns whether Inductor is compiling, which it does not tell a pass."""
-    frame: Any = sys._getframe(1)
-    while frame is not None:
-        if frame.f_globals.get("__name__") == "torch._inductor.compile_fx":
-            return True
-        frame = frame.f_back
-    return False
+    return any(f.f_globals.get("__name__") == "torch._inductor.compile_fx" for f in frames())

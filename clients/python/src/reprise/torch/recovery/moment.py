@@ -35,6 +35,7 @@ from torch import Tensor, nn
 
 from reprise.torch.capture.step_graph import CapturedGraph
 from reprise.torch.internals.outside import is_hidden
+from reprise.torch.internals.traces import frames
 from reprise.torch.meter.meter import Meter
 from reprise.torch.meter.state import known_names
 from reprise.torch.tape.records import Kept
@@ -258,19 +259,12 @@ def module_of(model: nn.Module, error: BaseException | None) -> str:
 
 
 def _running_here() -> Iterable[FrameType]:
-    return reversed(list(_running())) if sys.version_info >= (3, 13) else ()
+    return reversed(list(frames())) if sys.version_info >= (3, 13) else ()
 
 
 def _ended(trace: TracebackType | None) -> Iterator[FrameType]:
-    running = {id(frame) for frame in _running()}  # a frame in a variable of its own is a cycle
+    running = {id(frame) for frame in frames()}  # a frame in a variable of its own is a cycle
     while trace is not None:
         if id(trace.tb_frame) not in running:
             yield trace.tb_frame
         trace = trace.tb_next
-
-
-def _running() -> Iterator[FrameType]:
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        yield frame
-        frame = frame.f_back

@@ -18,7 +18,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 import torch
@@ -32,6 +31,7 @@ from reprise.plan.verdict import measured_part
 from reprise.torch.internals import calls, guard, optimizers
 from reprise.torch.internals.cycle import Cycle
 from reprise.torch.internals.open_hooks import sweep
+from reprise.torch.internals.traces import frames
 from reprise.torch.internals.watch import before_step, close_watches, resume
 from reprise.torch.job.job import EagerJob
 from reprise.torch.job.options import Options
@@ -431,10 +431,7 @@ def _sessions() -> list[Session]:
 def _stepping() -> bool:
     """Returns whether it is called from an optimizer's step (a closure). One that has raised
     said nothing."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename != _OPTIMIZER:
-        frame = frame.f_back
-    return frame is not None
+    return any(frame.f_code.co_filename == _OPTIMIZER for frame in frames())
 
 
 def _answer() -> None:
