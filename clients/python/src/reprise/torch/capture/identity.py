@@ -14,7 +14,7 @@ the number of the last op that has run. No tensor is held.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -62,7 +62,7 @@ class Storages:
         if cdata in self._parameters:
             seen.name, seen.category, seen.prior = self._parameters[cdata], 1, True
 
-        seen.watch = weakref.ref(storage, quiet(self._died(seen)))
+        seen.watch = weakref.ref(storage, quiet(partial(self._died, seen)))
         self._by_cdata[cdata] = seen
         self.all.append(seen)
         return seen
@@ -84,16 +84,12 @@ class Storages:
         """Notes that a storage has come back from the host, as the storage of `tensor`."""
         storage = tensor.untyped_storage()
         if seen.watch is None or seen.watch() is not storage:
-            seen.watch = weakref.ref(storage, quiet(self._died(seen)))
+            seen.watch = weakref.ref(storage, quiet(partial(self._died, seen)))
             self._by_cdata[storage._cdata] = seen
 
-    def _died(self, seen: CapturedStorage) -> Callable[[Any], None]:
-        """Returns a callback that notes when a storage died."""
-
-        def died(_: Any) -> None:
-            seen.death = len(self._ops) - 1
-
-        return died
+    def _died(self, seen: CapturedStorage, _: Any) -> None:
+        """Notes that a storage died."""
+        seen.death = len(self._ops) - 1
 
     def kept_apart(self, seen: CapturedStorage, copy: Any) -> None:
         """Notes what autograd keeps instead of a storage, as a copy on the host: the storage counts

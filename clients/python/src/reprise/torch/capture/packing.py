@@ -168,11 +168,8 @@ class Packing:
                 return self.run.pack(tensor)
             finally:
                 self.aliasing = False
-        guard = torch._C._DisableTorchDispatch()
-        try:
+        with torch._C._DisableTorchDispatch():
             on_host = None if self._host is None else self._host.pack(tensor)
-        finally:
-            del guard
         if on_host is not None:
             return on_host
         self.aliasing = True
@@ -211,11 +208,8 @@ class Packing:
         """Returns the tensor of what autograd keeps instead of one."""
         if isinstance(kept, Tensor):
             return kept
-        guard = torch._C._DisableTorchDispatch()
-        try:
+        with torch._C._DisableTorchDispatch():
             if isinstance(kept, HostSaved):
                 return kept.copy.owner.unpack(kept)
             assert self.run is not None
             return self.run.unpack(kept)
-        finally:
-            del guard

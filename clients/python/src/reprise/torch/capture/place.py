@@ -13,8 +13,9 @@ place.end()
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -49,7 +50,9 @@ class Place:
         """Starts to observe the forward of every module."""
         leaves = quiet(self._leaves)
         for path, module in self._root.named_modules():
-            self._handles.append(module.register_forward_pre_hook(quiet(self._enters(path))))
+            self._handles.append(
+                module.register_forward_pre_hook(quiet(partial(self._enters, path)))
+            )
             self._handles.append(module.register_forward_hook(leaves, always_call=True))
         optimizers.observe(self)
         self.running = True
@@ -100,14 +103,10 @@ class Place:
         self._ordinals[module, call, name] += 1
         return found
 
-    def _enters(self, path: str) -> Callable[[nn.Module, Any], None]:
-        """Returns a hook that enters the module with this path."""
-
-        def enter(_: nn.Module, __: Any) -> None:
-            self._modules.append((path, self._calls[path]))
-            self._calls[path] += 1
-
-        return enter
+    def _enters(self, path: str, _: nn.Module, __: Any) -> None:
+        """Enters the module with this path."""
+        self._modules.append((path, self._calls[path]))
+        self._calls[path] += 1
 
     def _leaves(self, _: nn.Module, __: Any, ___: Any) -> None:
         """Leaves the innermost module."""

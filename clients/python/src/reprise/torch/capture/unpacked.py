@@ -12,8 +12,9 @@ node unpacks nor when it ends, so the running node is looked up before every op.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -78,7 +79,7 @@ class Unpacked:
             self.unpacks.append(Unpack(slot, len(self._ops), self._kept))
             if self._node is not None:
                 self._saved_by.setdefault(slot, self._node[0])
-        self._alive.append(weakref.ref(alias, quiet(self._released(storage))))
+        self._alive.append(weakref.ref(alias, quiet(partial(self._released, storage))))
 
     def keeps(self) -> bool:
         """Returns whether the running backward keeps its graph for another one."""
@@ -99,16 +100,12 @@ class Unpacked:
             reads(self._ops[-1], self._pending)
         self._alive.clear()
 
-    def _released(self, storage: CapturedStorage) -> Callable[[Any], None]:
-        """Returns a callback for the end of an unpacked tensor. The engine frees what a node saved
-        when the node returns and adds up gradients only then, still under the node's name; those
-        additions do not read the saved tensors."""
-
-        def gone(_: Any) -> None:
-            if storage in self._of_node:
-                self._of_node.remove(storage)
-
-        return gone
+    def _released(self, storage: CapturedStorage, _: Any) -> None:
+        """Notes the end of an unpacked tensor. The engine frees what a node saved when the node
+        returns and adds up gradients only then, still under the node's name; those additions do not
+        read the saved tensors."""
+        if storage in self._of_node:
+            self._of_node.remove(storage)
 
     def whose(self, number: int, slot: SavedTensor) -> SavedTensor:
         """Returns the saved tensor with `output` set if it is an output of the last call rather

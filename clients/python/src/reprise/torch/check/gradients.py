@@ -11,7 +11,8 @@ afterwards (unscaling, clipping, a step within the backward) is no matter of a c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -39,8 +40,8 @@ class Gradients:
         self._since: dict[str, int] = {}
         self._handles: list[Any] = []
         for name, parameter in parameters.items():
-            arrives = guard.quiet(self._arrives(name, parameter))
-            accumulated = guard.quiet(self._accumulated(name))
+            arrives = guard.quiet(partial(self._arrives, name, parameter))
+            accumulated = guard.quiet(partial(self._accumulated, name))
             self._handles.append(parameter.register_hook(arrives))
             self._handles.append(parameter.register_post_accumulate_grad_hook(accumulated))
 
@@ -53,27 +54,21 @@ class Gradients:
         while self._handles:
             self._handles.pop().remove()
 
-    def _arrives(self, name: str, parameter: nn.Parameter) -> Callable[[Tensor], None]:
-        def hook(_: Tensor) -> None:
-            task = torch._C._current_graph_task_id()
-            if self._tasks.get(name) == task:
-                return
-            self._tasks[name] = task
-            before, last = parameter.grad, self.after.get(name)
-            if last is not None and before is not None and digest(before, parameter) == last:
-                return
-            kept = before is not None and bool(before.any())
-            if last is not None and kept:
-                self.touched.add(name)
-            # None or zero: gradients of earlier passes were thrown away (zero_grad).
-            self._since[name] = task
-            self.before[name] = OutsideCopy(before) if kept and before is not None else None
+    def _arrives(self, name: str, parameter: nn.Parameter, _: Tensor) -> None:
+        task = torch._C._current_graph_task_id()
+        if self._tasks.get(name) == task:
+            return
+        self._tasks[name] = task
+        before, last = parameter.grad, self.after.get(name)
+        if last is not None and before is not None and digest(before, parameter) == last:
+            return
+        kept = before is not None and bool(before.any())
+        if last is not None and kept:
+            self.touched.add(name)
+        # None or zero: gradients of earlier passes were thrown away (zero_grad).
+        self._since[name] = task
+        self.before[name] = OutsideCopy(before) if kept and before is not None else None
 
-        return hook
-
-    def _accumulated(self, name: str) -> Callable[[Tensor], None]:
-        def hook(parameter: Tensor) -> None:
-            if parameter.grad is not None:
-                self.after[name] = digest(parameter.grad, parameter)
-
-        return hook
+    def _accumulated(self, name: str, parameter: Tensor) -> None:
+        if parameter.grad is not None:
+            self.after[name] = digest(parameter.grad, parameter)

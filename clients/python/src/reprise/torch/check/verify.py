@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import zip_longest
 from typing import Any
 
@@ -122,20 +123,17 @@ class Check:
         forward.outputs = _digests_of_outputs(outputs_in(outputs))
         for position, output in enumerate(outputs_in(outputs)):
             if output.requires_grad:
-                self._handles.append(on_gradient(output, self._keep(forward, position)))
+                self._handles.append(on_gradient(output, partial(self._keep, forward, position)))
 
-    def _keep(self, forward: _Forward, position: int) -> Callable[[Tensor | None], None]:
-        def hook(grad: Tensor | None) -> None:
-            if grad is None:
-                # One of several outputs of a node, of which only another one is in the loss.
-                return
-            if torch.is_grad_enabled():
-                self._once = True  # of this backward another one follows
-                return
-            of_task = forward.grads.setdefault(torch._C._current_graph_task_id(), {})
-            of_task[position] = OutsideCopy(grad.detach())
-
-        return hook
+    def _keep(self, forward: _Forward, position: int, grad: Tensor | None) -> None:
+        if grad is None:
+            # One of several outputs of a node, of which only another one is in the loss.
+            return
+        if torch.is_grad_enabled():
+            self._once = True  # of this backward another one follows
+            return
+        of_task = forward.grads.setdefault(torch._C._current_graph_task_id(), {})
+        of_task[position] = OutsideCopy(grad.detach())
 
     def parameter(self, name: str) -> nn.Parameter:
         """Returns a parameter by its name in the model."""
@@ -170,7 +168,8 @@ class Check:
         buffers = self._again_left
         others = [n for n, left in self._left.items() if buffers.get(n, left) != left]
         returned = [forward.outputs_again for forward in self._forwards]
-        outputs = self._differing_outputs()
+        pairs = [p for f in self._forwards for p in zip_longest(f.outputs, f.outputs_again)]
+        outputs = [f"{OUTPUT}{n}" for n, (own, again) in enumerate(pairs) if own != again]
         if (differing or others or outputs) and (
             self._digests(expected) != self._digests(self._from_here(call))
             or self._again_left != buffers
@@ -192,15 +191,6 @@ class Check:
             buffers=max(written, len(others)),
             outputs=sum(len(forward.outputs) for forward in self._forwards),
         )
-
-    def _differing_outputs(self) -> list[str]:
-        """Names the outputs that are not those of the reference, counted over all forwards."""
-        pairs = [
-            pair
-            for forward in self._forwards
-            for pair in zip_longest(forward.outputs, forward.outputs_again)
-        ]
-        return [f"{OUTPUT}{number}" for number, (own, again) in enumerate(pairs) if own != again]
 
     def put_right(self) -> None:
         """Replaces the gradients and buffers that differ by those of the reference, except what

@@ -34,12 +34,8 @@ _CHUNK = 1 << 20  # bytes that are copied at a time if the elements are not cont
 def digest(tensor: Tensor, like: Tensor | None = None) -> bytes:
     """Returns the digest of a tensor without calling any mode. For a sparse tensor it covers
     indices and values."""
-    with torch._C.DisableTorchFunction(), torch.no_grad():
-        guard = torch._C._DisableTorchDispatch()
-        try:
-            return _digest(tensor.detach(), tensor if like is None else like)
-        finally:
-            del guard
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), torch.no_grad():
+        return _digest(tensor.detach(), tensor if like is None else like)
 
 
 def _digest(tensor: Tensor, like: Tensor) -> bytes:
@@ -64,12 +60,8 @@ def _digest(tensor: Tensor, like: Tensor) -> bytes:
 def store(tensor: Tensor, file: int, at: int) -> int:
     """Writes the elements of a strided tensor to a file descriptor, from position `at` on, without
     calling any mode; returns how many bytes that are. Raises OSError."""
-    with torch._C.DisableTorchFunction(), torch.no_grad():
-        guard = torch._C._DisableTorchDispatch()
-        try:
-            return _store(tensor.detach(), file, at)
-        finally:
-            del guard
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), torch.no_grad():
+        return _store(tensor.detach(), file, at)
 
 
 def _store(tensor: Tensor, file: int, at: int) -> int:
@@ -90,23 +82,19 @@ def _store(tensor: Tensor, file: int, at: int) -> int:
 def load(tensor: Tensor, file: int, at: int) -> None:
     """Reads into a tensor what `store` has written of one that had its geometry. Calls no mode.
     Raises OSError."""
-    with torch._C.DisableTorchFunction(), torch.no_grad():
-        guard = torch._C._DisableTorchDispatch()
-        try:
-            for part in _parts(tensor, tensor):
-                # Straight into its memory if that is possible: the step is as large as planned.
-                direct = part.device.type == "cpu" and part.is_contiguous()
-                flat = part if direct else torch.empty(part.size(), dtype=part.dtype)
-                rest = memoryview(_bytes_of(flat))
-                while rest:
-                    done = os.preadv(file, [rest], at)
-                    if not done:
-                        raise OSError(errno.EIO, "the file ends within a tensor")
-                    at, rest = at + done, rest[done:]
-                if not direct:
-                    part.copy_(flat)
-        finally:
-            del guard
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), torch.no_grad():
+        for part in _parts(tensor, tensor):
+            # Straight into its memory if that is possible: the step is as large as planned.
+            direct = part.device.type == "cpu" and part.is_contiguous()
+            flat = part if direct else torch.empty(part.size(), dtype=part.dtype)
+            rest = memoryview(_bytes_of(flat))
+            while rest:
+                done = os.preadv(file, [rest], at)
+                if not done:
+                    raise OSError(errno.EIO, "the file ends within a tensor")
+                at, rest = at + done, rest[done:]
+            if not direct:
+                part.copy_(flat)
 
 
 def _parts(tensor: Tensor, like: Tensor) -> Iterator[Tensor]:

@@ -62,7 +62,8 @@ class _Copy:
 
     def refresh(self, storage: torch.UntypedStorage) -> None:
         """Copies a storage again that was written after it had been copied."""
-        self.host.copy_(_bytes_of(storage))
+        empty = torch.empty(0, dtype=torch.uint8, device=storage.device)
+        self.host.copy_(empty.set_(storage, 0, (storage.nbytes(),), (1,)))
 
     @quiet
     def __del__(self) -> None:
@@ -89,11 +90,8 @@ class HostSaved:
 
     def plainly(self) -> Tensor:
         """Returns the tensor without calling dispatch modes."""
-        guard = torch._C._DisableTorchDispatch()
-        try:
+        with torch._C._DisableTorchDispatch():
             return self.copy.owner.unpack(self)
-        finally:
-            del guard
 
 
 class HostSaves:
@@ -169,12 +167,6 @@ class HostSaves:
         self.bytes += bytes
         self._pinned |= self.pins
         self.peak_bytes = max(self.peak_bytes, self.bytes)
-
-
-def _bytes_of(storage: torch.UntypedStorage) -> Tensor:
-    """Returns a tensor of all bytes of a storage."""
-    empty = torch.empty(0, dtype=torch.uint8, device=storage.device)
-    return empty.set_(storage, 0, (storage.nbytes(),), (1,))
 
 
 def host_bytes(count: int, device: torch.device) -> Tensor:

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from functools import partial
 from typing import ClassVar, Protocol
 
 import torch
@@ -162,17 +163,15 @@ class ProbeMeter:
             return  # the list is not complete
         for key, storage in alive.items():
             if blocks.pop(storage.data_ptr(), None) is None:
-                self._before[key] = weakref.ref(storage, quiet(self._gone(key, storage.nbytes())))
+                self._before[key] = weakref.ref(
+                    storage, quiet(partial(self._gone, key, storage.nbytes()))
+                )
         self._offset += sum(blocks.values())
 
-    def _gone(self, key: int, size: int) -> Callable[[object], None]:
-        """Returns a callback that subtracts a storage from before the probe when it dies."""
-
-        def gone(_: object) -> None:
-            if self._before.pop(key, None) is not None:
-                self._offset -= size
-
-        return gone
+    def _gone(self, key: int, size: int, _: object) -> None:
+        """Subtracts a storage from before the probe, which has died."""
+        if self._before.pop(key, None) is not None:
+            self._offset -= size
 
     def stop(self) -> None:
         if self._running:

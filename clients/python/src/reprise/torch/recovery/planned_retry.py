@@ -272,12 +272,11 @@ def _run(engine: Any, heads: Any, *rest: Any, **options: Any) -> Any:
     """Runs a call of autograd's engine, while a session of this process is planned, and runs the
     step again if the call runs out of memory."""
     global _running
-    idle = not any(later.job.step.run is not None for later in _open)
-    if _running or idle or any(later.job.busy for later in _open):
+    under_way = [later for later in _open if later.job.step.run is not None]
+    if _running or not under_way or any(later.job.busy for later in _open):
         return engine(heads, *rest, **options)
     tries = []
     if options.get("accumulate_grad"):
-        under_way = [later for later in _open if later.job.step.run is not None]
         try:
             tries = [_Attempt(later, heads, rest) for later in under_way]
         except Exception as error:
@@ -290,7 +289,7 @@ def _run(engine: Any, heads: Any, *rest: Any, **options: Any) -> Any:
             raise
         text = (str(error).splitlines() or [type(error).__name__])[0]
         attempt, obstacle = _which(tries)
-        retry = attempt.retry if attempt else _latest()
+        retry = attempt.retry if attempt else under_way[-1]
         guard.quietly(retry.progress.ran_out, error)
         if attempt is None or obstacle:
             retry.gave_up(f"out of memory in a backward ({text})", obstacle)
@@ -316,8 +315,3 @@ def _which(tries: list[_Attempt]) -> tuple[_Attempt | None, str]:
         return concerned[0], concerned[0].obstacle()
     except Exception as error:
         return concerned[0], guard.described(error)
-
-
-def _latest() -> PlannedRetry:
-    """Returns the last one whose step is under way."""
-    return [later for later in _open if later.job.step.run is not None][-1]

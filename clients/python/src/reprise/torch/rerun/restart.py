@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -114,16 +115,15 @@ class Entry:
     def watch(self) -> None:
         """Keeps the gradients that come from now on."""
         for node, number, position in self._nodes:
-            self._handles.append(node.register_prehook(guard.quiet(self._kept(number, position))))
+            self._handles.append(
+                node.register_prehook(guard.quiet(partial(self._kept, number, position)))
+            )
         self._nodes = []  # no graph is kept alive
 
-    def _kept(self, number: int, position: int) -> Callable[[tuple[Any, ...]], None]:
-        def hook(grads: tuple[Any, ...]) -> None:
-            grad = grads[number]
-            self._again |= position in self._grads
-            self._grads[position] = None if grad is None else self._keep(position, grad)
-
-        return hook
+    def _kept(self, number: int, position: int, grads: tuple[Any, ...]) -> None:
+        grad = grads[number]
+        self._again |= position in self._grads
+        self._grads[position] = None if grad is None else self._keep(position, grad)
 
     def stop(self) -> None:
         """Removes the hooks. Calling it again does nothing."""

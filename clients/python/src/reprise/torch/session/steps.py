@@ -234,7 +234,10 @@ class Steps:
     ) -> Any:
         capture = self._now.capture
         if capture is not None:
-            with capture.region(self._under()) as pin:
+            tape = None if self._sketch is None else self._sketch.tape
+            if tape is not None and tape.run.spent:
+                self._begin_more(tape, tape.run)
+            with capture.region(tape) as pin:
                 out = call(*args, **kwargs)
                 if self._now.capture is capture:
                     pin(out)
@@ -244,13 +247,6 @@ class Steps:
         resume()
         with self._parts.op_times.around():
             return call(*args, **kwargs)
-
-    def _under(self) -> Tape | None:
-        """Returns the tape that a captured forward runs on, of a plan made from shapes."""
-        tape = None if self._sketch is None else self._sketch.tape
-        if tape is not None and tape.run.spent:
-            self._begin_more(tape, tape.run)
-        return tape
 
     def _begin_more(self, tape: Tape, run: Run) -> Run:
         """Begins what comes after all captured forwards: one more of them, or a step that was given
