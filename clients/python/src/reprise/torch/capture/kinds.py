@@ -62,13 +62,11 @@ def kind_of(
 
 def written_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
     """Returns the tensors that a call writes in place according to its schema."""
-    found = []
-    for at in mutated_positions(func):
-        if isinstance(at, str):
-            found.append(kwargs.get(at))
-        else:
-            found.append(args[at] if at < len(args) else None)
-    return list(tensors_in(*found))
+    written = [
+        kwargs.get(at) if isinstance(at, str) else args[at] if at < len(args) else None
+        for at in mutated_positions(func)
+    ]
+    return list(tensors_in(*written))
 
 
 def is_plain(tensor: Tensor) -> bool:

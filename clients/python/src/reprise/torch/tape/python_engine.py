@@ -22,11 +22,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from reprise.torch.capture import kinds
 from reprise.torch.compiled.shortcut import has_shortcut, shortcut
 from reprise.torch.internals.generator import GeneratorState, device_of
 from reprise.torch.internals.geometry import geometry_of
 from reprise.torch.internals.modes import Op
-from reprise.torch.internals.ops import hidden_writes, mutated_positions, tensors_in
+from reprise.torch.internals.ops import hidden_writes, tensors_in
 from reprise.torch.internals.stale import refuse_stale
 from reprise.torch.internals.subclass import saved_alias, version_of
 from reprise.torch.tape.calls import view_alone
@@ -49,11 +50,7 @@ __all__ = ["PythonEngine", "written_by"]
 
 def written_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
     """Returns the tensors that a call writes: as its schema says, and running statistics."""
-    written = [
-        kwargs.get(at) if isinstance(at, str) else args[at] if at < len(args) else None
-        for at in mutated_positions(func)
-    ]
-    return [*tensors_in(*written), *hidden_writes(func, args)]
+    return [*kinds.written_by(func, args, kwargs), *hidden_writes(func, args)]
 
 
 class PythonEngine:
