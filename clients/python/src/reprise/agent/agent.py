@@ -185,13 +185,11 @@ class Agent:
         data = text.encode("utf-8", "replace")
         return int(self._library.quick.reprise_intern(data, len(data)))
 
-    def alloc(
-        self, ptr: int, bytes: int, what: int, ts: int = 0, device: int = -1, stream: int = 0
-    ) -> None:
-        """Reports an allocator event (`abi.ALLOC` ...). A negative number of `bytes` frees; `ts` 0
-        is now; `device` -1 is the host's memory."""
+    def alloc(self, ptr: int, bytes: int, what: int) -> None:
+        """Reports an event of the host's allocator now (`abi.ALLOC` ...). A negative number of
+        `bytes` frees."""
         if self._library is not None:
-            self._library.quick.reprise_alloc(ptr, bytes, device, stream, what, ts)
+            self._library.quick.reprise_alloc(ptr, bytes, -1, 0, what, 0)
 
     def alloc_function(self) -> int | None:
         """Address of `reprise_alloc`, for native code that reports by itself."""
@@ -207,8 +205,6 @@ class Agent:
         peak_bytes: int,
         plan_id: int = 0,
         flags: int = 0,
-        reserved_bytes: int = 0,
-        device_bytes: int = 0,
         recomputed: int = 0,
         mismatches: int = 0,
     ) -> None:
@@ -222,8 +218,6 @@ class Agent:
             plan_id=plan_id,
             step_ns=step_ns,
             peak_bytes=peak_bytes,
-            reserved_bytes=reserved_bytes,
-            device_bytes=device_bytes,
             recomputed=recomputed,
             mismatches=mismatches,
         )
