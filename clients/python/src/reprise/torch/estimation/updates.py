@@ -24,6 +24,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.optim import Optimizer
 
+from reprise.base.errors import RepriseError
 from reprise.torch.estimation.fake_meter import FakeMeter
 from reprise.torch.estimation.shape import Shape
 from reprise.torch.internals.ops import tensors_in
@@ -62,7 +63,7 @@ def needs_of(optimizers: Iterable[Optimizer]) -> Needs:
     for optimizer in optimizers:
         try:
             made, beside = _needs(optimizer)
-        except Exception:  # of code that is not ours, on tensors that it was not made for
+        except RepriseError:
             continue
         state += made
         workspace = max(workspace, beside)
@@ -117,12 +118,16 @@ class _Stepped:
             _as_on_device(groups[like.group], like.shape.device)
         self._copy = copy = type(optimizer).__new__(type(optimizer))
         empty: Any = defaultdict(dict)
-        copy.__setstate__({"defaults": optimizer.defaults, "state": empty, "param_groups": groups})
+        state = {"defaults": optimizer.defaults, "state": empty, "param_groups": groups}
         step: Any = type(optimizer).step
         with torch.no_grad(), FakeMeter([*self._fakes, *gradients]) as meter:
             begin = meter.live()
-            # Without the hooks of the process, which would take it for an optimizer of the program.
-            getattr(step, "__wrapped__", step)(copy)
+            try:
+                copy.__setstate__(state)
+                # Without the hooks of the process, which would take it for one of the program.
+                getattr(step, "__wrapped__", step)(copy)
+            except Exception as error:  # code that is not ours, on tensors it was not made for
+                raise RepriseError("the copy of an optimizer cannot step") from error
         held = sum(map(self.state_bytes_of, range(len(likes))))
         self.workspace_bytes = max(0, meter.peak() - begin - held)
 
