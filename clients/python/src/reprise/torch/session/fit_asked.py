@@ -41,13 +41,17 @@ def answer(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> N
     file = Path(os.environ.pop("REPRISE_FIT_TO"))
     said: dict[str, Any] = {"why": ""}
     try:
-        now, found = _found(getattr(model, "_orig_mod", model), args, kwargs)
+        eager = getattr(model, "_orig_mod", model)
+        now, found = _found(eager, args, kwargs)
     except RepriseError as error:
         said["why"] = str(error)
     except Exception as error:  # of ours: the program has not begun to train
         said["why"] = f"an internal error in Reprise ({described(error)})"
     else:
-        said |= {"fit": asdict(found), "text": f"{found}\nThe program's own size is {now}."}
+        text = f"{found}\nThe program's own size is {now}."
+        if eager is not model:
+            text += " These are steps of the model without torch.compile."
+        said |= {"fit": asdict(found), "text": text}
     part = file.with_suffix(".part")
     part.write_text(json.dumps(said))
     part.rename(file)
