@@ -36,23 +36,23 @@ bool TakesJob(const std::string& verb) {
 
 size_t JobBegins(const CommandLine& line,
                  const std::vector<std::string>& words) {
-  const Verb* run = nullptr;
+  const Verb* typed = nullptr;
   for (size_t i = 0; i < words.size(); ++i) {
     const std::string& word = words[i];
     if (word == "--help" || word == "-h") return words.size();
     if (word.size() > 1 && word[0] == '-') {
       Flag flag = Find(line.everywhere(), word);
-      if (!flag.known && run != nullptr) flag = Find(*run, word);
+      if (!flag.known && typed != nullptr) flag = Find(*typed, word);
       if (!flag.known) return words.size();
       if (flag.wants_next) ++i;
       continue;
     }
-    if (run != nullptr) return i;
+    if (typed != nullptr) return i;
     if (!TakesJob(word)) return words.size();
     for (const auto& verb : line.verbs()) {
-      if (verb->name() == word) run = verb.get();
+      if (verb->name() == word) typed = verb.get();
     }
-    if (run == nullptr) return words.size();
+    if (typed == nullptr) return words.size();
   }
   return words.size();
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Where the job begins on the line of `reprise run` or `reprise fit`: at the
-// first word that is neither a flag nor the value of one, as behind env, nice or torchrun.
+// first word that is neither a flag nor the value of one, as behind env, nice
+// or torchrun.
 //
 //   reprise --quiet run --budget 0.5x python train.py --lr 0.1 -- data
 //                                     ^

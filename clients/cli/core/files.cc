@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <system_error>
@@ -21,6 +22,9 @@ namespace reprise::cli {
 namespace {
 
 namespace fs = std::filesystem;
+
+// Leaves room for file names within the 107 characters of a socket's path.
+constexpr size_t kLongestFolder = 80;
 
 // Closes at the end of its scope.
 class Fd {
@@ -216,6 +220,20 @@ std::string PlanPathBeside(const std::string& plan_path,
   constexpr std::string_view kEnd = ".plan.json";
   return StrCat(plan_path.substr(0, plan_path.size() - kEnd.size()), ".",
                 budget, kEnd);
+}
+
+StatusOr<std::string> NewFolder(const std::string& name) {
+  const char* named = std::getenv("TMPDIR");
+  std::string base = named != nullptr ? named : "";
+  if (base.empty() || base[0] != '/' || base.size() > kLongestFolder) {
+    base = "/tmp";
+  }
+  std::string pattern = StrCat(base, "/", name, "-XXXXXX");
+  if (mkdtemp(pattern.data()) == nullptr) {
+    return FailedPrecondition(StrCat(base, ": no folder can be made there: ",
+                                     std::strerror(errno), "; set TMPDIR"));
+  }
+  return pattern;
 }
 
 }  // namespace reprise::cli

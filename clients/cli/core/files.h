@@ -25,6 +25,11 @@ Status WriteFile(const std::string& path, std::string_view text, bool force);
 // Returns OK if WriteFile will probably succeed. Call it before long work.
 Status CheckWritable(const std::string& path, bool force);
 
+// Makes an empty folder of this process's own in TMPDIR, or in /tmp if that is
+// too long a path for a socket within; its name begins with `name`.
+// FAILED_PRECONDITION: none can be made there.
+StatusOr<std::string> NewFolder(const std::string& name);
+
 bool Exists(const std::string& path);
 bool FolderIsWritable(const std::string& path);
 

@@ -1,26 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "clients/cli/server/scratch_daemon.h"
 
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <utility>
 
-#include "base/str_cat.h"
+#include "clients/cli/core/files.h"
 
 namespace reprise::cli {
 namespace {
 
 namespace fs = std::filesystem;
-
-// Leaves room for file names within the 107 characters of a socket's path.
-constexpr size_t kLongestFolder = 80;
 
 nlohmann::json ServerFacts(const std::string& socket) {
   std::ifstream file(fs::path(socket).parent_path() / "server.json");
@@ -29,25 +21,11 @@ nlohmann::json ServerFacts(const std::string& socket) {
   return nlohmann::json::parse(text.str(), nullptr, /*exceptions=*/false);
 }
 
-StatusOr<std::string> NewFolder() {
-  const char* named = std::getenv("TMPDIR");
-  std::string base = named != nullptr ? named : "";
-  if (base.empty() || base[0] != '/' || base.size() > kLongestFolder) {
-    base = "/tmp";
-  }
-  std::string pattern = base + "/reprise-doctor-XXXXXX";
-  if (mkdtemp(pattern.data()) == nullptr) {
-    return FailedPrecondition(StrCat(base, ": no folder can be made there: ",
-                                     std::strerror(errno), "; set TMPDIR"));
-  }
-  return pattern;
-}
-
 }  // namespace
 
 StatusOr<ScratchDaemon> ScratchDaemon::Start() {
   ScratchDaemon scratch;
-  ASSIGN_OR_RETURN(scratch.folder_, NewFolder());
+  ASSIGN_OR_RETURN(scratch.folder_, NewFolder("reprise-doctor"));
   ASSIGN_OR_RETURN(scratch.daemon_,
                    StartDaemon(scratch.folder_ + "/agent.sock",
                                {"--data-dir", scratch.folder_ + "/data"}));

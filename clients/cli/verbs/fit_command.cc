@@ -4,12 +4,12 @@
 // inputs that fit, when it is about to train for the first time. The process
 // answers into a file (clients/python/src/reprise/torch/session/fit_asked.py)
 // and ends there, before its first step.
-#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/budget.h"
@@ -18,7 +18,6 @@
 #include "clients/cli/core/exit_code.h"
 #include "clients/cli/core/files.h"
 #include "clients/cli/server/private_daemon.h"
-#include "clients/cli/server/runtime_paths.h"
 #include "clients/cli/verbs/job.h"
 
 namespace reprise::cli {
@@ -26,29 +25,13 @@ namespace {
 
 constexpr int64_t kLargestAnswer = 1 << 20;
 
-// A folder of this command's own, for the answer.
-class AnswerFolder {
- public:
-  AnswerFolder() : path_(StrCat(TemporaryFolder(), "/reprise-fit-XXXXXX")) {
-    if (mkdtemp(path_.data()) == nullptr) path_.clear();
-  }
+// The folder for the answer, removed with what is in it.
+struct AnswerFolder {
   ~AnswerFolder() {
     std::error_code ignored;
-    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+    std::filesystem::remove_all(path, ignored);
   }
-  AnswerFolder(const AnswerFolder&) = delete;
-  AnswerFolder& operator=(const AnswerFolder&) = delete;
-
-  bool exists() const { return !path_.empty(); }
-  std::string file() const { return path_ + "/answer.json"; }
-
- private:
-  static std::string TemporaryFolder() {
-    const char* const named = getenv("TMPDIR");
-    return named != nullptr && *named != '\0' ? named : "/tmp";
-  }
-
-  std::string path_;
+  std::string path;
 };
 
 class FitCommand : public Command {
@@ -104,18 +87,16 @@ std::optional<std::string> FitCommand::Wrong() const {
 int FitCommand::Run(const Globals& globals, Console& console) {
   if (const auto wrong = Wrong()) return console.UsageError(*wrong);
   if (const Status program = CheckProgram(job_[0]); !program.ok()) {
-    return console.Fail(
-        program.code() == Code::kNotFound ? kExitNoProgram : kExitNotExecutable,
-        program.message());
+    return console.Fail(ExitCodeWithout(program), program.message());
   }
-  const AnswerFolder folder;
-  if (!folder.exists()) {
-    return console.Fail(kFailed, "fit: no folder can be made in TMPDIR");
-  }
+  StatusOr<std::string> made = NewFolder("reprise-fit");
+  if (!made.ok()) return console.Error(made.status());
+  const AnswerFolder folder{*std::move(made)};
+  const std::string file = folder.path + "/answer.json";
   const StatusOr<Daemon> daemon = EnsureDaemon();
   if (!daemon.ok()) return console.Error(daemon.status());
   Variables environment = Attached(daemon->socket);
-  environment.emplace_back("REPRISE_FIT_TO", folder.file());
+  environment.emplace_back("REPRISE_FIT_TO", file);
   environment.emplace_back("REPRISE_FIT_DIMENSION", StrCat(dimension_));
   environment.emplace_back("REPRISE_BUDGET", budget_);
   const StatusOr<JobResult> result = RunJob(job_, environment);
@@ -123,8 +104,11 @@ int FitCommand::Run(const Globals& globals, Console& console) {
     StopDaemon(*daemon);
     return console.Error(result.status());
   }
-  const StatusOr<std::string> answer = ReadFile(folder.file(), kLargestAnswer);
+  const StatusOr<std::string> answer = ReadFile(file, kLargestAnswer);
   if (answer.ok()) return Report(*answer, globals.json, console);
+  // A private daemon to which no job ever connected would not exit by itself
+  // soon.
+  StopDaemon(*daemon);
   return console.Fail(
       result->exit_code == 0 ? kFailed : result->exit_code,
       StrCat("fit: the job ended with exit code ", result->exit_code,

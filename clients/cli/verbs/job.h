@@ -23,9 +23,11 @@ struct JobResult {
 // path, or it may not be executed.
 Status CheckProgram(const std::string& program);
 
-// Exit codes of shells for these two.
-inline constexpr int kExitNotExecutable = 126;
-inline constexpr int kExitNoProgram = 127;
+// Returns the exit code of shells for what CheckProgram has found: 127 if there
+// is no program, 126 if it may not be executed.
+inline int ExitCodeWithout(const Status& program) {
+  return program.code() == Code::kNotFound ? 127 : 126;
+}
 
 using Variables = std::vector<std::pair<std::string, std::string>>;
 

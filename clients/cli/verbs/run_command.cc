@@ -230,9 +230,7 @@ int RunCommand::Run(const Globals& globals, Console& console) {
   }
   // Before a daemon is started for it, and a page named.
   if (const Status program = CheckProgram(job_[0]); !program.ok()) {
-    return console.Fail(
-        program.code() == Code::kNotFound ? kExitNoProgram : kExitNotExecutable,
-        program.message());
+    return console.Fail(ExitCodeWithout(program), program.message());
   }
   console.LeaveStdout();
   // Before any thread is started.

@@ -51,7 +51,8 @@ for step in range(12):
     loss.backward()
     optimizer.step()
     losses.append(loss.item().hex())
-report = reprise.report(model if kind == "inner" else wrapper)
+# The wrapper and the model inside are one job, whichever was armed.
+report = reprise.report(wrapper if kind == "inner" else model)
 weights = [p.detach().double().sum().item().hex() for p in model.parameters()]
 said = {"rank": rank, "bits": [losses, weights], "planned": report.planned_steps,
         "above": report.over_budget_steps + report.unplanned_over_budget_steps,

@@ -76,7 +76,7 @@ def _begin(models: list[nn.Module], options: Options) -> None:
                 return
         model = unwrapped(model)
         session = _start(model, options)
-        for one in dict.fromkeys([*models, *([model] if len(models) == 1 else [])]):
+        for one in models:
             armed.add(one, session)
         _may_hand_over(session)
     except Exception as error:

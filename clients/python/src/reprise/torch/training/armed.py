@@ -8,6 +8,7 @@ for loop in take(model): loop.remove()
 
 from __future__ import annotations
 
+import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["add", "cancel", "current", "deferred", "take", "unarmed", "with_loop"]
 
-# By model, the loops that it has had since it was armed, the current one last.
+# By model, the loops that it has had since it was armed, the current one last. A wrapper that only
+# communicates stands for the model inside.
 _loops: weakref.WeakKeyDictionary[Any, list[TrainingLoop]] = weakref.WeakKeyDictionary()
 # Models that could not be armed, and why.
 unarmed: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
@@ -24,9 +26,18 @@ unarmed: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 deferred: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
+def _inside(model: Any) -> Any:
+    """Returns the model that a wrapper stands for; any other object itself."""
+    if "torch" not in sys.modules:
+        return model
+    from reprise.torch.internals.distributed import unwrapped
+
+    return unwrapped(model)
+
+
 def add(model: Any, loop: TrainingLoop) -> None:
     """Makes `loop` the current one of a model."""
-    _loops.setdefault(model, []).append(loop)
+    _loops.setdefault(_inside(model), []).append(loop)
 
 
 def cancel(model: Any) -> None:
@@ -39,7 +50,7 @@ def cancel(model: Any) -> None:
 def current(model: Any) -> TrainingLoop | None:
     """Returns the loop that trains a model, or what is planned in its place; None if it is not
     armed, or is no model."""
-    loops = _loops.get(model) if hasattr(model, "named_modules") else None
+    loops = _loops.get(_inside(model)) if hasattr(model, "named_modules") else None
     return loops[-1] if loops else None
 
 
@@ -52,4 +63,4 @@ def take(model: Any) -> list[TrainingLoop]:
     """Removes and returns the loops of a model, the current one first. One that was to begin later
     does not."""
     cancel(model)
-    return _loops.pop(model, [])[::-1]
+    return _loops.pop(_inside(model), [])[::-1]
