@@ -427,7 +427,7 @@ class _Above(Mode):
         self._capture = capture
 
     def op(self, op: Op, types: Any) -> Any:
-        """Records an op."""
+        """Runs an op of the program, records it in the captured step and returns its result."""
         return self._capture.record(op, types)
 
     def failed(self) -> None:

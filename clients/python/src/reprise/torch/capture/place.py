@@ -58,7 +58,7 @@ class Place:
         self.running = True
 
     def end(self) -> None:
-        """Stops observing."""
+        """Removes the hooks that tell which module and which optimizer runs."""
         self.running = False
         optimizers.leave(self)
         for handle in self._handles:
@@ -109,12 +109,12 @@ class Place:
         self._calls[path] += 1
 
     def _leaves(self, _: nn.Module, __: Any, ___: Any) -> None:
-        """Leaves the innermost module."""
+        """Notes that the module that was entered last has returned."""
         if len(self._modules) > 1:
             self._modules.pop()
 
     def before_optimizer(self, optimizer: Optimizer) -> None:
-        """Notes which optimizer steps."""
+        """Notes that this optimizer is about to step."""
         self._optimizer = optimizers.described(optimizer)
 
     def after_optimizer(self, optimizer: Optimizer) -> None:

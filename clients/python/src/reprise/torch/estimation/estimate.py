@@ -6,8 +6,8 @@
 
 `step(model, *inputs)` returns the loss of one step. Model and inputs may be on the meta device:
 only their sizes matter. Everything runs on fake tensors (fake.py). Op times come from a roofline
-model of this machine, and workspaces inside ops from a margin (assumed.py); with both the planner
-answers as it does for a real job.
+model of this machine (assumed.py), and what ops take inside themselves from rules (workspaces.py);
+with both the planner answers as it does for a real job.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def recorded_peaks() -> list[list[int]]:
 
 @dataclass(slots=True)
 class Estimate:
-    """What one step needs. Bytes are those of tensors, plus the margin for workspaces."""
+    """What one step needs. Bytes are those of tensors, plus the workspaces that are assumed."""
 
     static_bytes: int
     peak_bytes: int

@@ -95,8 +95,6 @@ def _is_tensor(value: Any) -> bool:
 def resized(inputs: tuple[Any, ...], size: int) -> tuple[Any, ...]:
     """Returns the inputs with another size of the first dimension, on the meta device."""
     return tuple(
-        torch.empty((size, *x.shape[1:]), dtype=x.dtype, device="meta")
-        if isinstance(x, Tensor) and x.dim()
-        else x
+        Shape.of(x).resized(0, size).fake("meta") if isinstance(x, Tensor) and x.dim() else x
         for x in inputs
     )

@@ -3,11 +3,11 @@
 
     print(reprise.fit(model, step, make_batch, optimizer=torch.optim.AdamW, budget="20GiB"))
 
-    within 20.0 GiB        size      peak            step  per second
-    largest without a plan   41  19.8 GiB          912 ms       45.0
-                             58  19.9 GiB  1.31 s  +1.5 %       44.3
-                             81  20.0 GiB  1.93 s  +7.0 %       42.0
-    largest with a plan     115  20.0 GiB  3.33 s +30.1 %       34.5
+    within 20.0 GiB         size      peak    step           a second
+    largest without a plan    41  19.8 GiB  912 ms           45 (most)
+                              58  19.9 GiB  1.31 s   +1.5 %  44.3
+                              81  20.0 GiB  1.93 s   +7.0 %  42
+    largest with a plan      115  20.0 GiB  3.33 s  +30.1 %  34.5
 
 `make_batch(n)` returns the inputs of size n: so many samples, or so long a sequence. The next size
 that is tried is where a line through the last two peaks meets the budget, so about ten of them find
@@ -167,7 +167,7 @@ class _Sizes:
     def __init__(self, graphs: Graphs, budget_bytes: int) -> None:
         self._graphs = graphs
         self._budget_bytes = budget_bytes
-        self._run: list[tuple[int, CapturedGraph]] = []  # on fake tensors
+        self._run: dict[int, CapturedGraph] = {}  # on fake tensors
         self._follows = False  # from those that were run, what a step of another size does
         self._known: dict[int, dict[str, Any] | None] = {}
         self._fitting: dict[int, Fitting | None] = {0: None}
@@ -176,20 +176,20 @@ class _Sizes:
     def message(self, size: int) -> dict[str, Any] | None:
         """Returns the graph of a step; None if the program has none of that size."""
         if size not in self._known:
-            follows = fitted(self._run, size) if self._follows else None
+            follows = fitted(list(self._run.items()), size) if self._follows else None
             self._known[size] = self._ran(size) if follows is None else _with_peak(follows)
         return self._known[size]
 
     def confirmed(self, size: int) -> bool:
         """Returns whether the step of a size that follows from others is as that says. If not, all
         that follows is forgotten."""
-        if not self._follows or size == 0:
+        if not self._follows or size == 0 or size in self._run:
             return True
         said, found = self._known[size], self._ran(size)
         if _sizes_of(said) == _sizes_of(found):
             return True
         self._follows = False
-        self._known = {n: graph.message() for n, graph in self._run}
+        self._known = {n: graph.message() for n, graph in self._run.items()}
         self._known[size] = found
         self._fitting = {0: None}
         return False
@@ -202,10 +202,10 @@ class _Sizes:
                 raise
             self.limit = f"at {size}, {error}"
             return None
-        said = fitted(self._run, size) if len(self._run) == 2 else None
+        said = fitted(list(self._run.items()), size) if len(self._run) == 2 else None
         message = graph.message()
         self._follows |= said is not None and _sizes_of(said) == _sizes_of(message)
-        self._run.append((size, graph))
+        self._run[size] = graph
         return message
 
     def plain_peak(self, size: int) -> int | None:

@@ -3,20 +3,24 @@
 
 shape = Shape.of(tensor)      # RepriseError: it is not strided, or wraps another one
 shape.fake(device)            # under a fake mode
+shape.resized(0, 64)          # with another batch
+shapes_of((args, kwargs))     # with a shape in the place of each tensor
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from reprise.base.errors import RepriseError
 from reprise.torch.internals.subclass import is_wrapper
 
-__all__ = ["Shape"]
+__all__ = ["Shape", "shapes_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,3 +51,17 @@ class Shape:
         where = self.device if device is None else device
         made = torch.empty_strided(self.size, self.stride, dtype=self.dtype, device=where)
         return made.requires_grad_(self.requires_grad)
+
+    def resized(self, dimension: int, size: int) -> Shape:
+        """Returns the shape with another size in one dimension, dense and in the same order."""
+        sizes = [size if n == dimension else extent for n, extent in enumerate(self.size)]
+        strides, dense = [0] * len(sizes), 1
+        for n in sorted(range(len(sizes)), key=lambda n: (self.stride[n], -n)):
+            strides[n], dense = dense, dense * max(1, sizes[n])
+        return replace(self, size=tuple(sizes), stride=tuple(strides))
+
+
+def shapes_of(values: Any) -> Any:
+    """Returns a tree of values with a shape in the place of each tensor. Raises RepriseError as
+    `Shape.of` does."""
+    return tree_map(lambda value: Shape.of(value) if isinstance(value, Tensor) else value, values)

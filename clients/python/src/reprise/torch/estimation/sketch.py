@@ -37,7 +37,7 @@ from reprise.torch.estimation.assumed import with_rooflines
 from reprise.torch.estimation.copied import faked, refuse_to_disturb, unnoticed
 from reprise.torch.estimation.fake_meter import FakeMeter
 from reprise.torch.estimation.once import capture_once
-from reprise.torch.estimation.shape import Shape
+from reprise.torch.estimation.shape import Shape, shapes_of
 from reprise.torch.estimation.updates import needs_of, optimizers_of
 from reprise.torch.internals.guard import described
 from reprise.torch.internals.ops import OpKind, outputs_in, tensors_in
@@ -78,7 +78,7 @@ def sketched(
             what = "the model has no copy without memory"
             fake = faked(model, mode, device)
             what = _FAULT
-            inputs = tree_map(_fake_input, (args, kwargs))
+            inputs = tree_map(_fake_input, shapes_of((args, kwargs)))
 
             def whole() -> None:
                 nonlocal what, held
@@ -125,8 +125,7 @@ class _Silent(TorchDispatchMode):
 
 
 def _fake_input(value: Any) -> Any:
-    shape = Shape.of(value) if isinstance(value, Tensor) else value
-    return shape.fake() if isinstance(shape, Shape) else value
+    return value.fake() if isinstance(value, Shape) else value
 
 
 def _backward(outputs: Any) -> int:

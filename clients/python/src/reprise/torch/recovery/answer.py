@@ -22,14 +22,11 @@ import sys
 import time
 from typing import Any
 
-from torch import Tensor
-from torch.utils._pytree import tree_map
-
 from reprise.base.budget import Budget
 from reprise.base.errors import RepriseError
 from reprise.base.units import format_bytes, format_percent
 from reprise.torch.estimation.planner import asked
-from reprise.torch.estimation.shape import Shape
+from reprise.torch.estimation.shape import shapes_of
 from reprise.torch.estimation.sketch import sketched
 from reprise.torch.internals.distributed import several_ranks
 from reprise.torch.internals.guard import is_oom
@@ -64,7 +61,7 @@ class Answer:
             self._there = 0 if room is None else room.bytes + job.meter.live()
         self.asked_ns = time.monotonic_ns()
         try:
-            self._call = tree_map(_shape, (args, kwargs))
+            self._call = shapes_of((args, kwargs))
         except RepriseError:
             self._call = None  # of which there are no shapes
 
@@ -101,10 +98,6 @@ class Answer:
         estimate = f"{needs}, under a plan {takes} (an estimate, from shapes)"
         command = _command(usable or plan.budget_bytes, self._job.device.type == "cpu")
         return f"it would have fitted: {estimate}: {command}"
-
-
-def _shape(value: Any) -> Any:
-    return Shape.of(value) if isinstance(value, Tensor) else value
 
 
 def _command(budget_bytes: int, on_cpu: bool) -> str:

@@ -15,8 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from reprise.base.budget import Budget
@@ -24,13 +23,12 @@ from reprise.base.errors import RepriseError
 from reprise.base.saying import say
 from reprise.torch.capture.step_graph import CapturedGraph
 from reprise.torch.estimation.fit import Fit, searched
-from reprise.torch.estimation.shape import Shape
+from reprise.torch.estimation.shape import Shape, shapes_of
 from reprise.torch.estimation.sketch import sketched
 from reprise.torch.internals.distributed import several_ranks
 from reprise.torch.internals.guard import described
-from reprise.torch.meter.meter import open_meter
 from reprise.torch.meter.room import in_bytes
-from reprise.torch.meter.state import model_device, start_counting
+from reprise.torch.meter.state import alive_bytes, model_device
 
 __all__ = ["answer"]
 
@@ -63,15 +61,12 @@ def _found(model: nn.Module, args: Any, kwargs: Any) -> tuple[int, Fit]:
     if several_ranks():
         raise RepriseError("it is asked of one process; start the program without its other ranks")
     dimension = int(os.environ.get("REPRISE_FIT_DIMENSION", "0"))
-    shapes = tree_map(lambda x: Shape.of(x) if isinstance(x, Tensor) else x, (args, kwargs))
+    shapes = shapes_of((args, kwargs))
     first = next((x for x in _shapes(shapes) if len(x.size) > dimension), None)
     if first is None:
         raise RepriseError(f"no input of {type(model).__name__} has a dimension {dimension}")
     now, device = first.size[dimension], model_device(model)
-    meter = open_meter(device)
-    start_counting(meter, device)
-    live = meter.live()
-    meter.stop()
+    live = alive_bytes(device)
     within = in_bytes(Budget(os.environ.get("REPRISE_BUDGET", "fit")), device, live).bytes
     if within is None:
         raise RepriseError(f"how much memory {device} has is not known; name a budget, as 20GiB")
@@ -90,19 +85,7 @@ def _shapes(values: Any) -> list[Shape]:
 
 
 def _resized(value: Any, dimension: int, now: int, size: int) -> Any:
-    """Returns a shape with another size in one dimension, dense and in the same order; a shape of
-    another size there, or anything else, unchanged."""
+    """Returns a shape with another size in one dimension; one of another size there, or anything
+    else, unchanged."""
     is_shape = isinstance(value, Shape) and len(value.size) > dimension
-    if not is_shape or value.size[dimension] != now:
-        return value
-    sizes = [size if n == dimension else extent for n, extent in enumerate(value.size)]
-    order = sorted(range(len(sizes)), key=lambda n: (-value.stride[n], n))
-    dense = torch.empty([sizes[n] for n in order], device="meta")
-    strides = dict(zip(order, dense.stride(), strict=True))
-    return Shape(
-        tuple(sizes),
-        tuple(strides[n] for n in range(len(sizes))),
-        value.dtype,
-        value.device,
-        value.requires_grad,
-    )
+    return value.resized(dimension, size) if is_shape and value.size[dimension] == now else value

@@ -76,8 +76,8 @@ class Tape(Mode):
 
     def _take_engine(self) -> None:
         """Converts the program for the native engine, if there is one that can run it."""
-        waits = fast.being_built() and bool(self.program.replays)
         prepare()
+        waits = fast.being_built() and bool(self.program.replays)
         self._compiled = Compiled.of(self.program, unpack, refuse_stale, refuse_modified)
         self._waits = waits and self._compiled is None
 
