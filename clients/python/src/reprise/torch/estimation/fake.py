@@ -11,12 +11,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from reprise.base.errors import RepriseError
 from reprise.torch.capture.step_graph import CapturedGraph
 from reprise.torch.estimation.copied import faked
-from reprise.torch.estimation.fake_meter import FakeMeter
+from reprise.torch.estimation.fake_meter import FakeTensors
 from reprise.torch.estimation.once import capture_step
 from reprise.torch.estimation.shape import Shape
 
@@ -46,7 +45,7 @@ def fake_graph(
     state = torch.get_rng_state()
     what = _FAULT  # what an error at this point means
     try:
-        with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        with FakeTensors() as mode:
             what = _STEP
             fake = faked(model, mode, device)
             batch = [Shape.of(x).fake(device) if isinstance(x, Tensor) else x for x in inputs]
@@ -74,7 +73,7 @@ def fake_graph(
                     found += filter(_is_tensor, values.values())
                 return found
 
-            with FakeMeter(alive()) as meter:
+            with mode.counted(alive()) as meter:
                 return capture_step(fake, whole, meter, alive)
     except RepriseError:
         raise

@@ -1,47 +1,78 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts the bytes of fake tensors as if they had memory.
+"""Fake tensors, and a meter that counts their bytes as if they had memory.
 
-    with FakeMeter(alive) as meter: ...; meter.peak()
+    with FakeTensors() as fakes:
+        with fakes.counted(alive) as meter: ...
+        meter.peak()
 
-It sees every storage that an op makes. What lives only inside an op of a real step, such as a
-workspace of a library, is assumed (workspaces.py). Costs some microseconds per op.
+The meter sees every storage that an op makes. What lives only inside an op of a real step, such as
+a workspace of a library, is assumed (workspaces.py). It is the mode of the fake tensors itself that
+counts: each further mode would cost as much as a third of a fake op.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
+from reprise.base.errors import RepriseError
 from reprise.torch.estimation.workspaces import workspace_bytes
-from reprise.torch.internals.modes import Op
-from reprise.torch.meter.storage_meter import StorageMeter
+from reprise.torch.internals.ops import IGNORED
+from reprise.torch.meter.storage_meter import StorageMeter, storages_in
 
-__all__ = ["FakeMeter"]
+__all__ = ["FakeMeter", "FakeTensors"]
 
 
 class FakeMeter(StorageMeter):
-    """A meter for the ops of this thread on fake tensors, wherever they would be."""
+    """Counts the bytes of fake tensors, wherever they would be."""
 
     name = "fake"
     exact = True  # nothing is allocated past the ops but what is assumed
-    device_type = None
 
-    def __init__(self, alive: Iterable[Tensor]) -> None:
-        """`alive`: tensors that count from the beginning."""
-        super().__init__("")
-        self._before = list(alive)
-
-    def __enter__(self) -> FakeMeter:
-        storages = {s._cdata: s for s in (tensor.untyped_storage() for tensor in self._before)}
-        self.start(sum(storage.nbytes() for storage in storages.values()), self._before)
-        self._before.clear()
-        return self
-
-    def ran(self, op: Op) -> None:
+    def took(self, beside: int) -> None:
         """Counts what an op is assumed to have taken inside itself."""
-        beside = workspace_bytes(op.func, op.args, op.out)
         self._peak = max(self._peak, self._live + beside)
 
-    def __exit__(self, *_: object) -> None:
-        self.stop()
+
+class FakeTensors(FakeTensorMode):
+    """A mode in which tensors have no memory, and no op waits for other ranks."""
+
+    def __init__(self) -> None:
+        super().__init__(allow_non_fake_inputs=True)
+        self._meter: FakeMeter | None = None
+
+    @contextmanager
+    def counted(self, alive: Iterable[Tensor]) -> Iterator[FakeMeter]:
+        """Counts the tensors that ops make from now on. `alive`: those that count from the
+        beginning."""
+        meter = self._meter = FakeMeter("")
+        meter.begin(alive)
+        try:
+            yield meter
+        finally:
+            self._meter = None
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> object:
+        kwargs = kwargs or {}
+        if "c10d" in func.namespace:
+            raise RepriseError(f"the forward communicates with other ranks ({func.name()})")
+        meter = self._meter
+        if meter is None or func in IGNORED:
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        before = {storage._cdata for storage in storages_in(*args, kwargs)}
+        self._meter = None  # what an op makes of parts of its own is not seen
+        try:
+            result = super().__torch_dispatch__(func, types, args, kwargs)
+        finally:
+            self._meter = meter
+        for storage in storages_in(result):
+            if storage._cdata not in before:
+                meter.saw(storage)
+        meter.took(workspace_bytes(func, args, result))
+        return result

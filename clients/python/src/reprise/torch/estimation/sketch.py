@@ -25,9 +25,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from reprise.base.errors import RepriseError
@@ -35,7 +33,7 @@ from reprise.torch.capture.captured import OPTIMIZER, CapturedOp
 from reprise.torch.capture.step_graph import CapturedGraph, build
 from reprise.torch.estimation.assumed import with_rooflines
 from reprise.torch.estimation.copied import faked, refuse_to_disturb, unnoticed
-from reprise.torch.estimation.fake_meter import FakeMeter
+from reprise.torch.estimation.fake_meter import FakeTensors
 from reprise.torch.estimation.once import capture_once
 from reprise.torch.estimation.shape import Shape, shapes_of
 from reprise.torch.estimation.updates import needs_of, optimizers_of
@@ -74,7 +72,7 @@ def sketched(
     try:
         optimizers = optimizers_of(model)
         refuse_to_disturb(model)
-        with FakeTensorMode(allow_non_fake_inputs=True) as mode, _Silent(), unnoticed(model):
+        with FakeTensors() as mode, unnoticed(model):
             what = "the model has no copy without memory"
             fake = faked(model, mode, device)
             what = _FAULT
@@ -91,7 +89,7 @@ def sketched(
             def alive() -> list[Tensor]:
                 return [*fake.parameters(), *fake.buffers(), *tensors_in(inputs)]
 
-            with torch.enable_grad(), FakeMeter(alive()) as meter:
+            with torch.enable_grad(), mode.counted(alive()) as meter:
                 step = capture_once(fake, whole, meter, alive)
         needs = needs_of(optimizers)
     except RepriseError:
@@ -111,17 +109,6 @@ def sketched(
     graph = replace(graph, static_bytes=live_bytes + needs.state_bytes, flavour=FLAVOUR)
     graph = with_rooflines(graph)
     return Sketch(graph, graph.measured_peak_bytes - held)
-
-
-class _Silent(TorchDispatchMode):
-    """Lets no op through that other ranks would wait for."""
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        if "c10d" in func.namespace:
-            raise RepriseError(f"the forward communicates with other ranks ({func.name()})")
-        return func(*args, **(kwargs or {}))
 
 
 def _fake_input(value: Any) -> Any:

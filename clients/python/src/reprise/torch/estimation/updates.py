@@ -21,11 +21,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.optim import Optimizer
 
 from reprise.base.errors import RepriseError
-from reprise.torch.estimation.fake_meter import FakeMeter
+from reprise.torch.estimation.fake_meter import FakeTensors
 from reprise.torch.estimation.shape import Shape
 from reprise.torch.internals.ops import tensors_in
 
@@ -82,13 +81,13 @@ def _needs(optimizer: Optimizer) -> tuple[int, int]:
                 total += parameter.nbytes
     if not alike:
         return 0, 0
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        once = _Stepped(optimizer, list(alike))
+    with FakeTensors() as mode:
+        once = _Stepped(mode, optimizer, list(alike))
         made = sum(once.state_bytes(like) * count for like, count in alike.items())
         if max(alike.values()) == 1:
             return made, once.workspace_bytes
         # One tensor after the other needs what the largest does; all at once, what all do.
-        twice = _Stepped(optimizer, [*alike, *alike])
+        twice = _Stepped(mode, optimizer, [*alike, *alike])
     grows = max(0, twice.workspace_bytes - once.workspace_bytes)
     more = total / sum(like.shape.bytes for like in alike) - 1
     return made, once.workspace_bytes + int(grows * more)
@@ -106,7 +105,7 @@ class _Like:
 class _Stepped:
     """A copy of an optimizer that has stepped on fake parameters."""
 
-    def __init__(self, optimizer: Optimizer, likes: list[_Like]) -> None:
+    def __init__(self, mode: FakeTensors, optimizer: Optimizer, likes: list[_Like]) -> None:
         self._likes = likes
         self._fakes = [nn.Parameter(like.shape.fake()) for like in likes]
         gradients = [torch.empty_like(fake) for fake in self._fakes]
@@ -120,7 +119,7 @@ class _Stepped:
         empty: Any = defaultdict(dict)
         state = {"defaults": optimizer.defaults, "state": empty, "param_groups": groups}
         step: Any = type(optimizer).step
-        with torch.no_grad(), FakeMeter([*self._fakes, *gradients]) as meter:
+        with torch.no_grad(), mode.counted([*self._fakes, *gradients]) as meter:
             begin = meter.live()
             try:
                 copy.__setstate__(state)

@@ -65,6 +65,8 @@ def _convolution(args: Any, result: Any) -> int:
         return 2 * int(result.nbytes)
     if not _is_blocked(source):
         return 0
+    if source.dtype in _HALVES:
+        return int(max(source.nbytes + weight.nbytes, 2 * result.nbytes))
     return int(max(source.nbytes, result.nbytes) + weight.nbytes)
 
 
@@ -72,7 +74,12 @@ def _convolution_backward(args: Any, _: Any) -> int:
     gradient, source, weight = args[:3]
     if columns := _columns(source, weight, gradient, args[9]):
         return columns
-    return int(source.nbytes + gradient.nbytes) if _is_blocked(source) else 0
+    if not _is_blocked(source):
+        return 0
+    if source.dtype in _HALVES:
+        again = 2 if source.dtype is torch.bfloat16 else 1
+        return int(max(2 * source.nbytes, again * gradient.nbytes))
+    return int(source.nbytes + gradient.nbytes)
 
 
 def _is_blocked(source: Tensor) -> bool:

@@ -16,14 +16,14 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_iter
 
 from reprise.agent import abi
 from reprise.agent.agent import Agent
 from reprise.torch.internals.guard import quiet
 from reprise.torch.internals.modes import Mode, Op
+from reprise.torch.internals.ops import tensors_in
 
-__all__ = ["StorageMeter", "open_modes"]
+__all__ = ["StorageMeter", "open_modes", "storages_in"]
 
 _open_modes = 0
 
@@ -39,7 +39,6 @@ class StorageMeter:
 
     name = "storage"
     exact = False
-    device_type: str | None = "cpu"  # of the storages that count; None: all
 
     def __init__(self, why: str) -> None:
         self.why = why
@@ -53,14 +52,19 @@ class StorageMeter:
     def start(self, baseline_bytes: int, alive: Iterable[torch.Tensor] = ()) -> None:
         global _open_modes
         self.stop()
-        self._alive = {}
-        self._live = 0
-        for tensor in alive:
-            self.saw(tensor.untyped_storage())
+        self.begin(alive)
         self._live = self._peak = baseline_bytes
         self._mode = _Watch(self)
         self._mode.__enter__()
         _open_modes += 1
+
+    def begin(self, alive: Iterable[torch.Tensor]) -> None:
+        """Begins to count with the storages of these tensors."""
+        self._alive = {}
+        self._live = 0
+        for tensor in alive:
+            self.saw(tensor.untyped_storage())
+        self._peak = self._live
 
     def stop(self) -> None:
         """Removes the dispatch mode. Must be called on the thread that started the meter, with no
@@ -117,9 +121,6 @@ class StorageMeter:
                 self._agent.alloc(key, size, abi.ALLOC)
         weakref.finalize(storage, quiet(self._gone), key).atexit = False
 
-    def ran(self, op: Op) -> None:
-        """Notes that an op has run, whose outputs are counted."""
-
     def _gone(self, key: int) -> None:
         """Subtracts a storage that was freed."""
         # The lock is reentrant: a collection may start while this thread holds it.
@@ -139,20 +140,17 @@ class _Watch(Mode):
 
     def op(self, op: Op, types: Any) -> Any:
         """Runs an op and counts the storages that it has made."""
-        where = self._meter.device_type
-        before = {storage._cdata for storage in _storages((op.args, op.kwargs), where)}
+        before = {storage._cdata for storage in storages_in(op.args, op.kwargs)}
         result = op.run()
-        for storage in _storages(result, where):
-            if storage._cdata not in before:
+        for storage in storages_in(result):
+            if storage._cdata not in before and storage.device.type == "cpu":
                 self._meter.saw(storage)
-        self._meter.ran(op)
         return result
 
 
-def _storages(tree: object, where: str | None) -> Iterator[torch.UntypedStorage]:
-    """Yields the storages of the tensors on devices of a type in a tree of values. A sparse tensor
-    has none; its parts are made by ops of their own."""
-    for leaf in tree_iter(tree):
-        dense = isinstance(leaf, torch.Tensor) and leaf.layout == torch.strided
-        if dense and where in (None, leaf.device.type):
-            yield leaf.untyped_storage()
+def storages_in(*values: Any) -> Iterator[torch.UntypedStorage]:
+    """Yields the storages of the tensors among arguments or outputs. A sparse tensor has none; its
+    parts are made by ops of their own."""
+    for tensor in tensors_in(*values):
+        if tensor.layout == torch.strided:
+            yield tensor.untyped_storage()
