@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -70,6 +71,11 @@ void AddPasses(const planner::Plan& plan, v1::Plan& to) {
   }
 }
 
+// The times of a step that has not run yet are guesses, and the first step of a
+// job waits for its plan: one this close to the optimum will do.
+constexpr std::string_view kFromShapes = "eager-shapes";
+constexpr double kShapesGap = 0.05;
+
 }  // namespace
 
 StatusOr<Task> MakeTask(const v1::StepGraph& graph, std::string graph_id,
@@ -107,6 +113,7 @@ StatusOr<Task> MakeTask(const v1::StepGraph& graph, std::string graph_id,
   // refuses it and names the op.
   task.request.budget_bytes =
       std::max<int64_t>(1, task.budget_bytes - task.reserve_bytes);
+  if (graph.flavour() == kFromShapes) task.request.target_gap = kShapesGap;
   task.graph_id = std::move(graph_id);
   task.structure = graph.structure();
   task.inferred = WhyInferred(graph);

@@ -148,6 +148,15 @@ TEST(PlanProto, AScheduleOfAnotherGraphIsRefused) {
   EXPECT_FALSE(ToSchedule(plan, task.graph).ok());
 }
 
+TEST(PlanProto, APlanOfAStepThatHasNotRunMayBeFartherFromTheOptimum) {
+  v1::StepGraph graph = SmallGraph();
+  const double usual = TaskFor("0.5x", graph).request.target_gap;
+
+  graph.set_flavour("eager-shapes");
+
+  EXPECT_GT(TaskFor("0.5x", graph).request.target_gap, usual);
+}
+
 TEST(PlanProto, ABudgetThatCannotBeReadIsRefused) {
   const auto message = [](const char* budget) {
     return MakeTask(SmallGraph(), "", budget, {}).status().message();
