@@ -13,6 +13,7 @@ peaks above the budget.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import subprocess
 import sys
@@ -84,10 +85,9 @@ def cases() -> dict[str, Case]:
 
     def encoder() -> Any:
         widths = (3, 16, 32, 64)
-        down = [nn.Conv2d(a, b, 3, 2, 1) for a, b in zip(widths, widths[1:], strict=False)]
+        down = [nn.Conv2d(a, b, 3, 2, 1) for a, b in itertools.pairwise(widths)]
         up = [
-            nn.ConvTranspose2d(b, a, 4, 2, 1)
-            for a, b in reversed(list(zip(widths, widths[1:], strict=False)))
+            nn.ConvTranspose2d(b, a, 4, 2, 1) for a, b in reversed(list(itertools.pairwise(widths)))
         ]
         return nn.Sequential(*(part for layer in (*down, *up) for part in (layer, nn.SiLU())))
 
@@ -246,8 +246,7 @@ def main() -> None:
     for name in args.cases or cases():
         done = subprocess.run(
             [sys.executable, __file__, "--one", name],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            capture_output=True,
             text=True,
         )
         if done.returncode:

@@ -35,6 +35,7 @@ from reprise.agent.agent import Agent
 from reprise.base.budget import Budget
 from reprise.base.errors import RepriseError
 from reprise.base.saying import because, say
+from reprise.base.units import format_bytes
 from reprise.plan import Plan
 from reprise.plan.verdict import measured_part
 from reprise.torch.check.result import GRADIENTS, VALUES, CheckResult
@@ -218,8 +219,13 @@ class CompiledJob(TrainingLoop):
     def figures(self) -> dict[str, Any]:
         """Returns the fields of a report. The budget is that of all graphs, whatever each plan
         was asked to leave."""
-        plans = len(self.joint.plans)
-        return {**super().figures(), "budget_bytes": self.joint.budget_bytes, "rungs": plans}
+        budget = self.joint.budget_bytes
+        return {
+            **super().figures(),
+            "budget_bytes": budget,
+            "unplanned_over_budget_steps": self.job.measured.unplanned_over(budget),
+            "rungs": len(self.joint.plans),
+        }
 
     # ---- The step -------------------------------------------------------------------
 
@@ -305,6 +311,11 @@ class CompiledJob(TrainingLoop):
         finally:
             self.job.busy = False
             peak = self.memory.beside()  # what the comparison takes is beside the step
+            if peak > self.joint.budget_bytes:
+                self.job.say(
+                    "steps whose gradients are compared run without the plan, too, and peak above "
+                    "the budget"
+                )
             self._room.took(peak)
             self.told.compared(peak, time.perf_counter_ns() - began)
 
@@ -348,7 +359,15 @@ class CompiledJob(TrainingLoop):
         if not self.handles:
             self.code.keep()
         name, code = optimizers.described(step.optimizer), self.code
-        self._follow(self.over.plan_whole(code.calls, code.parts, self.memory, name))
+        found = self.over.plan_whole(code.calls, code.parts, self.memory, name)
+        budget = self.joint.budget_bytes
+        if found.plan is not None and step.peak > budget:
+            self.job.say(
+                f"{self._steps} steps ran before the plan and peaked at {format_bytes(step.peak)}, "
+                f"over the budget of {format_bytes(budget)}: a compiled model is planned after a "
+                "step that was measured"
+            )
+        self._follow(found)
 
     def _note_elsewhere(self) -> None:
         """Notes a step in which the forward of the model was not called."""

@@ -59,8 +59,10 @@ class Reporting:
         flags = 0 if quiet and not compared and self._measured.base_step_ns else abi.STEP_WINDOW
         if not quiet or compared:
             plan, peak = None, max(compared, peak if quiet else 0)
+            self._measured.without_plan(peak)
         elif plan is None:
             self._measured.plain(_KEY, peak)(step_ns, 0)
+            self._measured.without_plan(peak)
         else:
             # The planner may have been asked for less, to leave room for what no graph shows.
             plan = replace(plan, budget_bytes=budget_bytes)

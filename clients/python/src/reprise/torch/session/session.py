@@ -121,7 +121,6 @@ class Session(TrainingLoop):
             self.planning,
             together=self._together,
             checks=self.checks,
-            unplanned=self._unplanned,
             waiting=self._waiting,
             watched=self._watched,
         )

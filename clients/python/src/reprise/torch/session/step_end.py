@@ -26,7 +26,6 @@ from reprise.torch.policy.state import Stage
 from reprise.torch.session.check_schedule import CheckSchedule, Looks
 from reprise.torch.session.leaving import Leaving
 from reprise.torch.session.peaks import Peaks
-from reprise.torch.session.unplanned import Unplanned
 from reprise.torch.session.waiting import Waiting
 from reprise.torch.session.watched import Watched
 from reprise.torch.tape.executor import TapePlan
@@ -68,7 +67,6 @@ class StepEnd:
         *,
         together: Together,
         checks: CheckSchedule,
-        unplanned: Unplanned,
         waiting: Waiting,
         watched: Watched,
     ) -> None:
@@ -76,7 +74,6 @@ class StepEnd:
         self._planning = planning
         self._together = together
         self._checks = checks
-        self._unplanned = unplanned
         self._waiting = waiting
         self._watched = watched
         self._peaks = Peaks(job, planning)
@@ -99,7 +96,7 @@ class StepEnd:
 
     def captured(self, peak: int) -> None:
         """Notes the peak of a step that was captured, in bytes."""
-        self._unplanned.ended(peak)
+        self._job.measured.without_plan(peak)
 
     def over(self, run: Run | None, peak: int) -> None:
         """Counts and reports the step that has just ended, and does what follows from it. `run`:
@@ -112,7 +109,7 @@ class StepEnd:
             self._planned(run, rung, rung.planned, ended, looks)
         elif not step.out_of_memory:
             ended.took = job.measured.plain(step.key, peak)
-            self._unplanned.ended(peak)
+            job.measured.without_plan(peak)
             self._waiting.unplanned()
         ended.flags |= abi.STEP_WINDOW if step.tracing.on else 0
         ended.flags |= abi.STEP_OOM if step.out_of_memory else 0

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps without a plan that peak above the budget: counted, and said once.
+"""Steps without a plan that peak above the budget, said once.
 
-unplanned.ended(peak)         # a step without a plan has ended
 unplanned.say(planned=True)   # the first plan is here: what ran before it
 unplanned.over_budget         # how many there were
 """
@@ -9,39 +8,27 @@ unplanned.over_budget         # how many there were
 from __future__ import annotations
 
 import os
-from collections import Counter
 
 from reprise.base.units import format_bytes
 from reprise.torch.job.job import EagerJob
 
 __all__ = ["Unplanned"]
 
-# Different peaks that are counted apart; others count with the next higher one.
-DIFFERENT = 256
 # Bytes of a peak below which it is not said what malloc keeps of it.
 MUCH = 64 << 20
 
 
 class Unplanned:
-    """Counts the unplanned steps of one session that exceed the budget."""
+    """Says how many unplanned steps of one session exceed the budget."""
 
     def __init__(self, job: EagerJob) -> None:
         self._job = job
-        self._peaks: Counter[int] = Counter()
-
-    def ended(self, peak: int) -> None:
-        """Notes the peak of a step without a plan."""
-        peaks = self._peaks
-        if len(peaks) >= DIFFERENT and peak not in peaks:
-            peak = min((p for p in peaks if p >= peak), default=max(peaks))
-        peaks[peak] += 1
 
     @property
     def over_budget(self) -> int:
         """The number of steps without a plan that peaked above the budget; 0 also if it is not
         known yet."""
-        budget = self._budget_bytes()
-        return sum(n for peak, n in self._peaks.items() if budget and peak > budget)
+        return self._job.measured.unplanned_over(self._budget_bytes())
 
     def say(self, planned: bool) -> None:
         """Says how many such steps there were, before the first plan or in a job that gets none."""
@@ -50,8 +37,9 @@ class Unplanned:
             return
         steps = "1 step" if count == 1 else f"{count} steps"
         when = "before the plan" if planned else "without a plan"
+        peak = max(self._job.measured.unplanned)
         self._job.say(
-            f"{steps} ran {when} and peaked at {format_bytes(max(self._peaks))}, over the budget "
+            f"{steps} ran {when} and peaked at {format_bytes(peak)}, over the budget "
             f"of {format_bytes(budget)}{'' if planned else ', as the next will'}"
             + (self._kept_by_malloc() if planned else "")
         )
@@ -73,7 +61,7 @@ class Unplanned:
         need; "" where that is little, or malloc was told to give large blocks back."""
         told = "MALLOC_MMAP_THRESHOLD_" in os.environ
         told = told or "mmap_threshold" in os.environ.get("GLIBC_TUNABLES", "")
-        if self._job.device.type != "cpu" or told or max(self._peaks) < MUCH:
+        if self._job.device.type != "cpu" or told or max(self._job.measured.unplanned) < MUCH:
             return ""
         return (
             ". The process's own memory hardly falls from there: malloc keeps what is freed "

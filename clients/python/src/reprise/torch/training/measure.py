@@ -15,6 +15,8 @@ __all__ = ["Measured"]
 
 # Different peaks of plain steps that are remembered per input, which bounds the memory.
 DIFFERENT = 64
+# Different peaks of steps without a plan that are counted apart; others count with the next higher.
+APART = 256
 # Share by which peaks of one program differ at most, because of the allocator or a library.
 ALIKE = 0.01
 # Share by which the peak of another kind of step is higher.
@@ -83,6 +85,7 @@ class Measured:
     in_python: str = ""  # why the plan of the newest planned step runs in Python
     # Of the device, that the allocator needed beyond the bytes asked for.
     beyond_bytes: int = 0
+    unplanned: Counter[int] = field(default_factory=Counter)  # peaks of steps without a plan
     _plain: dict[Hashable, _Steps] = field(default_factory=dict)
     _seen: Counter[Hashable] = field(default_factory=Counter)
     _planned: dict[int, _Steps] = field(default_factory=dict)
@@ -106,6 +109,17 @@ class Measured:
         if not self._planned:
             self._key = key
         return steps.took if self.plain_steps > 1 else _nobody
+
+    def without_plan(self, peak: int) -> None:
+        """Counts the peak of a step that had no plan, however it ran."""
+        if len(self.unplanned) >= APART and peak not in self.unplanned:
+            peak = min((p for p in self.unplanned if p >= peak), default=max(self.unplanned))
+        self.unplanned[peak] += 1
+
+    def unplanned_over(self, budget_bytes: int) -> int:
+        """Returns how many steps without a plan peaked above a budget; 0 also if that is 0: it is
+        not known yet."""
+        return sum(n for peak, n in self.unplanned.items() if budget_bytes and peak > budget_bytes)
 
     def planned(
         self,
