@@ -3,6 +3,7 @@
 // reprise: the command. Parses the arguments, finds the verb and runs it. Each
 // verb has a file of its own; docs/command.md describes what all verbs have in
 // common (streams, --json, exit codes).
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <memory>
@@ -32,21 +33,26 @@ struct Arguments {
   bool is_serve = false;
 };
 
-Arguments Split(int argc, char** argv) {
+Arguments Split(std::vector<std::string> words) {
   Arguments out;
-  for (int i = 1; i < argc; ++i) {
-    const std::string word = argv[i];
-    if (word == "--") {
+  // `reprise help plan` is `reprise plan --help`.
+  if (!words.empty() && words.front() == "help") {
+    words.erase(words.begin());
+    words.resize(std::min<size_t>(words.size(), 1));
+    words.emplace_back("--help");
+  }
+  for (auto word = words.begin(); word != words.end(); ++word) {
+    if (*word == "--") {
       out.has_dashes = true;
-      out.job.assign(argv + i + 1, argv + argc);
+      out.job.assign(word + 1, words.end());
       return out;
     }
-    if (word == "serve" && out.own.empty()) {
+    if (*word == "serve" && out.own.empty()) {
       out.is_serve = true;
-      out.serve.assign(argv + i + 1, argv + argc);
+      out.serve.assign(word + 1, words.end());
       return out;
     }
-    out.own.push_back(word);
+    out.own.push_back(*word);
   }
   return out;
 }
@@ -189,6 +195,8 @@ int Main::Run() {
   Console console(globals_);
   int exit_code = kDone;
   if (parsed.kind == Parsed::Kind::kHelp) {
+    const std::string unknown = FirstUnknown(line_, Typed(), arguments_.own);
+    if (!unknown.empty()) return OnWrongUsage(unknown, console);
     console.Raw(line_.Help(Typed()));
   } else if (parsed.kind == Parsed::Kind::kVersion) {
     console.Line("reprise " REPRISE_VERSION);
@@ -219,7 +227,8 @@ int Main::Run() {
 int main(int argc, char** argv) {
   // If the reader is gone (`| head`), that is an error to report, not a crash.
   std::signal(SIGPIPE, SIG_IGN);
-  reprise::cli::Arguments arguments = reprise::cli::Split(argc, argv);
+  reprise::cli::Arguments arguments =
+      reprise::cli::Split({argv + 1, argv + argc});
   if (arguments.is_serve) return reprise::cli::Serve(arguments.serve);
   return reprise::cli::Main(std::move(arguments)).Run();
 }

@@ -34,6 +34,23 @@ def test_help_lists_the_verbs_and_the_exit_codes(reprise: Reprise) -> None:
     assert "Example:" in result.out
 
 
+@pytest.mark.parametrize("verb", ["", "plan", "run", "serve"])
+def test_help_is_a_word_too(reprise: Reprise, verb: str) -> None:
+    words = [verb] if verb else []
+
+    asked = reprise("help", *words)
+
+    assert asked.code == 0
+    assert asked.out == reprise(*words, "--help").out
+
+
+def test_help_of_no_verb_is_wrong_usage(reprise: Reprise) -> None:
+    result = reprise("help", "plam")
+
+    assert result.code == 2
+    assert "plam: no such command; did you mean `plan`?" in result.err
+
+
 def test_version_has_three_spellings(reprise: Reprise) -> None:
     assert reprise("--version").out == reprise("version").out
     assert reprise("version", "--json").json()["name"] == "reprise"
