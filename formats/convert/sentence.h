@@ -26,7 +26,7 @@
 // measured under another load than the base is not compared:
 //
 //    415 ms (time not comparable: this process waited for a processor 2 % of the
-//     time without a plan, 60 % of the time under it)
+//     time when the base was measured, 60 % under the plan)
 //
 // And so is whatever a reader would otherwise be misled about: steps over the
 // budget, steps that should have had a plan but had none, steps that left the

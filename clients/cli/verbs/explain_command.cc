@@ -2,7 +2,7 @@
 //
 // reprise explain: why a plan is as it is, or why there is none. Explains a
 // step graph with --budget (planned first), a plan file whose graph is found,
-// or a plan stored by the server.
+// or a plan stored by the server, by its id or that of its run.
 #include <string>
 
 #include "base/budget.h"
@@ -46,9 +46,11 @@ class ExplainCommand : public Command {
 void ExplainCommand::Define(CommandLine& line) {
   Verb& verb =
       line.AddVerb("explain", "Say why a plan is as it is, or why none fits");
-  verb.Add("TARGET", target_,
-           "A plan (file or id), or a step graph with --budget",
-           {.required = true, .completes = Completes::kFiles});
+  verb.Add(
+      "TARGET", target_,
+      "A run id (or its beginning, or \"latest\"), a plan (file or id), or a "
+      "step graph with --budget",
+      {.required = true, .completes = Completes::kRuns});
   verb.Add("--budget,-b", budget_,
            "For a step graph: the budget to plan for, as in plan",
            {.environment = "REPRISE_BUDGET"});
@@ -57,11 +59,14 @@ void ExplainCommand::Define(CommandLine& line) {
   flags_.Define(verb, /*with_strategy=*/true);
   verb.Footer(
       "Exits with 3 when it is proven that no plan fits.\n\n"
-      "Example:\n  reprise explain resnet.graph.json --budget 0.5x");
+      "Example:\n  reprise explain latest\n"
+      "  reprise explain resnet.graph.json --budget 0.5x");
 }
 
 int ExplainCommand::Run(const Globals& globals, Console& console) {
-  const bool is_file = Exists(target_) || !formats::ParseHexId(target_).ok();
+  const bool is_file = Exists(target_) ||
+                       target_.find('/') != std::string::npos ||
+                       target_.find('.') != std::string::npos;
   const auto options = flags_.Check(is_file);
   if (!options.ok()) return console.UsageError(options.status().message());
   options_ = *options;
@@ -133,9 +138,20 @@ StatusOr<v1::Explanation> ExplainCommand::ExplainStored(const Globals& globals,
                                                         Console& console) {
   ASSIGN_OR_RETURN(const ServerClient client,
                    ServerClient::ConnectOrStart(globals));
-  if (budget_.empty()) return client.Explain(target_);
+  std::string plan_id = target_, graph_id = target_;
+  if (!formats::ParseHexId(target_).ok()) {
+    ASSIGN_OR_RETURN(const v1::Run run, client.GetRun(target_));
+    plan_id = run.plan_id();
+    graph_id = run.graph_id();
+    if (budget_.empty() ? plan_id.empty() : graph_id.empty()) {
+      return FailedPrecondition(StrCat(
+          "run ", run.run_id(), ": has no ", budget_.empty() ? "plan" : "graph",
+          " to explain; `reprise show` tells why"));
+    }
+  }
+  if (budget_.empty()) return client.Explain(plan_id);
   v1::PlanRequest request;
-  request.set_graph_id(target_);
+  request.set_graph_id(graph_id);
   request.set_budget(budget_);
   options_.Apply(request);
   StatusOr<v1::Plan> plan = client.Plan(request, console);

@@ -3,11 +3,19 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
+from reprise.agent import abi
+from reprise.agent.agent import Agent
+from reprise.agent.received import Plan
 from reprise.torch.training import load
 from reprise.torch.training.load import Load
+from reprise.torch.training.record import Record
 
+VERDICTS = Path(__file__).parents[3] / "fixtures/verdicts.json"
 # Steps of 100 ns each.
 STEP_NS = 100
 
@@ -37,8 +45,8 @@ def test_a_base_that_was_measured_on_a_busier_machine_is_not_compared(clock: Clo
     clock.steps(busy, 5, 2, planned=True)
 
     assert busy.difference() == (
-        "this process waited for a processor 60 % of the time without a plan, "
-        "2 % of the time under it"
+        "this process waited for a processor 60 % of the time when the base was measured, "
+        "2 % under the plan"
     )
 
 
@@ -73,3 +81,21 @@ def test_what_is_no_step_of_one_thread_says_nothing(clock: Clock) -> None:
     clock.steps(odd, 1, 60, planned=True)
 
     assert odd.difference() == ""
+
+
+def test_of_a_job_without_a_plain_step_the_captured_one_is_the_base(clock: Clock) -> None:
+    record = Record(Agent(None, "", ""), on_host=True)
+    plan = Plan.from_message(json.loads(VERDICTS.read_text())["cases"][0]["plan"])
+
+    def step(waits_ns: int, flags: int, *, is_base: bool = False) -> None:
+        clock.time_ns += STEP_NS
+        clock.waited_ns += waits_ns
+        record.step(1, step_ns=STEP_NS, peak_bytes=1, flags=flags, plan=plan, is_base=is_base)
+
+    for _ in range(3):
+        step(70, abi.STEP_PLANNED)  # under a plan that was made from shapes
+    step(10, abi.STEP_PLANNED | abi.STEP_WINDOW, is_base=True)
+    for _ in range(3):
+        step(70, abi.STEP_PLANNED)
+
+    assert "10 % of the time when the base was measured" in record.verdict().sentence

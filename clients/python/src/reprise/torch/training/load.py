@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether steps without a plan and steps under one were measured under the same load.
+"""Whether the base and the steps under a plan were measured under the same load.
 
     load = Load()
     load.step(step_ns, planned=False); ...; load.step(step_ns, planned=True)   # as each ends
@@ -30,12 +30,14 @@ class Load:
 
     def __init__(self) -> None:
         self._last: tuple[int, int, int] | None = None  # thread, time and wait at the last step
-        self._plain: deque[float] = deque(maxlen=STEPS)  # shares of the time
+        # Shares of the time.
+        self._base: deque[float] = deque(maxlen=STEPS)
         self._planned: deque[float] = deque(maxlen=STEPS)
         self._most = MOST
 
     def step(self, step_ns: int, *, planned: bool, representative: bool = True) -> None:
-        """Notes that a step has ended. `representative`: its time counts. One that follows upon
+        """Notes that a step has ended. Not `planned`: the base is known from it. `representative`:
+        its time counts. One that follows upon
         something else than a step is left out."""
         last, self._last = self._last, _now()
         if last is None or self._last is None or not representative:
@@ -43,22 +45,22 @@ class Load:
         passed = self._last[1] - last[1]
         if last[0] == self._last[0] and 0 < passed <= 2 * step_ns:
             share = min(0.99, max(0.0, (self._last[2] - last[2]) / passed))
-            (self._planned if planned else self._plain).append(share)
+            (self._planned if planned else self._base).append(share)
 
     def difference(self) -> str:
         """Why the times of both kinds of steps are not comparable; "" if they are, or if nothing
         is known."""
-        if not self._plain or not self._planned:
+        if not self._base or not self._planned:
             return ""
-        plain, planned = median(self._plain), median(self._planned)
-        longer = (1 - plain) / (1 - planned)
+        base, planned = median(self._base), median(self._planned)
+        longer = (1 - base) / (1 - planned)
         differs = not 1 / self._most <= longer <= self._most
         self._most = AGAIN if differs else MOST
         if not differs:
             return ""
         return (
-            f"this process waited for a processor {plain:.0%} of the time without a plan, "
-            f"{planned:.0%} of the time under it"
+            f"this process waited for a processor {base:.0%} of the time when the base was "
+            f"measured, {planned:.0%} under the plan"
         ).replace("%", " %")
 
 

@@ -48,8 +48,10 @@ class Record:
         plan: Plan | None = None,
         recomputed: int = 0,
         mismatches: int = 0,
+        is_base: bool = False,
     ) -> None:
-        """Reports a step that ended. `plan`: what it ran under, if its input is the plan's."""
+        """Reports a step that ended. `plan`: what it ran under, if its input is the plan's;
+        `is_base`: what a step without a plan takes is known from it."""
         self.agent.step_done(
             step,
             step_ns=step_ns,
@@ -73,10 +75,11 @@ class Record:
             window=bool(flags & abi.STEP_WINDOW),
         )
         if self._load is not None:
-            counts = flags in (0, abi.STEP_PLANNED) and not mismatches
-            self._load.step(step_ns, planned=plan is not None, representative=counts)
-            if plan is not None:
-                self._compare_loads(plan, self._load.difference())
+            counts = is_base or (flags in (0, abi.STEP_PLANNED) and not mismatches)
+            under = None if is_base else plan
+            self._load.step(step_ns, planned=under is not None, representative=counts)
+            if under is not None:
+                self._compare_loads(under, self._load.difference())
 
     def _compare_loads(self, plan: Plan, why: str) -> None:
         """Reports once that the times under a plan are not comparable, and once that they are."""
