@@ -47,117 +47,101 @@ export function watchRun(
   source: WatchSource,
   runId: string,
   sink: WatchSink,
-  times: WatchTimes = TIMES,
+  {retryMs, quietMs}: WatchTimes = TIMES,
 ): () => void {
-  const stop = new AbortController();
-  void loop(source, runId, sink, times, stop.signal);
-  return () => stop.abort();
-}
-
-async function loop(
-  source: WatchSource,
-  runId: string,
-  sink: WatchSink,
-  times: WatchTimes,
-  stop: AbortSignal,
-): Promise<void> {
+  const abort = new AbortController();
+  const stop = abort.signal;
   let failures = 0;
-  sink.state({kind: 'connecting'});
-  while (!stop.aborted) {
+
+  async function loop(): Promise<void> {
+    sink.state({kind: 'connecting'});
+    while (!stop.aborted) {
+      try {
+        const run = await follow();
+        if (stop.aborted) return;
+        // A stream that ends while the run goes on: the server is going down.
+        if (run && run.state !== RunState.RUNNING) {
+          sink.state({kind: 'ended'});
+          await unchanged(run);
+        } else {
+          await pause(retryMs[0] ?? 0, stop);
+        }
+      } catch (error) {
+        if (stop.aborted) return;
+        const why = source.sentenceOf(error);
+        if (source.isRefusal(error)) {
+          sink.state({kind: 'missing', why});
+          return;
+        }
+        sink.state({kind: 'gone', why});
+        await pause(retryMs[Math.min(failures, retryMs.length - 1)] ?? 0, stop);
+        failures++;
+      }
+    }
+  }
+
+  /** Hands on one stream to its end; returns the last run heard of. */
+  async function follow(): Promise<Run | undefined> {
+    const ended = new AbortController();
+    const signal = AbortSignal.any([stop, ended.signal]);
+    let lastHeard = Date.now();
+    let dead: unknown;
+    let run: Run | undefined;
+    let first = true;
+    const guard = setInterval(() => {
+      if (Date.now() - lastHeard < quietMs) return;
+      lastHeard = Date.now();
+      source.get(runId, signal).then(
+        // The first event comes at once: a stream without one is none.
+        () => first && ended.abort(),
+        (error: unknown) => {
+          dead = error;
+          ended.abort();
+        },
+      );
+    }, quietMs);
+
     try {
-      const run = await follow(source, runId, sink, times, stop, () => (failures = 0));
-      if (stop.aborted) return;
-      // A stream that ends while the run goes on: the server is going down.
-      if (run && run.state !== RunState.RUNNING) {
-        sink.state({kind: 'ended'});
-        await unchanged(source, run, times, stop);
-      } else {
-        await pause(times.retryMs[0] ?? 0, stop);
+      for await (const event of source.watch(runId, signal)) {
+        if (stop.aborted) break;
+        lastHeard = Date.now();
+        run = event.run ?? run;
+        if (first) {
+          failures = 0;
+          sink.state({kind: 'live'});
+        }
+        sink.event(event, first);
+        first = false;
       }
     } catch (error) {
+      if (dead !== undefined) throw dead;
+      if (!ended.signal.aborted) throw error;
+    } finally {
+      clearInterval(guard);
+      ended.abort();
+    }
+    return run;
+  }
+
+  /** Returns when the stored run is no longer what it was; throws with the server. */
+  async function unchanged(run: Run): Promise<void> {
+    for (;;) {
+      await pause(quietMs, stop);
       if (stop.aborted) return;
-      const why = source.sentenceOf(error);
-      if (source.isRefusal(error)) {
-        sink.state({kind: 'missing', why});
+      const now = await source.get(run.runId, stop);
+      if (
+        now.state !== run.state ||
+        now.steps !== run.steps ||
+        now.planId !== run.planId ||
+        now.verdict?.sentence !== run.verdict?.sentence
+      ) {
         return;
       }
-      sink.state({kind: 'gone', why});
-      await pause(times.retryMs[Math.min(failures, times.retryMs.length - 1)] ?? 0, stop);
-      failures++;
     }
   }
-}
 
-/** Hands on one stream to its end; returns the last run heard of. */
-async function follow(
-  source: WatchSource,
-  runId: string,
-  sink: WatchSink,
-  times: WatchTimes,
-  stop: AbortSignal,
-  heard: () => void,
-): Promise<Run | undefined> {
-  const ended = new AbortController();
-  const signal = AbortSignal.any([stop, ended.signal]);
-  let lastHeard = Date.now();
-  let dead: unknown;
-  let run: Run | undefined;
-  let first = true;
-  const guard = setInterval(() => {
-    if (Date.now() - lastHeard < times.quietMs) return;
-    lastHeard = Date.now();
-    source.get(runId, signal).then(
-      // The first event comes at once: a stream without one is none.
-      () => first && ended.abort(),
-      (error: unknown) => {
-        dead = error;
-        ended.abort();
-      },
-    );
-  }, times.quietMs);
-
-  try {
-    for await (const event of source.watch(runId, signal)) {
-      if (stop.aborted) break;
-      lastHeard = Date.now();
-      run = event.run ?? run;
-      if (first) {
-        heard();
-        sink.state({kind: 'live'});
-      }
-      sink.event(event, first);
-      first = false;
-    }
-  } catch (error) {
-    if (dead !== undefined) throw dead;
-    if (!ended.signal.aborted) throw error;
-  } finally {
-    clearInterval(guard);
-    ended.abort();
-  }
-  return run;
-}
-
-/** Returns when the stored run is no longer what it was; throws with the server. */
-async function unchanged(
-  source: WatchSource,
-  run: Run,
-  times: WatchTimes,
-  stop: AbortSignal,
-): Promise<void> {
-  for (;;) {
-    await pause(times.quietMs, stop);
-    if (stop.aborted) return;
-    const now = await source.get(run.runId, stop);
-    if (
-      now.state !== run.state ||
-      now.steps !== run.steps ||
-      now.planId !== run.planId ||
-      now.verdict?.sentence !== run.verdict?.sentence
-    ) {
-      return;
-    }
-  }
+  void loop();
+  return () => abort.abort();
 }
 
 function pause(ms: number, stop: AbortSignal): Promise<void> {

@@ -15,7 +15,7 @@
  */
 import {create} from '@bufbuild/protobuf';
 import {Asked} from '../api/asked.svelte';
-import {isCancelled, isRefusal, planner, query, QUICK, sentenceOf} from '../api/client';
+import {isRefusal, planner, query, QUICK, sentenceOf} from '../api/client';
 import {link} from '../api/link.svelte';
 import {watchRun, type WatchState} from '../api/watch';
 import {capabilitiesFor} from '../data/capabilities';
@@ -41,12 +41,10 @@ export class RunSession {
   plan: Plan | undefined = $state.raw();
   log: StepLog = $state.raw(emptyLog());
   curve: Tradeoff = $state.raw(EMPTY_TRADEOFF);
-  curveDone = $state(false);
   timeline: Timeline | undefined = $state.raw();
   /** What the axis of ops needs. */
   readonly steps = new StepSource();
-  /** Why a part could not be had, in the server's words. */
-  curveWhy = $state('');
+  /** Why it could not be had, in the server's words. */
   timelineWhy = $state('');
 
   readonly #runId: string;
@@ -54,7 +52,7 @@ export class RunSession {
   readonly #explained = new Asked<Explanation>();
   readonly #bare = new Asked<Explanation | undefined>();
   #bareAsked = false;
-  #sweep: AbortController | undefined;
+  readonly #swept = new Asked<true>();
   #sweepKey = '';
 
   // The timeline: what is wanted, what was last asked for, and when.
@@ -85,7 +83,7 @@ export class RunSession {
       this.#pause();
       this.#explained.stop();
       this.#bare.stop();
-      this.#sweep?.abort();
+      this.#swept.stop();
       this.steps.stop();
       clearTimeout(this.#timelineTimer);
     };
@@ -102,6 +100,14 @@ export class RunSession {
 
   get explanationWhy(): string {
     return this.#explained.why || this.#bare.why;
+  }
+
+  get curveDone(): boolean {
+    return this.#swept.found === true;
+  }
+
+  get curveWhy(): string {
+    return this.#swept.why;
   }
 
   get capabilities(): Capabilities | undefined {
@@ -205,28 +211,20 @@ export class RunSession {
     const key = `${graphId} ${capabilities.executor}`;
     if (key === this.#sweepKey) return;
     this.#sweepKey = key;
-    this.#sweep?.abort();
-    const abort = new AbortController();
-    this.#sweep = abort;
     const received: TradeoffPoint[] = [];
     this.curve = EMPTY_TRADEOFF;
-    this.curveDone = false;
-    this.curveWhy = '';
-    try {
-      const request = {graphId, capabilities};
-      for await (const point of planner.sweep(request, {signal: abort.signal})) {
+    this.#swept.forget();
+    await this.#swept.answer(async ({signal}) => {
+      for await (const point of planner.sweep({graphId, capabilities}, {signal})) {
         // A point that a later search improved comes again.
         const known = received.findIndex((one) => one.budgetBytes === point.budgetBytes);
         if (known >= 0) received[known] = point;
         else received.push(point);
         this.curve = tradeoff(received);
       }
-      this.curveDone = true;
-    } catch (error) {
-      if (abort.signal.aborted || isCancelled(error)) return;
-      this.curveWhy = sentenceOf(error);
-      this.#sweepKey = '';
-    }
+      return true;
+    });
+    if (key === this.#sweepKey && this.curveWhy !== '') this.#sweepKey = '';
   }
 
   /** Part of the run at a finer grain; all of it without a range. */
