@@ -5,7 +5,7 @@ import {decisionRows} from '../../web/src/data/decisions';
 import {csv, storagesCsv} from '../../web/src/data/downloads';
 import {needRows, quickestWithin, smallestFit} from '../../web/src/data/refusal';
 import {domainOf, type Tradeoff} from '../../web/src/data/tradeoff';
-import {Decision} from '../../web/src/gen/reprise/v1/plan_pb';
+import {Decision, InfeasibleSchema} from '../../web/src/gen/reprise/v1/plan_pb';
 import {StorageExplanationSchema, WorkingSetSchema} from '../../web/src/gen/reprise/v1/planner_pb';
 
 const storages = [
@@ -87,7 +87,7 @@ const curve: Tradeoff = {
 };
 
 test('the smallest budget that fits is a point of the curve, or the one a refusal names', () => {
-  const limit = {smallestBytes: 50, knownBytes: 95, opId: 0, opName: '', module: ''};
+  const limit = create(InfeasibleSchema, {smallestBudgetBytes: 50n, smallestKnownBytes: 95n});
 
   expect(smallestFit(curve)).toEqual({bytes: 100, overhead: 0.3});
   expect(smallestFit({...curve, limit})).toEqual({bytes: 95, overhead: undefined});

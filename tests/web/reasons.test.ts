@@ -26,7 +26,7 @@ test('what is recomputed comes first, largest first, and only so many of each', 
   );
 
   expect(rows.map((row) => row.name)).toEqual(['c', 'd', 'a']);
-  expect(rows[0]).toMatchObject({recomputed: true, bytes: 3, why: 'cheap'});
+  expect(rows[0]).toMatchObject({decision: Decision.RECOMPUTE, bytes: 3n, why: 'cheap'});
 });
 
 // What convert_explain_test.cc asks of `reprise explain`.

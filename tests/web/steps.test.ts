@@ -43,8 +43,8 @@ test('each step that comes while the page is open has a bucket of its own', () =
   const log = appended(appended(emptyLog(), [step(0), step(1)], []), [step(2, 30)], [check(2)]);
 
   expect(log.first).toEqual([0, 1, 2]);
-  expect(log.plainPeak).toEqual([10, 10, 0]);
-  expect(log.plannedPeak).toEqual([0, 0, 30]);
+  expect(log.plainPeakBytes).toEqual([10, 10, 0]);
+  expect(log.plannedPeakBytes).toEqual([0, 0, 30]);
   expect(log.checks).toEqual([0, 0, 1]);
 });
 

@@ -47,7 +47,7 @@ test('two budgets with the same plan do not dominate each other', () => {
 test('the limit and its op come from the impossible budgets', () => {
   const curve = tradeoff([point(100, 0), impossible(30, 40)]);
 
-  expect(curve.limit?.smallestBytes).toBe(40);
+  expect(curve.limit?.smallestBudgetBytes).toBe(40n);
   expect(limitingOp(curve.limit!)).toBe('op 17 aten.bmm.default (layers.3.attn)');
 });
 

@@ -47,7 +47,7 @@ interface Panel {
 
 const PANELS: readonly Panel[] = [
   {
-    values: (log) => [log.plainPeak, log.plannedPeak],
+    values: (log) => [log.plainPeakBytes, log.plannedPeakBytes],
     longest: () => undefined,
     predicted: (data) => data.predictedPeakBytes,
     budget: (data) => data.budgetBytes,
@@ -226,8 +226,8 @@ function contentOf(log: StepLog, at: number): TooltipContent {
     rows.push([`${name}time`, `${formatDuration(ns)}${several ? ', median' : ''}`]);
   };
   const both = plain > 0 && planned > 0;
-  if (planned > 0) kind(both ? 'planned, ' : '', log.plannedPeak[at]!, log.plannedNs[at]!);
-  if (plain > 0) kind(both ? 'unplanned, ' : '', log.plainPeak[at]!, log.plainNs[at]!);
+  if (planned > 0) kind(both ? 'planned, ' : '', log.plannedPeakBytes[at]!, log.plannedNs[at]!);
+  if (plain > 0) kind(both ? 'unplanned, ' : '', log.plainPeakBytes[at]!, log.plainNs[at]!);
   if (several) rows.push(['longest', formatDuration(log.longestNs[at]!)]);
   if (!both) rows.push(['plan', planned > 0 ? 'yes' : 'no']);
   const count = (name: string, one: string, value: number): void => {
@@ -236,7 +236,8 @@ function contentOf(log: StepLog, at: number): TooltipContent {
   count('over budget', 'yes', log.overBudget[at]!);
   count('traced', 'its time is not counted', log.traced[at]!);
   count('out of memory', 'yes', log.outOfMemory[at]!);
-  if (log.checks[at]! > 0) rows.push(['check', checksText(log.checks[at]!, log.differing[at]!)]);
+  if (log.checks[at]! > 0)
+    rows.push(['check', checksText(log.checks[at]!, log.checksDiffering[at]!)]);
   return {title: bucketName(log, at), rows};
 }
 
@@ -268,7 +269,7 @@ function drawLines(u: uPlot, panel: Panel, data: StepsData, palette: Palette, pl
     let free = -Infinity;
     for (let i = 0; i < data.log.first.length; i++) {
       if (data.log.checks[i] === 0) continue;
-      const equal = data.log.differing[i] === 0;
+      const equal = data.log.checksDiffering[i] === 0;
       const x = u.valToPos(middleOf(data.log, i), 'x', true);
       if (equal && x < free) continue;
       free = x + 3 * size;

@@ -6,15 +6,27 @@ import {FreePolicy} from '../gen/reprise/v1/plan_pb';
 import type {StorageExplanation} from '../gen/reprise/v1/planner_pb';
 import {num} from '../format/number';
 
-/** From the op that makes a storage to the last that needs it, both included. */
-export interface Life {
-  readonly storage: number;
+/** Bytes that are there from one run to another, both included. */
+export interface Held {
+  readonly category: Category;
+  readonly bytes: number;
   readonly born: number;
   readonly last: number;
 }
 
-/** The lives of all storages in the step without a plan. O(ops + reads). */
-export function baseLives(graph: StepGraph, policy: FreePolicy): Life[] {
+export interface HeldStorage extends Held {
+  readonly storage: number;
+}
+
+/** What a plan holds, by its runs. */
+export function heldByPlan(storages: readonly StorageExplanation[]): HeldStorage[] {
+  return storages.flatMap(({storage, category, bytes, lives}) =>
+    lives.map(({born, last}) => ({storage, category, bytes: num(bytes), born, last})),
+  );
+}
+
+/** What the step without a plan holds, by its ops: from the one that makes it. O(ops + reads). */
+export function heldByStep(graph: StepGraph, policy: FreePolicy): HeldStorage[] {
   const born = new Map<number, number>();
   const last = new Map<number, number>();
   graph.ops.forEach((op, i) => {
@@ -34,14 +46,16 @@ export function baseLives(graph: StepGraph, policy: FreePolicy): Life[] {
   }
   return graph.storages
     .filter(({id}) => born.has(id))
-    .map(({id}) => ({storage: id, born: born.get(id)!, last: last.get(id)!}));
+    .map(({id: storage, category, bytes}) => ({
+      ...{storage, category, bytes: num(bytes)},
+      ...{born: born.get(storage)!, last: last.get(storage)!},
+    }));
 }
 
 /** Bytes alive while each op of the step without a plan runs. */
 export function baseBytes(graph: StepGraph, policy: FreePolicy): Float64Array {
   const change = new Float64Array(graph.ops.length + 1);
-  for (const {storage, born, last} of baseLives(graph, policy)) {
-    const bytes = num(graph.storages[storage]?.bytes);
+  for (const {bytes, born, last} of heldByStep(graph, policy)) {
     change[born]! += bytes;
     change[last + 1]! -= bytes;
   }
@@ -49,29 +63,6 @@ export function baseBytes(graph: StepGraph, policy: FreePolicy): Float64Array {
   return Float64Array.from(graph.ops, (op, i) => {
     live += change[i]!;
     return live + num(op.workspaceBytes);
-  });
-}
-
-/** Bytes that are there from one run to another, both included. */
-export interface Held {
-  readonly category: Category;
-  readonly bytes: number;
-  readonly born: number;
-  readonly last: number;
-}
-
-/** What a plan holds, by its runs. */
-export function heldByPlan(storages: readonly StorageExplanation[]): Held[] {
-  return storages.flatMap(({category, bytes, lives}) =>
-    lives.map(({born, last}) => ({category, bytes: num(bytes), born, last})),
-  );
-}
-
-/** What the step without a plan holds, by its ops. */
-export function heldByStep(graph: StepGraph, policy: FreePolicy): Held[] {
-  return baseLives(graph, policy).map(({storage, born, last}) => {
-    const {category, bytes} = graph.storages[storage]!;
-    return {category, bytes: num(bytes), born, last};
   });
 }
 

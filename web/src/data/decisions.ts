@@ -2,30 +2,9 @@
 
 /** Every storage of a step: what a plan does with it, why, and what the other decision costs. */
 import {formatBytes, formatDuration} from '../format/units';
-import type {Category} from '../gen/reprise/v1/graph_pb';
 import {Decision} from '../gen/reprise/v1/plan_pb';
 import type {StorageExplanation, WhatIf} from '../gen/reprise/v1/planner_pb';
 import {num} from '../format/number';
-
-export interface DecisionRow {
-  readonly storage: number;
-  readonly name: string;
-  readonly module: string;
-  readonly bytes: number;
-  readonly category: Category;
-  readonly recomputed: boolean;
-  /** "saved: costly to make again". */
-  readonly decision: string;
-  readonly madeBy: number;
-  readonly lastReadBy: number;
-  /** 0: not known, or it cannot be. */
-  readonly recomputeNs: number;
-  readonly timesRecomputed: number;
-  /** "recomputed: 2.1 ms more, 864.0 KiB less at the peak"; empty: not known. */
-  readonly other: string;
-  /** Time that the other decision adds; undefined: not known. */
-  readonly otherNs: number | undefined;
-}
 
 /** `peak` and `base`: alive at the peak with the plan, and without one. */
 export type DecisionKind = 'all' | 'saved' | 'recomputed' | 'peak' | 'base';
@@ -38,6 +17,8 @@ const IS_OF: Readonly<Record<DecisionKind, (one: StorageExplanation) => boolean>
   peak: (one) => one.aliveAtPeak,
   base: (one) => one.aliveAtBasePeak,
 };
+
+type DecisionRow = ReturnType<typeof rowOf>;
 
 /** In the first order of a column: the largest, the costliest, the oldest, from A. */
 const ORDERS: Readonly<Record<DecisionSort, (a: DecisionRow, b: DecisionRow) => number>> = {
@@ -65,17 +46,25 @@ export function decisionRows(
       const text = `${one.name}\n${one.module}\n${reasonText(one.why)}`.toLowerCase();
       return words.every((word) => text.includes(word));
     })
-    .map(({bytes, recomputeNs, whatIf, name, why, ...one}) => ({
-      ...one,
-      name: name || `storage ${one.storage}`,
-      bytes: num(bytes),
-      recomputed: one.decision === Decision.RECOMPUTE,
-      decision: [decisionText(one.decision), reasonText(why)].filter(Boolean).join(': '),
-      recomputeNs: why === 'not_repeatable' ? 0 : num(recomputeNs),
-      other: otherText(whatIf),
-      otherNs: whatIf && num(whatIf.addedNs),
-    }))
+    .map(rowOf)
     .sort((a, b) => sign * ORDERS[sort](a, b) || a.storage - b.storage);
+}
+
+function rowOf({bytes, recomputeNs, whatIf, name, why, ...one}: StorageExplanation) {
+  return {
+    ...one,
+    name: name || `storage ${one.storage}`,
+    bytes: num(bytes),
+    recomputed: one.decision === Decision.RECOMPUTE,
+    /** "saved: costly to make again". */
+    decision: [decisionText(one.decision), reasonText(why)].filter(Boolean).join(': '),
+    /** 0: not known, or it cannot be. */
+    recomputeNs: why === 'not_repeatable' ? 0 : num(recomputeNs),
+    /** "recomputed: 2.1 ms more, 864.0 KiB less at the peak"; empty: not known. */
+    other: otherText(whatIf),
+    /** Time that the other decision adds; undefined: not known. */
+    otherNs: whatIf && num(whatIf.addedNs),
+  };
 }
 
 /**

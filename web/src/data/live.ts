@@ -1,38 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /** Who is alive at an instant of a step, as the memory page shows it. */
-import {categoryStyle, type CategoryStyle} from '../format/categories';
+import {categoryStyle} from '../format/categories';
 import {counted, formatBytes, formatDuration, formatPercent} from '../format/units';
 import {Category} from '../gen/reprise/v1/graph_pb';
 import type {LiveAllocation, LiveGroup, LiveMemory} from '../gen/reprise/v1/query_pb';
 import {num} from '../format/number';
 import type {Columns, Peak} from './timeline';
 
-/** One line of the table. */
-export interface LiveRow {
-  readonly key: string;
-  readonly bytes: number;
-  readonly owner: string;
-  readonly category: CategoryStyle;
-  readonly evidence: string;
-  /** "b7f064c000000_0": the address and how often it was used before. */
-  readonly name: string;
-  readonly lived: string;
-  readonly stack: readonly string[];
-}
-
-export function liveRows(allocations: readonly LiveAllocation[]): LiveRow[] {
+/** Lines of the table. */
+export function liveRows(allocations: readonly LiveAllocation[]) {
   return allocations.map((one) => {
+    // "b7f064c000000_0": the address and how often it was used before.
     const name = `${one.address.toString(16)}_${one.use}`;
     return {
+      ...{owner: one.owner, evidence: one.evidence, stack: one.stack, name},
       key: `${name} ${one.bornNs ?? ''}`,
       bytes: num(one.bytes),
-      owner: one.owner,
       category: categoryStyle(one.category),
-      evidence: one.evidence,
-      name,
       lived: livedText(one.bornNs, one.freedNs),
-      stack: one.stack,
     };
   });
 }
@@ -50,15 +36,8 @@ function livedText(born: bigint | undefined, freed: bigint | undefined): string 
   return `${from} – ${formatDuration(num(freed))}${lasted}`;
 }
 
-/** A category's part of what is alive, for the bar and its legend. */
-export interface LivePart {
-  readonly style: CategoryStyle;
-  readonly bytes: number;
-  readonly count: number;
-  readonly share: number;
-}
-
-export function liveParts(groups: readonly LiveGroup[], live: number): LivePart[] {
+/** Each category's part of what is alive, for the bar and its legend. */
+export function liveParts(groups: readonly LiveGroup[], live: number) {
   const whole = Math.max(
     live,
     groups.reduce((sum, group) => sum + num(group.bytes), 0),
@@ -66,7 +45,6 @@ export function liveParts(groups: readonly LiveGroup[], live: number): LivePart[
   return groups.map((group) => ({
     style: categoryStyle(group.category),
     bytes: num(group.bytes),
-    count: Number(group.count),
     share: whole === 0 ? 0 : num(group.bytes) / whole,
   }));
 }

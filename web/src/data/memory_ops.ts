@@ -20,7 +20,15 @@ import {
 } from './memory_view';
 import type {MomentMark} from './moments';
 import {previewCurve, type Preview} from './preview';
-import {baseExecs, highestIn, placed, placedExecs, sampleOf, type PlacedCurve} from './step_axis';
+import {
+  baseExecs,
+  highestIn,
+  peakOf,
+  placed,
+  placedExecs,
+  sampleOf,
+  type PlacedCurve,
+} from './step_axis';
 import {gridOver, samplesOnGrid, stacked, type Columns, type Window} from './timeline';
 import {placedStep, type TracedStep} from './traced_step';
 
@@ -49,11 +57,7 @@ export interface OpsCurves {
   readonly why: string;
 }
 
-/** A plan's bytes by place, what it holds in reserve included. */
-export function planCurve(plan: Plan): PlacedCurve {
-  return placed(placedExecs(plan.schedule), withReserve(plan));
-}
-
+/** A plan's bytes by run, what it holds in reserve included. */
 function withReserve(plan: Plan): Float64Array {
   const bytes = Float64Array.from(plan.predicted?.bytes ?? [], Number);
   const more = Math.max(0, num(plan.peakBytes) - highest(bytes));
@@ -151,9 +155,8 @@ export function opsView(
     max: nothingIsZero(cut(all.bandPlaces, bytes)!.max),
   }));
   const peaks = (['predicted', 'measured', 'whatIf'] as const).flatMap((of) => {
-    const curve = curves[of];
-    const at = curve ? highestIn(curve, -Infinity, Infinity) : -1;
-    return curve && at >= 0 ? [{of, at: axis.at(curve.places[at]!), bytes: curve.bytes[at]!}] : [];
+    const peak = peakOf(curves[of]);
+    return peak ? [{of, at: axis.at(peak.at), bytes: peak.bytes}] : [];
   });
   const placeOf = (column: number): number => axis.place(grid.start + column * grid.column);
   return {
@@ -178,7 +181,9 @@ export function opsView(
 /** With what a budget would give about, in place of the plan that was asked for before it. */
 function withPreview(curves: OpsCurves['curves'], preview: Preview): OpsCurves['curves'] {
   const {whatIf: _, ...others} = curves;
-  const above = preview.plan ? planCurve(preview.plan) : curves.predictedBase;
+  const above = preview.plan
+    ? placed(placedExecs(preview.plan.schedule), withReserve(preview.plan))
+    : curves.predictedBase;
   return above ? {...others, preview: previewCurve(above, preview.peakBytes)} : others;
 }
 

@@ -6,15 +6,6 @@ import type {Explanation, StorageGroup} from '../gen/reprise/v1/planner_pb';
 import {Decision} from '../gen/reprise/v1/plan_pb';
 import {num} from '../format/number';
 
-export interface ReasonRow {
-  readonly name: string;
-  readonly count: number;
-  readonly bytes: number;
-  readonly recomputed: boolean;
-  readonly why: string;
-  readonly recomputeNs: number;
-}
-
 const UNITS: readonly (readonly [string, number])[] = [
   ['GiB', 2 ** 30],
   ['MiB', 2 ** 20],
@@ -46,23 +37,12 @@ export function timingText(timing: string): string {
   return source === 'host' && why ? `Ops are timed by the host: ${why}.` : '';
 }
 
-/**
- * What is recomputed first, then what is saved, each most bytes first; `most`
- * of each.
- */
-export function reasonRows(groups: readonly StorageGroup[], most: number): ReasonRow[] {
-  const rows = groups.map((group) => ({
-    name: group.name,
-    count: group.count,
-    bytes: num(group.bytes),
-    recomputed: group.decision === Decision.RECOMPUTE,
-    why: group.why,
-    recomputeNs: num(group.recomputeNs),
-  }));
-  const largest = (recomputed: boolean): ReasonRow[] =>
-    rows
-      .filter((row) => row.recomputed === recomputed)
-      .sort((a, b) => b.bytes - a.bytes)
+/** What is recomputed first, then what is saved, each most bytes first; `most` of each. */
+export function reasonRows(groups: readonly StorageGroup[], most: number): StorageGroup[] {
+  const largest = (recomputed: boolean): StorageGroup[] =>
+    groups
+      .filter(({decision}) => (decision === Decision.RECOMPUTE) === recomputed)
+      .sort((a, b) => num(b.bytes - a.bytes))
       .slice(0, most);
   return [...largest(true), ...largest(false)];
 }

@@ -48,7 +48,7 @@ export interface SmallestFit {
 /** The smallest budget for which a plan is known, from the curve; undefined: none is. */
 export function smallestFit({points, limit}: Tradeoff): SmallestFit | undefined {
   const first = points[0];
-  const known = limit?.knownBytes ?? 0;
+  const known = num(limit?.smallestKnownBytes);
   if (known > 0 && (first === undefined || known < first.budgetBytes)) {
     return {bytes: known, overhead: undefined};
   }

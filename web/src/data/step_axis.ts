@@ -12,21 +12,20 @@
  * two first runs around it. Predicted, measured and unplanned steps agree on
  * the places of their first runs, whatever their times are.
  */
+import type {Peak} from './timeline';
 
-/** Bytes alive by place, one sample per run of an op. */
-export interface PlacedCurve {
+/** Runs of ops in their order. */
+export interface Execs {
   readonly places: Float64Array;
-  readonly bytes: Float64Array;
-  /** The op of each sample. */
+  /** The op of each. */
   readonly ops: Int32Array;
-  /** Which run of its op a sample is: 0 the first. */
+  /** Which run of its op it is: 0 the first. */
   readonly runs: Int32Array;
 }
 
-export interface Execs {
-  readonly places: Float64Array;
-  readonly ops: Int32Array;
-  readonly runs: Int32Array;
+/** Bytes alive by place, one sample per run of an op. */
+export interface PlacedCurve extends Execs {
+  readonly bytes: Float64Array;
 }
 
 /** The runs of a schedule, each with its place. O(entries). */
@@ -97,6 +96,12 @@ export function highestIn(curve: PlacedCurve, from: number, to: number): number 
     if (best < 0 || curve.bytes[i]! > curve.bytes[best]!) best = i;
   }
   return best;
+}
+
+/** Where a curve is highest. */
+export function peakOf(curve: PlacedCurve | undefined): Peak | undefined {
+  const at = curve ? highestIn(curve, -Infinity, Infinity) : -1;
+  return at < 0 ? undefined : {at: curve!.places[at]!, bytes: curve!.bytes[at]!};
 }
 
 /** Most edits that an alignment tries: its work and memory grow with their square. */

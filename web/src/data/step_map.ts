@@ -11,8 +11,10 @@
 import {Phase, type StepGraph} from '../gen/reprise/v1/graph_pb';
 import {num} from '../format/number';
 import {counted, formatDuration} from '../format/units';
+import type {Held} from './base_memory';
 import {PHASE_NAMES} from './memory_view';
 import type {Execs} from './step_axis';
+import {lastUpTo} from './timeline';
 
 /** Runs [from, to) of the schedule, all of one module and phase. */
 export interface Segment {
@@ -34,14 +36,6 @@ export interface Arc {
   readonly to: number;
   readonly bytes: number;
   readonly count: number;
-}
-
-/** A life of a storage, counted in runs. */
-export interface KeptLife {
-  readonly storage: number;
-  readonly bytes: number;
-  readonly born: number;
-  readonly last: number;
 }
 
 /** The name of a module as deep as it is opened, and whether there is more. */
@@ -108,21 +102,17 @@ export function openedAtFirst(graph: StepGraph, execs: Execs, most: number): Set
 
 /** The segment of a run. O(log segments). */
 export function segmentAt(segments: readonly Segment[], run: number): number {
-  let low = 0;
-  let high = segments.length;
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (segments[middle]!.from <= run) low = middle + 1;
-    else high = middle;
-  }
-  return low - 1;
+  return lastUpTo(segments.length, (i) => segments[i]!.from, run);
 }
 
 /**
  * What is kept from the forward to the backward, one arc for each pair of
  * segments, most bytes first. What is made and dropped within a phase is none.
  */
-export function arcsOf(segments: readonly Segment[], lives: readonly KeptLife[]): Arc[] {
+export function arcsOf(
+  segments: readonly Segment[],
+  lives: readonly Omit<Held, 'category'>[],
+): Arc[] {
   const arcs = new Map<string, Arc>();
   for (const {bytes, born, last} of lives) {
     const from = segmentAt(segments, born);

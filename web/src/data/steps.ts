@@ -10,26 +10,15 @@ import type {StepReport, VerifyReport} from '../gen/reprise/v1/ingest_pb';
 import {StepBucketsSchema, type StepBuckets} from '../gen/reprise/v1/query_pb';
 import {counted, formatCount} from '../format/units';
 
-/** Columns, one value a bucket; the arrays grow in place. */
-export interface StepLog {
-  readonly first: number[];
-  readonly last: number[];
-  readonly plain: number[];
-  readonly planned: number[];
-  /** The largest of a bucket; 0: it has no such step. */
-  readonly plainPeak: number[];
-  readonly plannedPeak: number[];
-  /** The median of a bucket. */
-  readonly plainNs: number[];
-  readonly plannedNs: number[];
-  readonly longestNs: number[];
-  readonly overBudget: number[];
-  readonly outOfMemory: number[];
-  /** Tracing was on: its time stands for nothing. */
-  readonly traced: number[];
-  readonly checks: number[];
-  readonly differing: number[];
-}
+/** The columns of StepBuckets as numbers, one value a bucket; the arrays grow in place. */
+export type StepLog = {
+  readonly [
+    key in keyof StepBuckets as StepBuckets[key] extends readonly (bigint | number)[] ? key : never
+  ]: number[];
+};
+const COLUMNS = StepBucketsSchema.fields
+  .filter(({fieldKind}) => fieldKind === 'list')
+  .map(({localName}) => localName as keyof StepLog);
 
 /** Above so many buckets the server is asked to fold them again. */
 export const MOST_BUCKETS = 2000;
@@ -39,23 +28,11 @@ export function emptyLog(): StepLog {
 }
 
 export function folded(buckets: StepBuckets): StepLog {
-  const numbers = (column: readonly (bigint | number)[]): number[] => column.map(Number);
-  return {
-    first: numbers(buckets.first),
-    last: numbers(buckets.last),
-    plain: numbers(buckets.plain),
-    planned: numbers(buckets.planned),
-    plainPeak: numbers(buckets.plainPeakBytes),
-    plannedPeak: numbers(buckets.plannedPeakBytes),
-    plainNs: numbers(buckets.plainNs),
-    plannedNs: numbers(buckets.plannedNs),
-    longestNs: numbers(buckets.longestNs),
-    overBudget: numbers(buckets.overBudget),
-    outOfMemory: numbers(buckets.outOfMemory),
-    traced: numbers(buckets.traced),
-    checks: numbers(buckets.checks),
-    differing: numbers(buckets.checksDiffering),
-  };
+  const columns = COLUMNS.map((name) => [
+    name,
+    Array.from<bigint | number, number>(buckets[name], Number),
+  ]);
+  return Object.fromEntries(columns) as StepLog;
 }
 
 /** A new object whenever something was added. `budget`: of the plan in force; 0: none. */
@@ -73,20 +50,20 @@ export function appended(
     const peak = Number(report.peakBytes);
     const ns = Number(report.stepNs);
     const {planned} = report;
-    log.first.push(step);
-    log.last.push(step);
-    log.plain.push(planned ? 0 : 1);
-    log.planned.push(planned ? 1 : 0);
-    log.plainPeak.push(planned ? 0 : peak);
-    log.plannedPeak.push(planned ? peak : 0);
-    log.plainNs.push(planned ? 0 : ns);
-    log.plannedNs.push(planned ? ns : 0);
-    log.longestNs.push(ns);
-    log.overBudget.push(planned && budget > 0 && peak > budget ? 1 : 0);
-    log.outOfMemory.push(report.oom ? 1 : 0);
-    log.traced.push(report.window ? 1 : 0);
-    log.checks.push(0);
-    log.differing.push(0);
+    const bucket: Readonly<Record<keyof StepLog, number>> = {
+      ...{first: step, last: step, checks: 0, checksDiffering: 0},
+      plain: planned ? 0 : 1,
+      planned: planned ? 1 : 0,
+      plainPeakBytes: planned ? 0 : peak,
+      plannedPeakBytes: planned ? peak : 0,
+      plainNs: planned ? 0 : ns,
+      plannedNs: planned ? ns : 0,
+      longestNs: ns,
+      overBudget: planned && budget > 0 && peak > budget ? 1 : 0,
+      outOfMemory: report.oom ? 1 : 0,
+      traced: report.window ? 1 : 0,
+    };
+    for (const name of COLUMNS) log[name].push(bucket[name]);
   }
   for (const report of checks) {
     const step = Number(report.step);
@@ -95,21 +72,12 @@ export function appended(
     if (bucket < 0 || bucket >= log.first.length || log.first[bucket]! > step) continue;
     changed = true;
     log.checks[bucket]! += 1;
-    if (report.failed || report.differing > 0 || !report.bitwise) log.differing[bucket]! += 1;
+    if (report.failed || report.differing > 0 || !report.bitwise) log.checksDiffering[bucket]! += 1;
   }
   return changed ? {...log} : log;
 }
 
-export interface StepTotals {
-  readonly steps: number;
-  readonly planned: number;
-  readonly overBudget: number;
-  readonly outOfMemory: number;
-  readonly checks: number;
-  readonly differing: number;
-}
-
-export function totals(log: StepLog): StepTotals {
+export function totals(log: StepLog) {
   const sum = (column: readonly number[]): number => column.reduce((a, b) => a + b, 0);
   const planned = sum(log.planned);
   return {
@@ -118,7 +86,7 @@ export function totals(log: StepLog): StepTotals {
     overBudget: sum(log.overBudget),
     outOfMemory: sum(log.outOfMemory),
     checks: sum(log.checks),
-    differing: sum(log.differing),
+    differing: sum(log.checksDiffering),
   };
 }
 

@@ -51,7 +51,6 @@ export interface StepCurve {
   readonly columns: Columns;
   readonly stepNs: number;
   readonly peak: Peak;
-  readonly step: number;
   readonly bands: readonly Band[];
   readonly incomplete: boolean;
 }
@@ -70,7 +69,6 @@ export function stepCurve(curve: Curve | undefined): StepCurve | undefined {
     columns: {start: num(curve.startNs), column: num(curve.columnNs), max, min},
     stepNs: num(curve.stepNs),
     peak: {at: num(curve.peakAtNs), bytes: num(curve.peakBytes)},
-    step: Number(curve.step),
     bands: stacked(
       curve.bands.map((band) => ({
         category: band.category,
@@ -171,11 +169,16 @@ export function peakIn(columns: Columns, from: number, to: number): Peak | undef
 
 /** The exec that runs at a time: its place in the schedule's execs, or -1. */
 export function execAt(startsNs: ArrayLike<number>, at: number): number {
+  return lastUpTo(startsNs.length, (i) => startsNs[i]!, at);
+}
+
+/** The last of `count` things, in order of where they start, that starts at `at` or before; or -1. */
+export function lastUpTo(count: number, startOf: (i: number) => number, at: number): number {
   let low = 0;
-  let high = startsNs.length;
+  let high = count;
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (startsNs[middle]! <= at) low = middle + 1;
+    if (startOf(middle) <= at) low = middle + 1;
     else high = middle;
   }
   return low - 1;

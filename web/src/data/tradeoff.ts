@@ -18,21 +18,11 @@ export interface CurvePoint {
   readonly dominated: boolean;
 }
 
-export interface Limit {
-  /** Proven: no schedule that the executor can run fits in less. */
-  readonly smallestBytes: number;
-  /** The smallest budget a plan is known for; 0 where none was sought. */
-  readonly knownBytes: number;
-  readonly opId: number;
-  readonly opName: string;
-  readonly module: string;
-}
-
 export interface Tradeoff {
   /** Feasible points, smallest budget first. */
   readonly points: readonly CurvePoint[];
-  /** From the largest impossible budget; undefined when all were possible. */
-  readonly limit: Limit | undefined;
+  /** Of the largest impossible budget; undefined when all were possible. */
+  readonly limit: Infeasible | undefined;
 }
 
 export const EMPTY_TRADEOFF: Tradeoff = {points: [], limit: undefined};
@@ -59,25 +49,13 @@ export function tradeoff(received: readonly TradeoffPoint[]): Tradeoff {
     ),
   }));
 
-  let limit: Limit | undefined;
+  let limit: Infeasible | undefined;
   for (const {infeasible} of received) {
     if (!infeasible) continue;
-    const smallestBytes = num(infeasible.smallestBudgetBytes);
-    if (limit !== undefined && limit.smallestBytes >= smallestBytes) continue;
-    limit = limitOf(infeasible);
+    if (limit && limit.smallestBudgetBytes >= infeasible.smallestBudgetBytes) continue;
+    limit = infeasible;
   }
   return {points, limit};
-}
-
-/** What the server says of a budget that no plan fits in. */
-export function limitOf(infeasible: Infeasible): Limit {
-  return {
-    smallestBytes: num(infeasible.smallestBudgetBytes),
-    knownBytes: num(infeasible.smallestKnownBytes),
-    opId: infeasible.blockingOp,
-    opName: infeasible.blockingOpName,
-    module: infeasible.blockingModule,
-  };
 }
 
 export interface Domain {
@@ -101,7 +79,7 @@ export function domainOf(
 ): Domain | undefined {
   const least = curve.points[0]?.budgetBytes;
   const most = curve.points[curve.points.length - 1]?.budgetBytes;
-  const known = curve.limit?.smallestBytes || (done ? least : undefined);
+  const known = num(curve.limit?.smallestBudgetBytes) || (done ? least : undefined);
   const from = known ?? least;
   if (from === undefined) return undefined;
   const high = Math.max(basePeakBytes, most ?? 0, from);
@@ -112,9 +90,9 @@ export function domainOf(
 }
 
 /** "op 17 aten.bmm.default (layers.3.attn)", as the server's sentences say it. */
-export function limitingOp(limit: Limit): string {
-  const where = limit.module === '' ? '' : ` (${limit.module})`;
-  return `op ${limit.opId} ${limit.opName}${where}`;
+export function limitingOp({blockingOp, blockingOpName, blockingModule}: Infeasible): string {
+  const where = blockingModule === '' ? '' : ` (${blockingModule})`;
+  return `op ${blockingOp} ${blockingOpName}${where}`;
 }
 
 /** The point whose budget is nearest. */

@@ -9,17 +9,15 @@ import {num} from '../format/number';
 import {largestOf} from '../data/decisions';
 import {
   domainOf,
-  limitOf,
   measuredMark,
   type Domain,
-  type Limit,
   type Tradeoff,
   type TradeoffData,
 } from '../data/tradeoff';
 import type {OpsSource} from '../data/memory_ops';
 import {markOf, type MomentMark} from '../data/moments';
 import {previewOf, type Preview} from '../data/preview';
-import type {Plan} from '../gen/reprise/v1/plan_pb';
+import type {Infeasible, Plan} from '../gen/reprise/v1/plan_pb';
 import type {Explanation} from '../gen/reprise/v1/planner_pb';
 import {place} from '../url/location.svelte';
 import {totals} from '../data/steps';
@@ -64,11 +62,9 @@ export class RunView extends WithSession {
 
   // ---- the curve ----
 
-  readonly limit: Limit | undefined = $derived.by(() => {
-    const {curve, plan} = this.session;
-    const own = plan?.infeasible;
-    if (curve.limit || !own || own.smallestBudgetBytes === 0n) return curve.limit;
-    return limitOf(own);
+  readonly limit: Infeasible | undefined = $derived.by(() => {
+    const own = this.session.plan?.infeasible;
+    return this.session.curve.limit ?? (own?.smallestBudgetBytes ? own : undefined);
   });
   readonly curve: Tradeoff = $derived({...this.session.curve, limit: this.limit});
   readonly domain: Domain | undefined = $derived(
