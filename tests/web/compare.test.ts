@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 import {create} from '@bufbuild/protobuf';
 import {expect, test} from 'vitest';
-import {figures, leftOut, partRows, shareCurve, signedBytes} from '../../web/src/data/compare';
+import {figures, leftOut, partRows, shareCurve, signed} from '../../web/src/data/compare';
+import {formatBytes} from '../../web/src/format/units';
 import {Category} from '../../web/src/gen/reprise/v1/graph_pb';
 import {
   ComparisonSchema,
@@ -54,13 +55,18 @@ test('the rows of the two peaks are the ones of the server, in its order', () =>
   const rows = partRows(comparison, 'module');
 
   expect(rows.map(({name, a, b, differs}) => [name, a, b, differs])).toEqual([
-    ['layers.0', 15, 0, true],
-    ['not known', 8, 8, false],
+    ['layers.0', '15 B', '', true],
+    ['not known', '8 B', '8 B', false],
   ]);
   expect(partRows(comparison, 'category')[0]!.name).toBe('activations');
   expect(leftOut(comparison, 'module')).toBe(3);
   expect(leftOut(comparison, 'category')).toBe(0);
-  expect([0, 2048, -1].map(signedBytes)).toEqual(['0 B', '+2.0 KiB', '−1 B']);
+  expect(rows.map(({difference}) => difference)).toEqual(['−15 B', '0 B']);
+  expect([0, 2048, -1].map((bytes) => signed(bytes, formatBytes))).toEqual([
+    '',
+    '+2.0 KiB',
+    '−1 B',
+  ]);
 });
 
 test('a peak of one column survives in the shares of a step', () => {

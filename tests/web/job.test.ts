@@ -81,22 +81,22 @@ describe('a window', () => {
     windowText(create(WindowStatusSchema, {state, steps: 3, ...more}));
 
   test('says where it stands and why something is missing', () => {
-    expect(window(WindowState.ASKED).text).toBe('Waits for the next step to record 3 steps.');
-    expect(window(WindowState.ASKED, {atStep: 90n}).text).toBe(
+    expect(window(WindowState.ASKED)[1]).toBe('Waits for the next step to record 3 steps.');
+    expect(window(WindowState.ASKED, {atStep: 90n})[1]).toBe(
       'Waits for step 90 to record 3 steps.',
     );
-    expect(window(WindowState.OPEN, {recorded: 1}).text).toBe('Recording: 1 of 3 steps.');
+    expect(window(WindowState.OPEN, {recorded: 1})[1]).toBe('Recording: 1 of 3 steps.');
     const done = window(WindowState.DONE, {
       recorded: 3,
       firstStep: 4n,
       lastStep: 6n,
       why: 'CUPTI is held by nsys',
     });
-    expect(done.text).toBe('Recorded 3 steps, 4 to 6; CUPTI is held by nsys.');
-    expect(window(WindowState.REFUSED, {why: 'the job ended'})).toEqual({
-      tone: 'bad',
-      text: 'Not recorded: the job ended.',
-    });
+    expect(done[1]).toBe('Recorded 3 steps, 4 to 6; CUPTI is held by nsys.');
+    expect(window(WindowState.REFUSED, {why: 'the job ended'})).toEqual([
+      'bad',
+      'Not recorded: the job ended.',
+    ]);
   });
 
   test('can be asked for while the job runs and none is under way', () => {

@@ -45,28 +45,25 @@ function multiples(low: number, high: number, step: number): number[] {
   return ticks;
 }
 
+const BYTES = ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'].map(
+  (unit, i) => [unit, 2 ** (10 * i)] as const,
+);
+const TIMES = ['ns', 'us', 'ms', 's'].map((unit, i) => [unit, 10 ** (3 * i)] as const);
+
 /** Byte ticks in the unit of the largest, without its name: ["0", "2", "4"], "GiB". */
-export function byteLabels(ticks: readonly number[]): {labels: string[]; unit: string} {
-  const names = ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'] as const;
-  const largest = Math.max(1, ...ticks.map(Math.abs));
-  const power = Math.min(names.length - 1, Math.floor(Math.log2(largest) / 10));
-  const unit = 2 ** (10 * power);
-  return {
-    labels: ticks.map((tick) => String(Number((tick / unit).toFixed(3)))),
-    unit: names[power]!,
-  };
-}
+export const byteLabels = (ticks: readonly number[]) => inOneUnit(ticks, BYTES, 1, 3);
 
 /** Time ticks in one unit: ["0", "100", "200"], "ms". */
-export function timeLabels(ticks: readonly number[]): {labels: string[]; unit: string} {
-  const largest = Math.max(1, ...ticks.map(Math.abs));
-  const [unit, size] =
-    largest >= 2e9
-      ? (['s', 1e9] as const)
-      : largest >= 2e6
-        ? (['ms', 1e6] as const)
-        : largest >= 2e3
-          ? (['us', 1e3] as const)
-          : (['ns', 1] as const);
-  return {labels: ticks.map((tick) => String(Number((tick / size).toFixed(6)))), unit};
+export const timeLabels = (ticks: readonly number[]) => inOneUnit(ticks, TIMES, 2, 6);
+
+/** In the largest unit of which there are `least`. */
+function inOneUnit(
+  ticks: readonly number[],
+  units: typeof BYTES,
+  least: number,
+  decimals: number,
+): {labels: string[]; unit: string} {
+  const largest = Math.max(...ticks.map(Math.abs));
+  const [unit, size] = units.findLast((one) => largest >= least * one[1]) ?? units[0]!;
+  return {labels: ticks.map((tick) => String(Number((tick / size).toFixed(decimals)))), unit};
 }

@@ -3,13 +3,8 @@
 /** Whether a running job takes another budget, and what to do where it does not. */
 import {RunState, type Run} from '../gen/reprise/v1/query_pb';
 
-export interface Applies {
-  readonly can: boolean;
-  /** Why it cannot; empty: it can, or the run is over. */
-  readonly why: string;
-}
-
-export function appliesTo(run: Run): Applies {
+/** `why` it cannot; empty: it can, or the run is over. */
+export function appliesTo(run: Run): {readonly can: boolean; readonly why: string} {
   if (run.state !== RunState.RUNNING) return {can: false, why: ''};
   let why = '';
   for (const {capabilities} of run.sessions) {

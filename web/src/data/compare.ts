@@ -18,19 +18,16 @@ export interface ComparedRow {
   readonly b: string;
   /** Of b against a, where both are numbers. */
   readonly difference: string;
-}
-
-export interface FigureRow extends ComparedRow {
   readonly differs: boolean;
 }
 
 /** The figures of two runs, in the order in which a person asks for them. */
-export function figures(a: Run, b: Run): FigureRow[] {
-  const bytes = (name: string, of: (run: Run) => bigint | undefined): FigureRow =>
+export function figures(a: Run, b: Run): ComparedRow[] {
+  const bytes = (name: string, of: (run: Run) => bigint | undefined): ComparedRow =>
     numbers(name, num(of(a)), num(of(b)), formatBytes);
-  const time = (name: string, of: (run: Run) => bigint | undefined): FigureRow =>
+  const time = (name: string, of: (run: Run) => bigint | undefined): ComparedRow =>
     numbers(name, num(of(a)), num(of(b)), formatDuration);
-  const text = (name: string, of: (run: Run) => string): FigureRow => ({
+  const text = (name: string, of: (run: Run) => string): ComparedRow => ({
     key: name,
     name,
     a: of(a),
@@ -59,7 +56,12 @@ export function figures(a: Run, b: Run): FigureRow[] {
   return rows.filter((row) => row.a !== '' || row.b !== '');
 }
 
-function numbers(name: string, a: number, b: number, format: (value: number) => string): FigureRow {
+function numbers(
+  name: string,
+  a: number,
+  b: number,
+  format: (value: number) => string,
+): ComparedRow {
   const both = a > 0 && b > 0;
   return {
     key: name,
@@ -78,37 +80,42 @@ function checksText(run: Run): string {
   return `${verdict.checksDiffering} of ${verdict.checks} differ`;
 }
 
-/** A row of what is alive at either peak. */
-export interface PartRow {
-  readonly key: string;
-  readonly name: string;
-  readonly category: CategoryStyle;
-  readonly a: number;
-  readonly b: number;
-  readonly differs: boolean;
-}
-
 /** The lists that the server makes of the two peaks. */
 export type PartsBy = 'category' | 'module' | 'source';
 
 /** The rows of one list, in the server's order: the largest difference first. */
-export function partRows(comparison: Comparison, by: PartsBy): PartRow[] {
+export function partRows(comparison: Comparison, by: PartsBy): ComparedRow[] {
   const parts = {
     category: comparison.categories,
     module: comparison.modules,
     source: comparison.sources,
   }[by];
-  return parts.map((part) => {
-    const category = categoryStyle(part.category);
+  return parts.map(({category, name, aBytes, bBytes, aCount, bCount}) => {
+    const style = categoryStyle(category);
     return {
-      key: `${part.category} ${part.name}`,
-      name: by === 'category' ? category.name : part.name || 'not known',
-      category,
-      a: num(part.aBytes),
-      b: num(part.bBytes),
-      differs: part.aBytes !== part.bBytes || part.aCount !== part.bCount,
+      key: `${category} ${name}`,
+      name: by === 'category' ? style.name : name || 'not known',
+      note: by === 'category' ? '' : style.name,
+      category: style,
+      a: aBytes > 0n ? formatBytes(num(aBytes)) : '',
+      b: bBytes > 0n ? formatBytes(num(bBytes)) : '',
+      difference: signed(num(bBytes - aBytes), formatBytes) || '0 B',
+      differs: aBytes !== bBytes || aCount !== bCount,
     };
   });
+}
+
+/** What runs again in either run, and how often. */
+export function againRows({recomputed}: Comparison): ComparedRow[] {
+  return recomputed.map(({name, module, source, aAgain, bAgain, aNs, bNs}) => ({
+    key: `${module} ${source} ${name}`,
+    name,
+    note: [module, source].filter(Boolean).join(' · '),
+    a: aAgain > 0 ? `${aAgain} ×` : '',
+    b: bAgain > 0 ? `${bAgain} ×` : '',
+    difference: signed(num(bNs - aNs), formatDuration),
+    differs: aAgain !== bAgain,
+  }));
 }
 
 /** How many rows of a list the server left out. */
@@ -116,9 +123,9 @@ export function leftOut(comparison: Comparison, by: PartsBy): number {
   return by === 'module' ? comparison.moreModules : by === 'source' ? comparison.moreSources : 0;
 }
 
-/** Bytes with their sign: "+1.0 KiB". */
-export function signedBytes(bytes: number): string {
-  return bytes === 0 ? '0 B' : `${bytes < 0 ? '−' : '+'}${formatBytes(Math.abs(bytes))}`;
+/** A difference with its sign, "+1.0 KiB"; empty: none. */
+export function signed(value: number, format: (value: number) => string): string {
+  return value === 0 ? '' : `${value < 0 ? '−' : '+'}${format(Math.abs(value))}`;
 }
 
 export interface ShareCurve {

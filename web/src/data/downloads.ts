@@ -23,37 +23,26 @@ export function curveCsv(points: readonly CurvePoint[]): string {
   ]);
 }
 
+const STORAGE_COLUMNS: Readonly<Record<string, (one: StorageExplanation) => unknown>> = {
+  storage: (one) => one.storage,
+  name: (one) => one.name,
+  module: (one) => one.module,
+  bytes: (one) => one.bytes,
+  decision: (one) => (one.decision === Decision.RECOMPUTE ? 'recompute' : 'save'),
+  why: (one) => one.why,
+  made_by_op: (one) => one.madeBy,
+  last_read_by_op: (one) => one.lastReadBy,
+  recompute_ns: (one) => one.recomputeNs,
+  times_recomputed: (one) => one.timesRecomputed,
+  alive_at_peak: (one) => one.aliveAtPeak,
+  other_decision_added_ns: (one) => one.whatIf?.addedNs ?? '',
+  other_decision_added_bytes: (one) => one.whatIf?.addedBytes ?? '',
+};
+
 export function storagesCsv(storages: readonly StorageExplanation[]): string {
+  const columns = Object.values(STORAGE_COLUMNS);
   return csv([
-    [
-      'storage',
-      'name',
-      'module',
-      'bytes',
-      'decision',
-      'why',
-      'made_by_op',
-      'last_read_by_op',
-      'recompute_ns',
-      'times_recomputed',
-      'alive_at_peak',
-      'other_decision_added_ns',
-      'other_decision_added_bytes',
-    ],
-    ...storages.map((one) => [
-      one.storage,
-      one.name,
-      one.module,
-      String(one.bytes),
-      one.decision === Decision.RECOMPUTE ? 'recompute' : 'save',
-      one.why,
-      one.madeBy,
-      one.lastReadBy,
-      String(one.recomputeNs),
-      one.timesRecomputed,
-      String(one.aliveAtPeak),
-      one.whatIf ? String(one.whatIf.addedNs) : '',
-      one.whatIf ? String(one.whatIf.addedBytes) : '',
-    ]),
+    Object.keys(STORAGE_COLUMNS),
+    ...storages.map((one) => columns.map((column) => String(column(one)))),
   ]);
 }

@@ -4,35 +4,26 @@
 import {counted, formatCount} from '../format/units';
 import {RunState, WindowState, type Run, type WindowStatus} from '../gen/reprise/v1/query_pb';
 
-export interface CapabilityRow {
-  readonly name: string;
-  /** "", or "rank 3" where it says something else than the first one. */
-  readonly rank: string;
-  readonly value: string;
-  readonly why: string;
-}
-
 /** Every capability once; ranks that differ from the first have a row of their own. */
-export function capabilityRows(run: Run): CapabilityRow[] {
-  const rows: CapabilityRow[] = [];
-  const places: number[] = [];
+export function capabilityRows(run: Run) {
   const said = new Map<string, string>();
-  for (const session of run.sessions) {
-    for (const {name, value, why} of session.capabilities) {
+  const rows = run.sessions.flatMap(({rank, capabilities}) =>
+    capabilities.flatMap(({name, value, why}) => {
       const key = `${name}\n${value}\n${why}`;
       const first = said.get(name);
       // Notes are sentences of their own: all of them count.
-      if (first === key) continue;
+      if (first === key) return [];
       if (first === undefined) said.set(name, key);
-      const differs = first !== undefined && session.rank > 0;
-      const rank = differs ? `rank ${session.rank}` : '';
-      rows.push({name: words(name), rank, value: valueOf(name, value), why});
-      places.push(ORDER.indexOf(name));
-    }
-  }
+      // Of a rank that says something else than the first one.
+      const other = first !== undefined && rank > 0 ? `rank ${rank}` : '';
+      return [{name, rank: other, value: valueOf(name, value), why}];
+    }),
+  );
   // Those that are known in one order for every run, then the others as they came.
-  const place = (i: number): number => (places[i]! < 0 ? ORDER.length : places[i]!);
-  return [...rows.keys()].sort((a, b) => place(a) - place(b) || a - b).map((i) => rows[i]!);
+  const place = (name: string): number => ORDER.indexOf(name) + 1 || ORDER.length + 1;
+  return rows
+    .sort((a, b) => place(a.name) - place(b.name))
+    .map((row) => ({...row, name: WORDS[row.name] ?? row.name.replaceAll('_', ' ')}));
 }
 
 /** What an agent says of its job, in the words of the page. */
@@ -53,42 +44,27 @@ const WORDS: Readonly<Record<string, string>> = {
 };
 const ORDER = Object.keys(WORDS);
 
-const words = (name: string): string => WORDS[name] ?? name.replaceAll('_', ' ');
-
 function valueOf(name: string, value: string): string {
   if (name === 'ring' && /^\d+$/.test(value)) return `at most ${formatCount(Number(value))}`;
   if (name === 'clock' && value === 'host') return "by the host's clock";
   return value;
 }
 
-export type WindowTone = 'wait' | 'good' | 'bad';
-
-export interface WindowText {
-  readonly tone: WindowTone;
-  readonly text: string;
-}
-
-export function windowText(window: WindowStatus): WindowText {
+/** In which tone, and what. */
+export function windowText(window: WindowStatus): readonly ['wait' | 'good' | 'bad', string] {
   const why = window.why === '' ? '' : `; ${window.why}`;
-  const {recorded, steps, atStep} = window;
+  const {recorded, steps, atStep, firstStep, lastStep} = window;
   switch (window.state) {
     case WindowState.DONE:
-      return {
-        tone: 'good',
-        text: `Recorded ${counted(recorded, 'step')}, ${window.firstStep} to ${window.lastStep}${why}.`,
-      };
+      return ['good', `Recorded ${counted(recorded, 'step')}, ${firstStep} to ${lastStep}${why}.`];
     case WindowState.REFUSED:
-      return {tone: 'bad', text: `Not recorded: ${window.why}.`};
+      return ['bad', `Not recorded: ${window.why}.`];
     case WindowState.OPEN:
-      return {tone: 'wait', text: `Recording: ${recorded} of ${steps} steps${why}.`};
-    default:
-      return {
-        tone: 'wait',
-        text:
-          atStep > 0n
-            ? `Waits for step ${atStep} to record ${counted(steps, 'step')}.`
-            : `Waits for the next step to record ${counted(steps, 'step')}.`,
-      };
+      return ['wait', `Recording: ${recorded} of ${steps} steps${why}.`];
+    default: {
+      const step = atStep > 0n ? `step ${atStep}` : 'the next step';
+      return ['wait', `Waits for ${step} to record ${counted(steps, 'step')}.`];
+    }
   }
 }
 

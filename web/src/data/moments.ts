@@ -1,23 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /** The last ops before a job was killed or ran out of memory, and what it held. */
-import {formatBytes, formatCount} from '../format/units';
-import type {Category} from '../gen/reprise/v1/graph_pb';
+import {counted, formatBytes} from '../format/units';
 import {MomentReason, type HeldStorage} from '../gen/reprise/v1/ingest_pb';
 import {Standing, type LastOp, type Run, type ShownMoment} from '../gen/reprise/v1/query_pb';
 import {num} from '../format/number';
 
-export interface HeldRow {
-  readonly bytes: number;
-  readonly category: Category;
-  /** What people know it by. */
-  readonly name: string;
-  /** The op that made it and its module, where they say more. */
-  readonly from: string;
-}
-
-/** Largest first, as the server sends them. */
-export function heldRows(storages: readonly HeldStorage[]): HeldRow[] {
+/**
+ * Largest first, as the server sends them: by what people know them, and `from` the op that made
+ * them and its module, where they say more.
+ */
+export function heldRows(storages: readonly HeldStorage[]) {
   return storages.map(({bytes, category, name, madeBy, module}) => {
     const parts = [madeBy, module].filter((part) => part !== '');
     return {
@@ -35,7 +28,7 @@ export function heldText(shown: ShownMoment): string {
   if (!moment || moment.storages.length === 0) return '';
   const count = moment.storages.length + Number(moment.moreStorages);
   const bytes = moment.storages.reduce((sum, one) => sum + num(one.bytes), num(moment.moreBytes));
-  return `${formatBytes(bytes)} in ${formatCount(count)} ${count === 1 ? 'storage' : 'storages'}`;
+  return `${formatBytes(bytes)} in ${counted(count, 'storage')}`;
 }
 
 /** "op 31 aten.mm.default"; an op that is known by its record alone has no number. */

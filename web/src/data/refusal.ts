@@ -6,36 +6,19 @@ import {STATIC_TEXT} from '../format/categories';
 import {num} from '../format/number';
 import type {Tradeoff} from './tradeoff';
 
-export interface NeedRow {
-  readonly name: string;
-  readonly module: string;
-  readonly bytes: number;
-}
-
 /** What the blocking op has in memory at once; the rows add up to `bytes`. */
-export function needRows(need: WorkingSet): NeedRow[] {
-  const rows: NeedRow[] = [
-    {
-      name: `resident during the whole step: ${STATIC_TEXT}`,
-      module: '',
-      bytes: num(need.staticBytes),
-    },
-    {name: 'workspace of the op', module: '', bytes: num(need.workspaceBytes)},
-    ...need.storages.map((storage) => ({
-      name: storage.name || `storage ${storage.storage}`,
-      module: storage.module,
-      bytes: num(storage.bytes),
-    })),
-  ].filter((row) => row.bytes > 0);
+export function needRows(need: WorkingSet) {
+  const row = (name: string, bytes: number, module = '') => ({name, bytes, module});
+  const rows = [
+    row(`resident during the whole step: ${STATIC_TEXT}`, num(need.staticBytes)),
+    row('workspace of the op', num(need.workspaceBytes)),
+    ...need.storages.map(({storage, name, bytes, module}) =>
+      row(name || `storage ${storage}`, num(bytes), module),
+    ),
+  ].filter(({bytes}) => bytes > 0);
   // A bound over several ops names some of what it counts.
-  const rest = num(need.bytes) - rows.reduce((sum, row) => sum + row.bytes, 0);
-  if (rest > 0) {
-    rows.push({
-      name: 'other storages that must stay; the proof does not name them',
-      module: '',
-      bytes: rest,
-    });
-  }
+  const rest = num(need.bytes) - rows.reduce((sum, {bytes}) => sum + bytes, 0);
+  if (rest > 0) rows.push(row('other storages that must stay; the proof does not name them', rest));
   return rows;
 }
 

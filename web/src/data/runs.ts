@@ -34,14 +34,11 @@ export function isGrouping(text: string): text is Grouping {
   return (GROUPINGS as readonly string[]).includes(text);
 }
 
-export interface RunGroup {
-  /** Empty: the runs are not grouped. */
-  readonly title: string;
-  readonly runs: readonly Run[];
-}
-
-/** Runs in their order, by group; a group stands where its first run does. */
-export function grouped(runs: readonly Run[], by: Grouping | undefined): RunGroup[] {
+/** Runs in their order, by group; a group stands where its first run does. No title: not grouped. */
+export function grouped(
+  runs: readonly Run[],
+  by: Grouping | undefined,
+): readonly {readonly title: string; readonly runs: readonly Run[]}[] {
   if (by === undefined) return [{title: '', runs}];
   const groups = new Map<string, Run[]>();
   for (const run of runs) {
@@ -72,18 +69,14 @@ export function isSort(text: string): text is Sort {
   return (SORTS as readonly string[]).includes(text);
 }
 
-const ORDER_TEXT: Readonly<Record<Sort, readonly [down: string, up: string]>> = {
-  started: ['newest first', 'oldest first'],
-  name: ['name, Z to A', 'name, A to Z'],
-  budget: ['largest budget first', 'smallest budget first'],
-  peak: ['largest peak first', 'smallest peak first'],
-  steps: ['most steps first', 'fewest steps first'],
-};
-
 /** An order, where there is no table whose head says it. */
-export function orderText(sort: Sort, ascending: boolean): string {
-  return ORDER_TEXT[sort][ascending ? 1 : 0];
-}
+export const ORDER_TEXT: Readonly<Record<Sort, Readonly<Record<'down' | 'up', string>>>> = {
+  started: {down: 'newest first', up: 'oldest first'},
+  name: {down: 'name, Z to A', up: 'name, A to Z'},
+  budget: {down: 'largest budget first', up: 'smallest budget first'},
+  peak: {down: 'largest peak first', up: 'smallest peak first'},
+  steps: {down: 'most steps first', up: 'fewest steps first'},
+};
 
 export function isShown(text: string): text is Shown {
   return Object.hasOwn(SHOWN, text);

@@ -11,8 +11,6 @@ import type {Tradeoff} from './tradeoff';
 export interface Shortage {
   /** Name and text of what is known; what is not is left out. */
   readonly figures: readonly (readonly [string, string])[];
-  /** What follows from them; empty: nothing does. */
-  readonly remark: string;
   /** Most that the job could have had: what it held and what was free; 0: not known. */
   readonly roomBytes: number;
   /** What is known of memory that was free and could not be had; one sentence each. */
@@ -54,9 +52,6 @@ export function shortageOf(moment: Moment): Shortage | undefined {
     figures,
     roomBytes,
     hopeless,
-    remark: hopeless
-      ? 'The request alone is larger than all that the job could have had: no plan makes room for it.'
-      : '',
     fragmentation: fragmentationOf(moment, rounding),
   };
 }
@@ -99,16 +94,8 @@ function fragmentationOf(moment: Moment, rounding: number): string[] {
   return said;
 }
 
-/** A part of the memory, to draw and to name. */
-export interface MemoryPart {
-  readonly name: string;
-  readonly bytes: number;
-  /** The CSS variable of its colour. */
-  readonly variable: string;
-}
-
-/** Where the memory was: what was alive by category, and the rest of the device. */
-export function memoryParts(moment: Moment): MemoryPart[] {
+/** Where the memory was, each part in its colour: what was alive by category, and the rest of the device. */
+export function memoryParts(moment: Moment) {
   const {alive, free, total} = sizesOf(moment);
   const by = new Map<string, number>();
   for (const {bytes, category} of moment.storages) {
@@ -117,18 +104,11 @@ export function memoryParts(moment: Moment): MemoryPart[] {
   }
   const listed = [...by.values()].reduce((sum, bytes) => sum + bytes, 0);
   const held = Math.max(alive, listed + num(moment.moreBytes));
+  const part = (name: string, bytes: number, variable: string) => ({name, bytes, variable});
   return [
-    ...CATEGORIES.map(({name, variable}) => ({name, variable, bytes: by.get(name) ?? 0})),
-    {name: 'alive, not listed', variable: '--soft', bytes: held - listed},
-    ...(total > 0
-      ? [
-          {
-            name: 'neither alive nor free',
-            variable: '--line',
-            bytes: Math.max(0, total - held - free),
-          },
-          {name: 'free', variable: '--good-wash', bytes: free},
-        ]
-      : []),
+    ...CATEGORIES.map(({name, variable}) => part(name, by.get(name) ?? 0, variable)),
+    part('alive, not listed', held - listed, '--soft'),
+    part('neither alive nor free', total > 0 ? total - held - free : 0, '--line'),
+    part('free', total > 0 ? free : 0, '--good-wash'),
   ].filter(({bytes}) => bytes > 0);
 }

@@ -71,23 +71,17 @@ export class StepReader {
   }
 }
 
-export interface Placement {
-  readonly curve: PlacedCurve | undefined;
-  /** Why the step cannot be put on the axis of ops; else empty. */
-  readonly why: string;
-}
-
 /**
  * A traced step on the places of the runs it should consist of, aligned by the
  * names of the ops. What ran between two of them (bookkeeping that the step
  * graph leaves out) counts with the one before. A run that was not seen has no
- * sample.
+ * sample. `why` there is no curve; else empty.
  */
 export function placedStep(
   step: TracedStep,
   execs: Execs,
   nameOf: (op: number) => string,
-): Placement {
+): {readonly curve: PlacedCurve | undefined; readonly why: string} {
   if (step.names.length === 0) {
     return {curve: undefined, why: 'The traced step has no marks of its ops.'};
   }

@@ -100,16 +100,8 @@ export function nearest(
   points: readonly CurvePoint[],
   budgetBytes: number,
 ): CurvePoint | undefined {
-  let best: CurvePoint | undefined;
-  for (const point of points) {
-    if (
-      best === undefined ||
-      Math.abs(point.budgetBytes - budgetBytes) < Math.abs(best.budgetBytes - budgetBytes)
-    ) {
-      best = point;
-    }
-  }
-  return best;
+  const far = (point: CurvePoint): number => Math.abs(point.budgetBytes - budgetBytes);
+  return [...points].sort((a, b) => far(a) - far(b))[0];
 }
 
 /** A plan on the picture of the curve. */
