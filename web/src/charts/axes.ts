@@ -47,17 +47,15 @@ export function selected(
 
 /**
  * Makes an element take the focus, and its arrow keys move on by one, with shift by 20. `move`
- * says whether there was something to move over. Returns what ends it.
+ * says whether there was something to move over.
  */
-export function onArrows(element: HTMLElement, move: (by: number) => boolean): () => void {
-  const onKey = (event: KeyboardEvent): void => {
+export function onArrows(element: HTMLElement, move: (by: number) => boolean): void {
+  element.tabIndex = 0;
+  element.addEventListener('keydown', (event) => {
     const by = {ArrowLeft: -1, ArrowRight: 1}[event.key];
     if (by === undefined || event.ctrlKey || event.altKey || event.metaKey) return;
     if (move(by * (event.shiftKey ? 20 : 1))) event.preventDefault();
-  };
-  element.tabIndex = 0;
-  element.addEventListener('keydown', onKey);
-  return () => element.removeEventListener('keydown', onKey);
+  });
 }
 
 /** The unit stands at every number: no label to look for. */
@@ -67,16 +65,38 @@ export function withUnit({labels, unit}: {labels: string[]; unit: string}): stri
 
 /** One line of device pixels at a number of bytes. */
 export function hairline(u: uPlot, bytes: number, colour: string, dash: number[]): void {
-  const {ctx, bbox} = u;
+  const {left, width} = u.bbox;
   const y = Math.round(u.valToPos(bytes, 'y', true)) + 0.5;
-  ctx.beginPath();
-  ctx.setLineDash(dash.map((length) => length * devicePixelRatio));
-  ctx.lineWidth = Math.max(1, Math.round(devicePixelRatio));
+  const scaledDash = dash.map((length) => length * devicePixelRatio);
+  stroke(u, `M${left} ${y}h${width}`, colour, hair(), scaledDash);
+}
+
+/** How wide a line of device pixels is. */
+export function hair(): number {
+  return Math.max(1, Math.round(devicePixelRatio));
+}
+
+/** A path as in SVG, in device pixels. */
+export function stroke(
+  {ctx}: uPlot,
+  path: string,
+  colour: string,
+  width: number,
+  dash: number[] = [],
+): void {
+  // uPlot remembers what it has set.
+  ctx.save();
+  ctx.setLineDash(dash);
+  ctx.lineWidth = width;
   ctx.strokeStyle = colour;
-  ctx.moveTo(bbox.left, y);
-  ctx.lineTo(bbox.left + bbox.width, y);
-  ctx.stroke();
-  ctx.setLineDash([]);
+  ctx.stroke(new Path2D(path));
+  ctx.restore();
+}
+
+/** A cross about a place. */
+export function crossPath(x: number, y: number, size: number): string {
+  const across = 2 * size;
+  return `M${x - size} ${y - size}l${across} ${across}m${-across} 0l${across} ${-across}`;
 }
 
 /** What columns hide: from their smallest to their largest value. */
@@ -100,15 +120,19 @@ export function extremes(u: uPlot, {start, column, max, min}: Columns, colour: s
   ctx.restore();
 }
 
-/** Text with a rim of the background, legible over lines. */
+/** Text with a rim of the background, legible over lines; `align` and `baseline`: its own place. */
 export function outlined(
-  ctx: CanvasRenderingContext2D,
+  {ctx}: uPlot,
   text: string,
-  x: number,
-  y: number,
+  [x, y]: readonly [number, number],
   colour: string,
-  rim: string,
+  {font, card: rim}: Palette,
+  align: CanvasTextAlign = 'left',
+  baseline: CanvasTextBaseline = 'bottom',
 ): void {
+  ctx.font = scaled(font);
+  ctx.textAlign = align;
+  ctx.textBaseline = baseline;
   ctx.lineWidth = 4 * devicePixelRatio;
   ctx.lineJoin = 'round';
   ctx.strokeStyle = rim;

@@ -13,7 +13,7 @@ import uPlot from 'uplot';
 import type {Columns, Window} from '../data/timeline';
 import type {TooltipContent} from '../format/tooltip';
 import {formatBytes, formatDuration} from '../format/units';
-import {extremes} from './axes';
+import {extremes, stroke} from './axes';
 import type {Chart} from './chart';
 import type {Palette} from './palette';
 import {createStepPlot, drawable, type StepEvents} from './step_plot';
@@ -65,16 +65,9 @@ export function createLiveChart(element: HTMLElement, events: LiveEvents): Chart
 
   function drawInstant(u: uPlot, palette: Palette): void {
     if (data.at === undefined || data.at < data.view.from || data.at > data.view.to) return;
-    const {ctx, bbox} = u;
     const x = Math.round(u.valToPos(data.at, 'x', true)) + 0.5;
-    ctx.save();
-    ctx.strokeStyle = palette.predicted;
-    ctx.lineWidth = Math.max(1.5, devicePixelRatio);
-    ctx.beginPath();
-    ctx.moveTo(x, bbox.top);
-    ctx.lineTo(x, bbox.top + bbox.height);
-    ctx.stroke();
-    ctx.restore();
+    const {top, height} = u.bbox;
+    stroke(u, `M${x} ${top}v${height}`, palette.predicted, Math.max(1.5, devicePixelRatio));
   }
 
   function columnAt(u: uPlot, left: number): number {

@@ -25,7 +25,7 @@ import {
 import type {Columns} from '../data/timeline';
 import {categoryStyle} from '../format/categories';
 import {formatBytes} from '../format/units';
-import {extremes, hairline, outlined, scaled} from './axes';
+import {crossPath, extremes, hair, hairline, outlined, scaled, stroke} from './axes';
 import type {Chart} from './chart';
 import type {Palette} from './palette';
 import {createStepPlot, drawable, type StepEvents} from './step_plot';
@@ -56,7 +56,12 @@ export function createMemoryChart(element: HTMLElement, events: StepEvents): Cha
       line('measuredBase', () => palette().base, 1),
       line('predictedBase', () => palette().base, 1, [4, 4]),
       line('whatIf', () => palette().whatif, 1.6, [6, 4]),
-      line('preview', () => `${palette().whatif}99`, 1.6, [2, 3]),
+      line(
+        'preview',
+        () => `color-mix(in srgb, ${palette().whatif} 60%, transparent)`,
+        1.6,
+        [2, 3],
+      ),
       line('predicted', () => palette().predicted, 1.6, [6, 4]),
       line('measured', () => palette().measured, 1.5),
     ],
@@ -185,27 +190,18 @@ function drawOver(u: uPlot, data: MemoryData, palette: Palette): void {
 /** Where a part of the step begins, and its name above if there is room before the next one. */
 function boundary(u: uPlot, section: Section, next: Section | undefined, palette: Palette): void {
   const {ctx, bbox} = u;
+  const right = bbox.left + bbox.width;
   const x = Math.round(u.valToPos(section.at, 'x', true)) + 0.5;
-  if (x > bbox.left + bbox.width) return;
+  if (x > right) return;
   if (x > bbox.left) {
-    ctx.beginPath();
-    ctx.lineWidth = Math.max(1, Math.round(devicePixelRatio));
-    ctx.strokeStyle = palette.faint;
-    ctx.setLineDash([1, 3]);
-    ctx.moveTo(x, bbox.top);
-    ctx.lineTo(x, bbox.top + bbox.height);
-    ctx.stroke();
-    ctx.setLineDash([]);
+    stroke(u, `M${x} ${bbox.top}v${bbox.height}`, palette.faint, hair(), [1, 3]);
   }
   ctx.font = scaled(palette.font);
-  ctx.textAlign = 'left';
-  ctx.textBaseline = 'top';
   const wide = ctx.measureText(section.name).width;
-  const rim = bbox.left + bbox.width - wide;
-  const at = next ? x + 4 * devicePixelRatio : Math.min(x + 4 * devicePixelRatio, rim);
+  const at = Math.min(x + 4 * devicePixelRatio, next ? Infinity : right - wide);
   const end = next ? u.valToPos(next.at, 'x', true) : Infinity;
   if (x >= bbox.left && at + wide <= end) {
-    outlined(ctx, section.name, at, 2, palette.soft, palette.card);
+    outlined(u, section.name, [at, 2], palette.soft, palette, 'left', 'top');
   }
 }
 
@@ -217,14 +213,10 @@ function clip(u: uPlot): void {
 }
 
 function label(u: uPlot, text: string, bytes: number, palette: Palette, colour: string): void {
-  const {ctx, bbox} = u;
-  ctx.font = scaled(palette.font);
-  ctx.textAlign = 'left';
-  ctx.textBaseline = 'bottom';
   // On the left: a step begins with little alive, so nothing is below the text.
-  const x = bbox.left + 4 * devicePixelRatio;
+  const x = u.bbox.left + 4 * devicePixelRatio;
   const y = u.valToPos(bytes, 'y', true) - 3 * devicePixelRatio;
-  outlined(ctx, text, x, y, colour, palette.card);
+  outlined(u, text, [x, y], colour, palette);
 }
 
 function marker(u: uPlot, peak: MarkedPeak, palette: Palette): void {
@@ -234,37 +226,22 @@ function marker(u: uPlot, peak: MarkedPeak, palette: Palette): void {
   const x = u.valToPos(peak.at, 'x', true);
   const y = u.valToPos(peak.bytes, 'y', true);
   if (x < bbox.left || x > bbox.left + bbox.width) return;
-  ctx.beginPath();
-  ctx.moveTo(x, y - 1);
-  ctx.lineTo(x - size, y - 1 - 1.7 * size);
-  ctx.lineTo(x + size, y - 1 - 1.7 * size);
-  ctx.closePath();
+  const path = `M${x} ${y - 1}l${-size} ${-1.7 * size}h${2 * size}z`;
   ctx.fillStyle = peak.of === 'measured' ? colour : palette.card;
-  ctx.fill();
-  ctx.lineWidth = 1.4 * devicePixelRatio;
-  ctx.strokeStyle = colour;
-  ctx.stroke();
+  ctx.fill(new Path2D(path));
+  stroke(u, path, colour, 1.4 * devicePixelRatio);
 }
 
 /** A cross where the job ended, and how. */
 function ended(u: uPlot, end: EndMark, palette: Palette): void {
-  const {ctx, bbox} = u;
+  const {left, width} = u.bbox;
   const size = 5 * devicePixelRatio;
   const [at, y] = [u.valToPos(end.at, 'x', true), u.valToPos(end.bytes, 'y', true)];
-  if (at < bbox.left || at > bbox.left + bbox.width) return;
+  if (at < left || at > left + width) return;
   // All of it is seen, also at the end of the step.
-  const x = Math.min(at, bbox.left + bbox.width - size);
-  ctx.beginPath();
-  ctx.moveTo(x - size, y - size);
-  ctx.lineTo(x + size, y + size);
-  ctx.moveTo(x - size, y + size);
-  ctx.lineTo(x + size, y - size);
-  ctx.lineWidth = 2.4 * devicePixelRatio;
-  ctx.strokeStyle = palette.bad;
-  ctx.stroke();
-  ctx.font = scaled(palette.font);
-  const right = x > bbox.left + bbox.width / 2;
-  ctx.textAlign = right ? 'right' : 'left';
-  ctx.textBaseline = 'bottom';
-  outlined(ctx, end.name, x + (right ? -1.6 : 1.6) * size, y, palette.bad, palette.card);
+  const x = Math.min(at, left + width - size);
+  stroke(u, crossPath(x, y, size), palette.bad, 2.4 * devicePixelRatio);
+  const right = x > left + width / 2;
+  const beside = x + (right ? -1.6 : 1.6) * size;
+  outlined(u, end.name, [beside, y], palette.bad, palette, right ? 'right' : 'left');
 }

@@ -16,14 +16,21 @@ export interface Palette extends Readonly<Record<(typeof COLOURS)[number], strin
 }
 
 export function readPalette(): Palette {
-  const style = getComputedStyle(document.documentElement);
-  const value = (name: string): string => style.getPropertyValue(name).trim();
-  const colours = Object.fromEntries(COLOURS.map((name) => [name, value(`--${name}`)]));
-  return {
-    ...(colours as Record<(typeof COLOURS)[number], string>),
-    font: `11px ${value('--font')}`,
-    category: new Map(CATEGORIES.map((style) => [style.category, value(style.variable)])),
+  // A colour is one for light and one for dark until an element has it.
+  const probe = document.body.appendChild(document.createElement('i'));
+  const style = getComputedStyle(probe);
+  const value = (variable: string): string => {
+    probe.style.color = `var(${variable})`;
+    return style.color;
   };
+  const colours = Object.fromEntries(COLOURS.map((name) => [name, value(`--${name}`)]));
+  const palette = {
+    ...(colours as Record<(typeof COLOURS)[number], string>),
+    font: `11px ${style.getPropertyValue('--font').trim()}`,
+    category: new Map(CATEGORIES.map((one) => [one.category, value(one.variable)])),
+  };
+  probe.remove();
+  return palette;
 }
 
 /** Calls back when the page turns light or dark; returns what stops it. */

@@ -18,7 +18,6 @@ import {createTooltip} from './tooltip';
 /** `say`: what the arrow keys went to, to be read out. */
 export function createShapeChart(element: HTMLElement, say: (text: string) => void): Chart<Shapes> {
   const canvas = document.createElement('canvas');
-  canvas.style.display = 'block';
   canvas.style.width = '100%';
   element.append(canvas);
   const tooltip = createTooltip(element);
@@ -59,13 +58,7 @@ export function createShapeChart(element: HTMLElement, say: (text: string) => vo
     }
     tooltip.hide();
   };
-  const onLeave = (): void => tooltip.hide();
-  const onBlur = (): void => {
-    at = -1;
-    tooltip.hide();
-    draw();
-  };
-  const offArrows = onArrows(element, (by) => {
+  onArrows(element, (by) => {
     const count = data.shapes.length;
     if (count === 0) return false;
     at = at < 0 ? (by > 0 ? 0 : count - 1) : Math.max(0, Math.min(count - 1, at + Math.sign(by)));
@@ -77,8 +70,12 @@ export function createShapeChart(element: HTMLElement, say: (text: string) => vo
     return true;
   });
   canvas.addEventListener('mousemove', onMove);
-  canvas.addEventListener('mouseleave', onLeave);
-  element.addEventListener('blur', onBlur);
+  canvas.addEventListener('mouseleave', () => tooltip.hide());
+  element.addEventListener('blur', () => {
+    at = -1;
+    tooltip.hide();
+    draw();
+  });
   const resize = new ResizeObserver(draw);
   resize.observe(element);
   const offTheme = onTheme(() => {
@@ -94,12 +91,9 @@ export function createShapeChart(element: HTMLElement, say: (text: string) => vo
       draw();
     },
     destroy() {
-      offArrows();
-      element.removeEventListener('blur', onBlur);
       resize.disconnect();
       offTheme();
       tooltip.destroy();
-      canvas.remove();
     },
   };
 }

@@ -118,7 +118,7 @@ export function createStepPlot(
     events.zoom(event.deltaY > 0 ? 1.25 : 0.8, plot.posToVal(leftOf(event), 'x'));
   };
   over.addEventListener('wheel', onWheel, {passive: false});
-  const offArrows = onArrows(element, (by) => {
+  onArrows(element, (by) => {
     const column = options.move(plot, by);
     const content = column === undefined ? undefined : options.tooltipAt(column);
     if (content) events.say(spoken(content));
@@ -133,7 +133,6 @@ export function createStepPlot(
   return {
     plot,
     destroy() {
-      offArrows();
       offWidth();
       offTheme();
       tooltip.destroy();

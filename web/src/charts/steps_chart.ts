@@ -12,10 +12,12 @@ import {formatBytes, formatDuration} from '../format/units';
 import {
   axis,
   byteAxis,
+  crossPath,
   hairline,
   onArrows,
   onWidth,
   selected,
+  stroke,
   withUnit,
   ZOOM_BY_DRAG,
 } from './axes';
@@ -160,7 +162,7 @@ export function createStepsChart(element: HTMLElement, events: StepsEvents): Cha
 
   // The arrows go from bucket to bucket.
   let at = -1;
-  const offArrows = onArrows(element, (by) => {
+  onArrows(element, (by) => {
     const count = data?.log.first.length ?? 0;
     if (!data || count === 0) return false;
     const from = at < 0 ? (by > 0 ? -1 : count) : at;
@@ -201,13 +203,10 @@ export function createStepsChart(element: HTMLElement, events: StepsEvents): Cha
       });
     },
     destroy() {
-      offArrows();
-      element.removeEventListener('dblclick', events.reset);
       offWidth();
       offTheme();
       tooltip.destroy();
       for (const chart of charts) chart.destroy();
-      element.replaceChildren();
     },
   };
 }
@@ -255,8 +254,7 @@ function wholeTicks(low: number, high: number, count: number): number[] {
 }
 
 function drawLines(u: uPlot, panel: Panel, data: StepsData, palette: Palette, place: number): void {
-  const {ctx, bbox} = u;
-  ctx.save();
+  const {bbox} = u;
   const predicted = panel.predicted(data);
   if (predicted > 0) hairline(u, predicted, palette.predicted, [6, 4]);
   const budget = panel.budget(data);
@@ -273,21 +271,9 @@ function drawLines(u: uPlot, panel: Panel, data: StepsData, palette: Palette, pl
       const x = u.valToPos(middleOf(data.log, i), 'x', true);
       if (equal && x < free) continue;
       free = x + 3 * size;
-      ctx.beginPath();
-      ctx.lineWidth = 1.8 * devicePixelRatio;
-      ctx.strokeStyle = equal ? palette.good : palette.bad;
-      if (equal) {
-        ctx.moveTo(x - size, y);
-        ctx.lineTo(x - size / 4, y + size * 0.8);
-        ctx.lineTo(x + size, y - size);
-      } else {
-        ctx.moveTo(x - size, y - size);
-        ctx.lineTo(x + size, y + size);
-        ctx.moveTo(x + size, y - size);
-        ctx.lineTo(x - size, y + size);
-      }
-      ctx.stroke();
+      const tick = `M${x - size} ${y}L${x - size / 4} ${y + size * 0.8}L${x + size} ${y - size}`;
+      const [path, colour] = equal ? [tick, palette.good] : [crossPath(x, y, size), palette.bad];
+      stroke(u, path, colour, 1.8 * devicePixelRatio);
     }
   }
-  ctx.restore();
 }

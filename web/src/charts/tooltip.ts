@@ -61,9 +61,6 @@ export function createTooltip(container: HTMLElement): Tooltip {
         box.dataset['pinned'] = '';
       }
     },
-    destroy() {
-      removeEventListener('keydown', escape);
-      box.remove();
-    },
+    destroy: () => removeEventListener('keydown', escape),
   };
 }
