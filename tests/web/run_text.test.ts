@@ -2,13 +2,7 @@
 import {create} from '@bufbuild/protobuf';
 import {expect, test} from 'vitest';
 import {categoryStyle, CATEGORIES} from '../../web/src/format/categories';
-import {
-  sentenceParts,
-  STANDING_TEXT,
-  toneOf,
-  verdictText,
-  waitingText,
-} from '../../web/src/format/run';
+import {sentenceParts, STANDINGS, toneOf, verdictText, waitingText} from '../../web/src/format/run';
 import {Category} from '../../web/src/gen/reprise/v1/graph_pb';
 import {RunSchema, RunState, Standing} from '../../web/src/gen/reprise/v1/query_pb';
 
@@ -28,7 +22,7 @@ test('a dead run has the colour of one, and its own word', () => {
   expect(toneOf(create(RunSchema, {state: RunState.KILLED}))).toBe('dead');
   expect(toneOf(create(RunSchema, {state: RunState.FAILED}))).toBe('dead');
   expect(toneOf(create(RunSchema, {state: RunState.FINISHED}))).toBe('over');
-  expect(STANDING_TEXT[Standing.DIED]).toBe('died');
+  expect(STANDINGS[Standing.DIED][0]).toBe('died');
 });
 
 test('a run without a plan says what it waits for', () => {

@@ -6,11 +6,6 @@ import type {Kernels} from '../gen/reprise/v1/query_pb';
 import {num} from '../format/number';
 import {heightOf, rowAt, type Shape, type Shapes} from './shapes';
 
-/** Names of streams, in the order of the rows of the picture. */
-export function streamNames(kernels: Kernels): string[] {
-  return kernels.lanes.map((lane) => `device ${lane.device}, stream ${lane.stream}`);
-}
-
 /** A row a stream; a bar is as full as the stream was busy. */
 export function kernelShapes(kernels: Kernels): Shapes {
   const from = num(kernels.fromNs);

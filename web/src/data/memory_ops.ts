@@ -87,23 +87,12 @@ export function opsCurves(source: OpsSource): OpsCurves {
     ? placedStep(source.measuredBase, base, nameOf)
     : undefined;
 
-  const [held, total, places] = other
-    ? [source.whatIfExplanation, alternative!, other.places]
-    : planned
-      ? [source.explanation, predicted!, planned.places]
-      : [undefined, unplanned, base.places];
-  const byPlan = other ?? planned;
-  const parts =
-    byPlan && !held
-      ? undefined
-      : bytesByCategory(
-          [
-            ...staticMemory(graph),
-            ...(held ? heldByPlan(held.storages) : heldByStep(graph, policy)),
-          ],
-          reserve,
-          total,
-        );
+  const shown = other ?? planned ?? base;
+  const explanation = other ? source.whatIfExplanation : source.explanation;
+  const held =
+    shown === base ? heldByStep(graph, policy) : explanation && heldByPlan(explanation.storages);
+  const total = alternative ?? predicted ?? unplanned;
+  const parts = held && bytesByCategory([...staticMemory(graph), ...held], reserve, total);
   return {
     length: graph.ops.length,
     curves: {
@@ -117,7 +106,7 @@ export function opsCurves(source: OpsSource): OpsCurves {
       const bytes = parts?.get(category);
       return bytes ? [{category, bytes}] : [];
     }),
-    bandPlaces: places,
+    bandPlaces: shown.places,
     why: measured?.why || measuredBase?.why || '',
   };
 }

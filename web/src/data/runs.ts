@@ -10,7 +10,7 @@ import {
   type ListRunsResponse,
   type Run,
 } from '../gen/reprise/v1/query_pb';
-import {runTitle, STANDING_TEXT} from '../format/run';
+import {runTitle, STANDINGS} from '../format/run';
 
 export const SORTS = ['started', 'name', 'budget', 'peak', 'steps'] as const;
 export type Sort = (typeof SORTS)[number];
@@ -29,10 +29,6 @@ export interface RunsView {
 
 export const GROUPINGS = ['name', 'ending'] as const;
 export type Grouping = (typeof GROUPINGS)[number];
-
-export function isGrouping(text: string): text is Grouping {
-  return (GROUPINGS as readonly string[]).includes(text);
-}
 
 /** Runs in their order, by group; a group stands where its first run does. No title: not grouped. */
 export function grouped(
@@ -64,10 +60,7 @@ const SHOWN = {
   imported: Standing.IMPORTED,
 } as const;
 export type Shown = keyof typeof SHOWN;
-
-export function isSort(text: string): text is Sort {
-  return (SORTS as readonly string[]).includes(text);
-}
+export const KINDS = Object.keys(SHOWN) as readonly Shown[];
 
 /** An order, where there is no table whose head says it. */
 export const ORDER_TEXT: Readonly<Record<Sort, Readonly<Record<'down' | 'up', string>>>> = {
@@ -78,20 +71,14 @@ export const ORDER_TEXT: Readonly<Record<Sort, Readonly<Record<'down' | 'up', st
   steps: {down: 'most steps first', up: 'fewest steps first'},
 };
 
-export function isShown(text: string): text is Shown {
-  return Object.hasOwn(SHOWN, text);
-}
-
 export function shownText(shown: Shown): string {
-  return shown === 'running' ? 'running' : STANDING_TEXT[SHOWN[shown]];
+  return shown === 'running' ? 'running' : STANDINGS[SHOWN[shown]][0];
 }
 
 /** Kinds of runs that are there, the most frequent first, each with its count. */
 export function kindsOf(answer: ListRunsResponse): readonly (readonly [Shown, number])[] {
   const counts = answer.standings.flatMap(({standing, runs}): [Shown, number][] => {
-    const shown = (Object.keys(SHOWN) as Shown[]).find(
-      (one) => one !== 'running' && SHOWN[one] === standing,
-    );
+    const shown = KINDS.find((one) => one !== 'running' && SHOWN[one] === standing);
     return shown && runs > 0 ? [[shown, runs]] : [];
   });
   if (answer.running > 0) counts.push(['running', answer.running]);

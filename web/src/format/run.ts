@@ -17,18 +17,21 @@ export function runTitle(run: Run): string {
   return run.host === '' ? run.runId : `${run.host}:${run.pid}`;
 }
 
-/** The server's word on how far the proof of a run has come, in a word of ours. */
-export const STANDING_TEXT: Readonly<Record<Standing, string>> = {
-  [Standing.UNSPECIFIED]: 'not known',
-  [Standing.WAITING]: 'no plan yet',
-  [Standing.UNPLANNED]: 'no plan',
-  [Standing.MEASURING]: 'measuring',
-  [Standing.VALIDATED]: 'budget and bits validated',
-  [Standing.NOT_HELD]: 'not held',
-  [Standing.IMPOSSIBLE]: 'no plan fits',
-  [Standing.UNPROVEN]: 'not validated',
-  [Standing.DIED]: 'died',
-  [Standing.IMPORTED]: 'imported',
+/**
+ * The server's word on how far the proof of a run has come: a word of ours, a sign, so that colour
+ * never speaks alone, and its tone.
+ */
+export const STANDINGS: Readonly<Record<Standing, readonly [string, string, string]>> = {
+  [Standing.UNSPECIFIED]: ['not known', '…', 'soft'],
+  [Standing.WAITING]: ['no plan yet', '…', 'soft'],
+  [Standing.UNPLANNED]: ['no plan', '–', 'soft'],
+  [Standing.MEASURING]: ['measuring', '…', 'wait'],
+  [Standing.VALIDATED]: ['budget and bits validated', '✓', 'good'],
+  [Standing.NOT_HELD]: ['not held', '✗', 'bad'],
+  [Standing.IMPOSSIBLE]: ['no plan fits', '✗', 'bad'],
+  [Standing.UNPROVEN]: ['not validated', '–', 'soft'],
+  [Standing.DIED]: ['died', '✗', 'bad'],
+  [Standing.IMPORTED]: ['imported', '↓', 'soft'],
 };
 
 /**

@@ -18,6 +18,8 @@ export class LiveSession {
   /** What is alive at the instant. */
   readonly memory = new Asked<LiveMemory>();
   readonly segments = new Asked<Segments>();
+  /** Of a run with both the step under a plan is shown. */
+  wantsPlan = $state(true);
   #segmentsWidth = 0;
 
   readonly #under: StepCurve | undefined = $derived(
@@ -48,7 +50,8 @@ export class LiveSession {
     for (const asked of [this.#timeline, this.memory, this.segments]) asked.stop();
   }
 
-  async showCurve(window: Window | undefined, width: number, wanted: boolean): Promise<void> {
+  async showCurve(window: Window | undefined, width: number): Promise<void> {
+    const wanted = this.wantsPlan;
     const request = {
       runId: this.#runId,
       widthPx: Math.max(200, Math.min(2048, Math.round(width))),

@@ -5,6 +5,8 @@
  * address, and what they draw of both. Made inside of a component, once a run.
  */
 import {untrack} from 'svelte';
+import {Asked} from '../api/asked.svelte';
+import {query, QUICK} from '../api/client';
 import {num} from '../format/number';
 import {largestOf} from '../data/decisions';
 import {
@@ -15,14 +17,13 @@ import {
   type TradeoffData,
 } from '../data/tradeoff';
 import type {OpsSource} from '../data/memory_ops';
-import {markOf, type MomentMark} from '../data/moments';
+import {markOf, ranOut, type MomentMark} from '../data/moments';
 import {previewOf, type Preview} from '../data/preview';
 import type {Infeasible, Plan} from '../gen/reprise/v1/plan_pb';
 import type {Explanation} from '../gen/reprise/v1/planner_pb';
 import {place} from '../url/location.svelte';
 import {totals} from '../data/steps';
-import {RunState} from '../gen/reprise/v1/query_pb';
-import {MomentSource} from './moment_source.svelte';
+import {RunState, type GetMomentsResponse, type ShownMoment} from '../gen/reprise/v1/query_pb';
 import {RunSession} from './run_session.svelte';
 import {WhatIf} from './what_if.svelte';
 
@@ -37,7 +38,11 @@ class WithSession {
 
 export class RunView extends WithSession {
   readonly whatIf = new WhatIf();
-  readonly moments = new MomentSource();
+  readonly momentsAsked = new Asked<GetMomentsResponse>();
+  /** When it ran out of memory or was killed, newest first. */
+  readonly moments: readonly ShownMoment[] = $derived(this.momentsAsked.found?.moments ?? []);
+  /** Those in which memory ran out. */
+  readonly shortages: readonly ShownMoment[] = $derived(this.moments.filter(ranOut));
 
   /** Where a slider is that moves, in bytes. */
   #movingTo: number | undefined = $state();
@@ -48,7 +53,10 @@ export class RunView extends WithSession {
     super(runId);
     $effect(() => this.session.start());
     $effect(() => this.#follow(place.state.budget ?? ''));
-    $effect(() => (this.#momentsKey === '' ? undefined : this.moments.load(runId)));
+    $effect(() => {
+      if (this.#momentsKey === '') return undefined;
+      return this.momentsAsked.ask((options) => query.getMoments({runId}, {...options, ...QUICK}));
+    });
   }
 
   // Changes when there may be another moment. A run that ended may have ended by an
@@ -132,7 +140,7 @@ export class RunView extends WithSession {
 
   /** Where the newest of the moments is on the axis of ops. */
   readonly end: MomentMark | undefined = $derived(
-    markOf(this.moments.moments[0], this.session.run?.graphId ?? ''),
+    markOf(this.moments[0], this.session.run?.graphId ?? ''),
   );
 
   readonly #opNames: ReadonlyMap<number, string> = $derived(

@@ -5,7 +5,7 @@
  * link shows a colleague the same thing: ?budget=24GiB&ops=120..340 of a run,
  * ?q=resnet&show=died&sort=peak of the list of runs.
  */
-import {isGrouping, isShown, isSort, type RunsView} from '../data/runs';
+import {GROUPINGS, KINDS, SORTS, type RunsView} from '../data/runs';
 import type {Window} from '../data/timeline';
 
 export interface PageState extends RunsView {
@@ -38,9 +38,10 @@ export function readState(query: string): PageState {
   const at = readTime(params.get('at') ?? '');
   const search = params.get('q')?.trim();
   const [a, b] = [params.get('a'), params.get('b')];
-  const show = params.get('show') ?? '';
-  const group = params.get('group') ?? '';
-  const [, down, sort] = /^(-?)(\w+)$/.exec(params.get('sort') ?? '') ?? ['', '', ''];
+  const show = KINDS.find((one) => one === params.get('show'));
+  const group = GROUPINGS.find((one) => one === params.get('group'));
+  const [, down, key] = /^(-?)(\w+)$/.exec(params.get('sort') ?? '') ?? [];
+  const sort = SORTS.find((one) => one === key);
   return {
     ...(budget ? {budget} : {}),
     ...(window ? {window} : ops ? {ops} : params.get('by') === 'time' ? {byTime: true} : {}),
@@ -50,9 +51,9 @@ export function readState(query: string): PageState {
     ...(search ? {search} : {}),
     ...(a ? {a} : {}),
     ...(b ? {b} : {}),
-    ...(isShown(show) ? {show} : {}),
-    ...(isGrouping(group) ? {group} : {}),
-    ...(isSort(sort!) ? {sort, ...(down ? {} : {ascending: true})} : {}),
+    ...(show ? {show} : {}),
+    ...(group ? {group} : {}),
+    ...(sort ? {sort, ...(down ? {} : {ascending: true})} : {}),
   };
 }
 
