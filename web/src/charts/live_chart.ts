@@ -5,7 +5,7 @@
  * a click or the arrow keys move. A column reaches from its smallest to its
  * largest value, so a peak of one event is drawn at any zoom.
  *
- *   const chart = createLiveChart(element, {pick, window, zoom, reset});
+ *   const chart = createLiveChart(element, {pick, change, zoom, whole, say});
  *   chart.setData({columns, view, at});
  *   chart.destroy();
  */

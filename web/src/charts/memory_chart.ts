@@ -6,7 +6,7 @@
  * under it as faint bands, stacked from the bottom in the order of the legend.
  * What is not planned yet is hatched; a cross is where the job ended.
  *
- *   const chart = createMemoryChart(element, {window, reset, say, zoom});
+ *   const chart = createMemoryChart(element, {change, whole, say, zoom});
  *   chart.setData(data);   // whole picture, as often as wanted
  *   chart.destroy();
  *
@@ -14,10 +14,8 @@
  */
 import uPlot from 'uplot';
 import {
-  LINE_NAMES,
   LINES,
   type EndMark,
-  type Line,
   type MarkedPeak,
   type MemoryData,
   type Section,
@@ -37,13 +35,10 @@ export function createMemoryChart(element: HTMLElement, events: StepEvents): Cha
   let data: MemoryData | undefined;
   const stepped = uPlot.paths.stepped!({align: 1});
 
-  const line = (key: Line, stroke: () => string, width: number, dash?: number[]): uPlot.Series => ({
-    label: LINE_NAMES[key],
-    stroke,
-    width,
+  const line = (stroke: () => string, width: number, dash: number[] = []): uPlot.Series => ({
+    ...{stroke, width, dash},
     paths: stepped,
     points: {show: false},
-    ...(dash ? {dash} : {}),
   });
 
   const {plot, destroy} = createStepPlot(element, events, {
@@ -53,17 +48,13 @@ export function createMemoryChart(element: HTMLElement, events: StepEvents): Cha
     top: () => yTop(data),
     byteTicks: 6,
     series: (palette) => [
-      line('measuredBase', () => palette().base, 1),
-      line('predictedBase', () => palette().base, 1, [4, 4]),
-      line('whatIf', () => palette().whatif, 1.6, [6, 4]),
-      line(
-        'preview',
-        () => `color-mix(in srgb, ${palette().whatif} 60%, transparent)`,
-        1.6,
-        [2, 3],
-      ),
-      line('predicted', () => palette().predicted, 1.6, [6, 4]),
-      line('measured', () => palette().measured, 1.5),
+      // In the order of LINES.
+      line(() => palette().base, 1),
+      line(() => palette().base, 1, [4, 4]),
+      line(() => palette().whatif, 1.6, [6, 4]),
+      line(() => `color-mix(in srgb, ${palette().whatif} 60%, transparent)`, 1.6, [2, 3]),
+      line(() => palette().predicted, 1.6, [6, 4]),
+      line(() => palette().measured, 1.5),
     ],
     under: (u, palette) => data && drawUnder(u, data, palette),
     over: (u, palette) => data && drawOver(u, data, palette),

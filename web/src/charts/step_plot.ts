@@ -15,11 +15,11 @@ import {createTooltip, type Tooltip} from './tooltip';
 
 export interface StepEvents {
   /** A range was dragged over. */
-  readonly window: (window: Window) => void;
+  readonly change: (window: Window) => void;
   /** Ctrl and wheel about a place of the axis. */
   readonly zoom: (factor: number, about: number) => void;
   /** Double click: the whole step. */
-  readonly reset: () => void;
+  readonly whole: () => void;
   /** The arrow keys moved to a column: what stands there, to be read out. */
   readonly say: (text: string) => void;
 }
@@ -42,16 +42,11 @@ export interface StepPlotOptions {
   readonly move: (u: uPlot, by: number) => number | undefined;
 }
 
-export interface StepPlot {
-  readonly plot: uPlot;
-  destroy(): void;
-}
-
 export function createStepPlot(
   element: HTMLElement,
   events: StepEvents,
   options: StepPlotOptions,
-): StepPlot {
+): {readonly plot: uPlot; destroy(): void} {
   let palette = readPalette();
   const tooltip = createTooltip(element);
   const series = options.series(() => palette);
@@ -88,7 +83,7 @@ export function createStepPlot(
         drawClear: [(u) => options.under(u, palette)],
         draw: [(u) => options.over(u, palette)],
         setCursor: [hover],
-        setSelect: [(u) => selected(u, events.window)],
+        setSelect: [(u) => selected(u, events.change)],
       },
     },
     [[], ...series.map(() => [])],
@@ -111,7 +106,7 @@ export function createStepPlot(
     // What moved in between was a drag.
     if (Math.abs(event.clientX - pressedAt) < 4) options.click(plot, leftOf(event), tooltip);
   });
-  over.addEventListener('dblclick', events.reset);
+  over.addEventListener('dblclick', events.whole);
   const onWheel = (event: WheelEvent): void => {
     if (!event.ctrlKey && !event.metaKey) return;
     event.preventDefault();

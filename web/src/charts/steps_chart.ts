@@ -122,7 +122,7 @@ export function createStepsChart(element: HTMLElement, events: StepsEvents): Cha
         hooks: {
           draw: [(u) => data && drawLines(u, panel, data, palette, place)],
           setCursor: [(u) => hover(u, host)],
-          setSelect: [(u) => selected(u, events.window, [Math.ceil, Math.floor])],
+          setSelect: [(u) => selected(u, events.change, [Math.ceil, Math.floor])],
         },
       },
       [[], [], [], []],
@@ -174,7 +174,7 @@ export function createStepsChart(element: HTMLElement, events: StepsEvents): Cha
     events.say(spoken(content));
     return true;
   });
-  element.addEventListener('dblclick', events.reset);
+  element.addEventListener('dblclick', events.whole);
   element.addEventListener('blur', () => {
     at = -1;
     tooltip.hide();

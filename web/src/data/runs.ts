@@ -103,12 +103,11 @@ export function listRequest(
       steps: RunOrder.STEPS,
     }[view.sort ?? 'started'],
     ascending: view.ascending ?? false,
-    grouping:
-      view.group === undefined
-        ? RunGrouping.UNSPECIFIED
-        : view.group === 'name'
-          ? RunGrouping.NAME
-          : RunGrouping.ENDING,
+    grouping: {
+      none: RunGrouping.UNSPECIFIED,
+      name: RunGrouping.NAME,
+      ending: RunGrouping.ENDING,
+    }[view.group ?? 'none'],
   };
 }
 

@@ -4,7 +4,7 @@
  * The trade-off curve: what each budget costs, what is proven about it, and
  * from where on no plan fits.
  */
-import type {Infeasible} from '../gen/reprise/v1/plan_pb';
+import type {Infeasible, Plan} from '../gen/reprise/v1/plan_pb';
 import type {TradeoffPoint} from '../gen/reprise/v1/planner_pb';
 import type {Verdict} from '../gen/reprise/v1/query_pb';
 import {num} from '../format/number';
@@ -108,8 +108,10 @@ export function nearest(
 export interface Mark {
   readonly bytes: number;
   readonly overhead: number;
-  /** Not planned yet. */
-  readonly interpolated?: boolean;
+}
+
+export function markOf(plan: Plan | undefined): Mark | undefined {
+  return plan?.feasible ? {bytes: num(plan.budgetBytes), overhead: plan.overhead} : undefined;
 }
 
 /** What was measured; undefined where peak or times are not known, or the times not comparable. */
@@ -121,16 +123,4 @@ export function measuredMark(verdict: Verdict | undefined): Mark | undefined {
     num(verdict.baseStepNs),
   ];
   return bytes > 0 && step > 0 && base > 0 ? {bytes, overhead: step / base - 1} : undefined;
-}
-
-/** All that the picture shows. */
-export interface TradeoffData {
-  readonly curve: Tradeoff;
-  readonly domain: Domain | undefined;
-  readonly budgetBytes: number;
-  /** The plan the job runs, as predicted. */
-  readonly running: Mark | undefined;
-  readonly measured: Mark | undefined;
-  /** The what-if plan. */
-  readonly chosen: Mark | undefined;
 }

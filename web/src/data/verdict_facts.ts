@@ -60,27 +60,21 @@ export function costFacts(plan: Plan, verdict: Verdict | undefined): [string, st
  */
 export function checkFacts(plan: Plan, verdict: Verdict): [string, string][] {
   const {checks, valueChecks, checksDiffering, valueChecksDiffering} = verdict;
-  const facts: [string, string][] = [];
-  const add = (name: string, equal: boolean, made: number, differing: number): void => {
-    if (name === 'Gradients' && verdict.gradientsDiffering > 0)
-      facts.push([name, `${verdict.gradientsDiffering} of ${verdict.gradientsChecked} differ`]);
-    else if (differing > 0)
-      facts.push([name, `differ in ${differing} of ${counted(made, 'check')}`]);
-    else if (equal) facts.push([name, `all equal bit for bit in ${counted(made, 'check')}`]);
+  const {gradientsDiffering, gradientsChecked, gradientsEqual, valuesEqual} = verdict;
+  const text = (equal: boolean, made: number, differing: number): string => {
+    if (differing > 0) return `differ in ${differing} of ${counted(made, 'check')}`;
+    return equal ? `all equal bit for bit in ${counted(made, 'check')}` : '';
   };
-  add(
-    'Gradients',
-    verdict.gradientsEqual,
-    checks - valueChecks,
-    checksDiffering - valueChecksDiffering,
-  );
-  add(
-    'Recomputed tensors',
-    verdict.valuesEqual && !recomputesNothing(plan),
-    valueChecks,
-    valueChecksDiffering,
-  );
-  return facts;
+  const gradients =
+    gradientsDiffering > 0
+      ? `${gradientsDiffering} of ${gradientsChecked} differ`
+      : text(gradientsEqual, checks - valueChecks, checksDiffering - valueChecksDiffering);
+  const values = text(valuesEqual && !recomputesNothing(plan), valueChecks, valueChecksDiffering);
+  const facts: [string, string][] = [
+    ['Gradients', gradients],
+    ['Recomputed tensors', values],
+  ];
+  return facts.filter((fact) => fact[1] !== '');
 }
 
 /** What a verdict compares: name, without a plan, budget, predicted, measured, difference. */

@@ -41,25 +41,23 @@ export class RunSession {
   plan: Plan | undefined = $state.raw();
   log: StepLog = $state.raw(emptyLog());
   curve: Tradeoff = $state.raw(EMPTY_TRADEOFF);
-  timeline: Timeline | undefined = $state.raw();
+  /** True: the curve is whole. */
+  readonly sweep = new Asked<true>();
+  readonly timeline = new Asked<Timeline>();
   /** What the axis of ops needs. */
   readonly steps = new StepSource();
-  /** Why it could not be had, in the server's words. */
-  timelineWhy = $state('');
 
   readonly #runId: string;
   #stopWatch: (() => void) | undefined;
   readonly #explained = new Asked<Explanation>();
   readonly #bare = new Asked<Explanation | undefined>();
   #bareAsked = false;
-  readonly #swept = new Asked<true>();
   #sweepKey = '';
 
   // The timeline: what is wanted, what was last asked for, and when.
   #window: Window | undefined;
   #width = 1000;
-  #folding = false;
-  #timelineBusy = false;
+  readonly #fold = new Asked<StepLog>();
   #timelineDue = false;
   #timelineAt = 0;
   #timelineTimer: ReturnType<typeof setTimeout> | undefined;
@@ -83,7 +81,7 @@ export class RunSession {
       this.#pause();
       this.#explained.stop();
       this.#bare.stop();
-      this.#swept.stop();
+      this.sweep.stop();
       this.steps.stop();
       clearTimeout(this.#timelineTimer);
     };
@@ -103,11 +101,7 @@ export class RunSession {
   }
 
   get curveDone(): boolean {
-    return this.#swept.found === true;
-  }
-
-  get curveWhy(): string {
-    return this.#swept.why;
+    return this.sweep.found === true;
   }
 
   get capabilities(): Capabilities | undefined {
@@ -213,8 +207,8 @@ export class RunSession {
     this.#sweepKey = key;
     const received: TradeoffPoint[] = [];
     this.curve = EMPTY_TRADEOFF;
-    this.#swept.forget();
-    await this.#swept.answer(async ({signal}) => {
+    this.sweep.forget();
+    await this.sweep.answer(async ({signal}) => {
       for await (const point of planner.sweep({graphId, capabilities}, {signal})) {
         // A point that a later search improved comes again.
         const known = received.findIndex((one) => one.budgetBytes === point.budgetBytes);
@@ -224,7 +218,7 @@ export class RunSession {
       }
       return true;
     });
-    if (key === this.#sweepKey && this.curveWhy !== '') this.#sweepKey = '';
+    if (key === this.#sweepKey && this.sweep.why !== '') this.#sweepKey = '';
   }
 
   /** Part of the run at a finer grain; all of it without a range. */
@@ -237,19 +231,13 @@ export class RunSession {
 
   /** A page that was open for long has a bucket a step: the server folds them. */
   async #foldSteps(): Promise<void> {
-    if (this.#folding) return;
-    this.#folding = true;
-    try {
-      this.log = await this.stepsIn(undefined);
-    } catch {
-      // The finer ones stay; the next step asks again.
-    } finally {
-      this.#folding = false;
-    }
+    if (this.#fold.busy) return;
+    // Without an answer the finer ones stay; the next step asks again.
+    this.log = (await this.#fold.answer(() => this.stepsIn(undefined))) ?? this.log;
   }
 
   #wantTimeline(inMs: number): void {
-    if (this.#timelineBusy) {
+    if (this.timeline.busy) {
       this.#timelineDue = true;
       return;
     }
@@ -258,28 +246,18 @@ export class RunSession {
   }
 
   async #loadTimeline(): Promise<void> {
-    if (!this.run) return;
-    this.#timelineBusy = true;
+    const {run} = this;
+    if (!run) return;
     this.#timelineDue = false;
     this.#timelineAt = Date.now();
-    const window = this.#window;
-    try {
-      this.timeline = await query.getTimeline(
-        {
-          runId: this.run.runId,
-          widthPx: this.#width,
-          t0Ns: BigInt(window?.from ?? 0),
-          t1Ns: BigInt(window?.to ?? 0),
-        },
-        QUICK,
-      );
-      this.timelineWhy = '';
-      void this.steps.load(this.run, this.timeline);
-    } catch (error) {
-      this.timelineWhy = sentenceOf(error);
-    } finally {
-      this.#timelineBusy = false;
-      if (this.#timelineDue) this.#wantTimeline(100);
-    }
+    const request = {
+      runId: run.runId,
+      widthPx: this.#width,
+      t0Ns: BigInt(this.#window?.from ?? 0),
+      t1Ns: BigInt(this.#window?.to ?? 0),
+    };
+    const timeline = await this.timeline.answer(() => query.getTimeline(request, QUICK));
+    if (timeline) void this.steps.load(run, timeline);
+    if (this.#timelineDue) this.#wantTimeline(100);
   }
 }

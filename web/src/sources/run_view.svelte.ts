@@ -9,13 +9,7 @@ import {Asked} from '../api/asked.svelte';
 import {query, QUICK} from '../api/client';
 import {num} from '../format/number';
 import {largestOf} from '../data/decisions';
-import {
-  domainOf,
-  measuredMark,
-  type Domain,
-  type Tradeoff,
-  type TradeoffData,
-} from '../data/tradeoff';
+import {domainOf, type Domain, type Tradeoff} from '../data/tradeoff';
 import type {OpsSource} from '../data/memory_ops';
 import {markOf, ranOut, type MomentMark} from '../data/moments';
 import {previewOf, type Preview} from '../data/preview';
@@ -108,23 +102,6 @@ export class RunView extends WithSession {
   );
 
   // ---- what is drawn ----
-
-  readonly tradeoffData: TradeoffData = $derived.by(() => {
-    const {plan, run} = this.session;
-    const {other, preview} = this;
-    return {
-      curve: this.curve,
-      domain: this.domain,
-      budgetBytes: num(plan?.budgetBytes),
-      running: plan?.feasible ? {bytes: num(plan.budgetBytes), overhead: plan.overhead} : undefined,
-      measured: measuredMark(run?.verdict),
-      chosen: preview
-        ? {bytes: preview.budgetBytes, overhead: preview.overhead, interpolated: true}
-        : other?.feasible
-          ? {bytes: num(other.budgetBytes), overhead: other.overhead}
-          : undefined,
-    };
-  });
 
   readonly ops: OpsSource | undefined = $derived(
     this.session.steps.graph && {

@@ -4,10 +4,10 @@
  * The step graph of a run and its newest traced steps, with the plan and
  * without: what puts every curve on the axis of ops. Each is read once.
  */
-import {isCancelled, sentenceOf} from '../api/client';
-import {readGraph, readTracedStep} from '../api/step';
-import type {TracedStep} from '../data/traced_step';
-import type {StepGraph} from '../gen/reprise/v1/graph_pb';
+import {fromBinary} from '@bufbuild/protobuf';
+import {isCancelled, planner, query, sentenceOf} from '../api/client';
+import {StepReader, type TracedStep} from '../data/traced_step';
+import {StepGraphSchema, type StepGraph} from '../gen/reprise/v1/graph_pb';
 import type {Run, Timeline} from '../gen/reprise/v1/query_pb';
 
 export class StepSource {
@@ -57,8 +57,26 @@ export class StepSource {
     planned: boolean,
     signal: AbortSignal,
   ): Promise<TracedStep | undefined> {
-    const step = await readTracedStep(runId, planned, signal);
-    this.why = step ? '' : 'The traced step has more records than a page reads.';
-    return step;
+    const reader = new StepReader();
+    for await (const part of query.readStep({runId, planned}, {signal})) {
+      if (reader.take(part)) continue;
+      this.why = 'The traced step has more records than a page reads.';
+      return undefined;
+    }
+    this.why = '';
+    return reader.step;
   }
+}
+
+/** Joined from the parts of its stream. */
+async function readGraph(graphId: string, signal: AbortSignal): Promise<StepGraph> {
+  const parts: Uint8Array[] = [];
+  for await (const part of planner.getGraph({graphId}, {signal})) parts.push(part.data);
+  const data = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
+  let at = 0;
+  for (const part of parts) {
+    data.set(part, at);
+    at += part.length;
+  }
+  return fromBinary(StepGraphSchema, data);
 }
