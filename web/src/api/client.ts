@@ -37,14 +37,9 @@ export function sentenceOf(error: unknown): string {
 
 /** The server gave an answer, and it is "no": asking again changes nothing. */
 export function isRefusal(error: unknown): boolean {
-  const {code} = ConnectError.from(error);
-  return (
-    code === Code.NotFound ||
-    code === Code.InvalidArgument ||
-    code === Code.FailedPrecondition ||
-    code === Code.Unimplemented ||
-    code === Code.PermissionDenied
-  );
+  const {NotFound, InvalidArgument, FailedPrecondition, Unimplemented, PermissionDenied} = Code;
+  const noes = [NotFound, InvalidArgument, FailedPrecondition, Unimplemented, PermissionDenied];
+  return noes.includes(ConnectError.from(error).code);
 }
 
 export function isCancelled(error: unknown): boolean {

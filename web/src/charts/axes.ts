@@ -3,18 +3,18 @@
 /** What charts over uPlot have in common: axes, hairlines, legible text, their width. */
 import type uPlot from 'uplot';
 import type {Columns, Window} from '../data/timeline';
-import {readPalette, type Palette} from './palette';
+import {colourOf, font} from './palette';
 import {byteLabels, byteTicks} from './ticks';
 
 /** Dragging marks a range of the x axis, which the chart hands on (`selected`). */
 export const ZOOM_BY_DRAG = {x: true, y: false, setScale: false, dist: 4} as const;
 
 /** An axis in the page's colours. */
-export function axis(palette: () => Palette, options: uPlot.Axis): uPlot.Axis {
+export function axis(options: uPlot.Axis): uPlot.Axis {
   return {
-    stroke: () => palette().soft,
-    font: readPalette().font,
-    grid: {stroke: () => palette().grid, width: 1},
+    stroke: () => colourOf('--soft'),
+    font: font(),
+    grid: {stroke: () => colourOf('--grid'), width: 1},
     ticks: {show: false},
     border: {show: false},
     gap: 6,
@@ -126,16 +126,15 @@ export function outlined(
   text: string,
   [x, y]: readonly [number, number],
   colour: string,
-  {font, card: rim}: Palette,
   align: CanvasTextAlign = 'left',
   baseline: CanvasTextBaseline = 'bottom',
 ): void {
-  ctx.font = scaled(font);
+  ctx.font = scaled(font());
   ctx.textAlign = align;
   ctx.textBaseline = baseline;
   ctx.lineWidth = 4 * devicePixelRatio;
   ctx.lineJoin = 'round';
-  ctx.strokeStyle = rim;
+  ctx.strokeStyle = colourOf('--card');
   ctx.strokeText(text, x, y);
   ctx.fillStyle = colour;
   ctx.fillText(text, x, y);

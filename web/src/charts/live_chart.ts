@@ -15,7 +15,7 @@ import type {TooltipContent} from '../format/tooltip';
 import {formatBytes, formatDuration} from '../format/units';
 import {extremes, stroke} from './axes';
 import type {Chart} from './chart';
-import type {Palette} from './palette';
+import {colourOf} from './palette';
 import {createStepPlot, drawable, type StepEvents} from './step_plot';
 
 export interface LiveData {
@@ -39,15 +39,15 @@ export function createLiveChart(element: HTMLElement, events: LiveEvents): Chart
     range: () => [data.view.from, data.view.to],
     top: () => Math.max(1024, data.peak) * 1.08,
     byteTicks: 5,
-    series: (palette) => [
+    series: [
       {
-        stroke: () => palette().measured,
+        stroke: () => colourOf('--measured'),
         width: 1.5,
         paths: uPlot.paths.stepped!({align: 1}),
         points: {show: false},
       },
     ],
-    under: (u, palette) => data.columns && extremes(u, data.columns, palette.measured),
+    under: (u) => data.columns && extremes(u, data.columns, colourOf('--measured')),
     over: drawInstant,
     columnAt,
     tooltipAt: contentOf,
@@ -63,11 +63,11 @@ export function createLiveChart(element: HTMLElement, events: LiveEvents): Chart
     },
   });
 
-  function drawInstant(u: uPlot, palette: Palette): void {
+  function drawInstant(u: uPlot): void {
     if (data.at === undefined || data.at < data.view.from || data.at > data.view.to) return;
     const x = Math.round(u.valToPos(data.at, 'x', true)) + 0.5;
     const {top, height} = u.bbox;
-    stroke(u, `M${x} ${top}v${height}`, palette.predicted, Math.max(1.5, devicePixelRatio));
+    stroke(u, `M${x} ${top}v${height}`, colourOf('--predicted'), Math.max(1.5, devicePixelRatio));
   }
 
   function columnAt(u: uPlot, left: number): number {

@@ -25,7 +25,7 @@ import {categoryStyle} from '../format/categories';
 import {formatBytes} from '../format/units';
 import {crossPath, extremes, hair, hairline, outlined, scaled, stroke} from './axes';
 import type {Chart} from './chart';
-import type {Palette} from './palette';
+import {colourOf, font} from './palette';
 import {createStepPlot, drawable, type StepEvents} from './step_plot';
 
 /** In pixels: with all above it on the first screen of a laptop. */
@@ -47,17 +47,17 @@ export function createMemoryChart(element: HTMLElement, events: StepEvents): Cha
     range: () => xRange(data),
     top: () => yTop(data),
     byteTicks: 6,
-    series: (palette) => [
+    series: [
       // In the order of LINES.
-      line(() => palette().base, 1),
-      line(() => palette().base, 1, [4, 4]),
-      line(() => palette().whatif, 1.6, [6, 4]),
-      line(() => `color-mix(in srgb, ${palette().whatif} 60%, transparent)`, 1.6, [2, 3]),
-      line(() => palette().predicted, 1.6, [6, 4]),
-      line(() => palette().measured, 1.5),
+      line(() => colourOf('--base'), 1),
+      line(() => colourOf('--base'), 1, [4, 4]),
+      line(() => colourOf('--whatif'), 1.6, [6, 4]),
+      line(() => `color-mix(in srgb, ${colourOf('--whatif')} 60%, transparent)`, 1.6, [2, 3]),
+      line(() => colourOf('--predicted'), 1.6, [6, 4]),
+      line(() => colourOf('--measured'), 1.5),
     ],
-    under: (u, palette) => data && drawUnder(u, data, palette),
-    over: (u, palette) => data && drawOver(u, data, palette),
+    under: (u) => data && drawUnder(u, data),
+    over: (u) => data && drawOver(u, data),
     columnAt: (u) => u.cursor.idx ?? -1,
     tooltipAt: (column) => data?.tooltipAt(column),
     click: (_u, _left, tooltip) => tooltip.togglePin(),
@@ -98,7 +98,7 @@ function yTop(data: MemoryData | undefined): number {
   return top * 1.08;
 }
 
-function drawUnder(u: uPlot, data: MemoryData, palette: Palette): void {
+function drawUnder(u: uPlot, data: MemoryData): void {
   const {ctx} = u;
   const {start, column, count} = data.grid;
   const edges = Array.from({length: count + 1}, (_, i) =>
@@ -107,7 +107,7 @@ function drawUnder(u: uPlot, data: MemoryData, palette: Palette): void {
   ctx.save();
   clip(u);
   ctx.globalAlpha = 0.14;
-  ctx.fillStyle = palette.faint;
+  ctx.fillStyle = colourOf('--faint');
   data.sections.forEach(({at, folded}, i) => {
     if (!folded) return;
     const left = u.valToPos(at, 'x', true);
@@ -126,13 +126,13 @@ function drawUnder(u: uPlot, data: MemoryData, palette: Palette): void {
       ctx.rect(edges[i]!, top, edges[i + 1]! - edges[i]! + 0.5, u.valToPos(low, 'y', true) - top);
     }
     ctx.globalAlpha = 0.26;
-    ctx.fillStyle = palette.category.get(categoryStyle(band.category).category) ?? palette.base;
+    ctx.fillStyle = colourOf(categoryStyle(band.category).variable);
     ctx.fill();
     below = band.max;
   }
-  if (data.preview) hatched(ctx, u, data.preview, palette.whatif);
+  if (data.preview) hatched(ctx, u, data.preview, colourOf('--whatif'));
   ctx.restore();
-  if (data.measured) extremes(u, data.measured, palette.measured);
+  if (data.measured) extremes(u, data.measured, colourOf('--measured'));
 }
 
 /** What is not planned yet: hatched up to where it would be. */
@@ -156,43 +156,43 @@ function hatched(ctx: CanvasRenderingContext2D, u: uPlot, {max}: Columns, colour
   ctx.stroke();
 }
 
-function drawOver(u: uPlot, data: MemoryData, palette: Palette): void {
+function drawOver(u: uPlot, data: MemoryData): void {
   const {ctx} = u;
   ctx.save();
   clip(u);
   data.sections.forEach((section, i) => {
-    boundary(u, section, data.sections[i + 1], palette);
+    boundary(u, section, data.sections[i + 1]);
   });
-  if (data.whatIfBudgetBytes > 0) hairline(u, data.whatIfBudgetBytes, palette.whatif, [2, 3]);
+  if (data.whatIfBudgetBytes > 0) hairline(u, data.whatIfBudgetBytes, colourOf('--whatif'), [2, 3]);
   if (data.budgetBytes > 0) {
-    hairline(u, data.budgetBytes, palette.budget, []);
-    label(u, `budget ${formatBytes(data.budgetBytes)}`, data.budgetBytes, palette, palette.budget);
+    hairline(u, data.budgetBytes, colourOf('--budget'), []);
+    label(u, `budget ${formatBytes(data.budgetBytes)}`, data.budgetBytes, colourOf('--budget'));
   }
   if (data.previewBytes > 0) {
-    hairline(u, data.previewBytes, palette.whatif, [2, 3]);
+    hairline(u, data.previewBytes, colourOf('--whatif'), [2, 3]);
     const text = `interpolated peak ${formatBytes(data.previewBytes)}`;
-    label(u, text, data.previewBytes, palette, palette.whatif);
+    label(u, text, data.previewBytes, colourOf('--whatif'));
   }
-  for (const peak of data.peaks) marker(u, peak, palette);
-  for (const end of data.ends) ended(u, end, palette);
+  for (const peak of data.peaks) marker(u, peak);
+  for (const end of data.ends) ended(u, end);
   ctx.restore();
 }
 
 /** Where a part of the step begins, and its name above if there is room before the next one. */
-function boundary(u: uPlot, section: Section, next: Section | undefined, palette: Palette): void {
+function boundary(u: uPlot, section: Section, next: Section | undefined): void {
   const {ctx, bbox} = u;
   const right = bbox.left + bbox.width;
   const x = Math.round(u.valToPos(section.at, 'x', true)) + 0.5;
   if (x > right) return;
   if (x > bbox.left) {
-    stroke(u, `M${x} ${bbox.top}v${bbox.height}`, palette.faint, hair(), [1, 3]);
+    stroke(u, `M${x} ${bbox.top}v${bbox.height}`, colourOf('--faint'), hair(), [1, 3]);
   }
-  ctx.font = scaled(palette.font);
+  ctx.font = scaled(font());
   const wide = ctx.measureText(section.name).width;
   const at = Math.min(x + 4 * devicePixelRatio, next ? Infinity : right - wide);
   const end = next ? u.valToPos(next.at, 'x', true) : Infinity;
   if (x >= bbox.left && at + wide <= end) {
-    outlined(u, section.name, [at, 2], palette.soft, palette, 'left', 'top');
+    outlined(u, section.name, [at, 2], colourOf('--soft'), 'left', 'top');
   }
 }
 
@@ -203,36 +203,36 @@ function clip(u: uPlot): void {
   u.ctx.clip();
 }
 
-function label(u: uPlot, text: string, bytes: number, palette: Palette, colour: string): void {
+function label(u: uPlot, text: string, bytes: number, colour: string): void {
   // On the left: a step begins with little alive, so nothing is below the text.
   const x = u.bbox.left + 4 * devicePixelRatio;
   const y = u.valToPos(bytes, 'y', true) - 3 * devicePixelRatio;
-  outlined(u, text, [x, y], colour, palette);
+  outlined(u, text, [x, y], colour);
 }
 
-function marker(u: uPlot, peak: MarkedPeak, palette: Palette): void {
+function marker(u: uPlot, peak: MarkedPeak): void {
   const {ctx, bbox} = u;
-  const colour = palette[peak.of === 'whatIf' ? 'whatif' : peak.of];
+  const colour = colourOf(`--${peak.of.toLowerCase()}`);
   const size = 4 * devicePixelRatio;
   const x = u.valToPos(peak.at, 'x', true);
   const y = u.valToPos(peak.bytes, 'y', true);
   if (x < bbox.left || x > bbox.left + bbox.width) return;
   const path = `M${x} ${y - 1}l${-size} ${-1.7 * size}h${2 * size}z`;
-  ctx.fillStyle = peak.of === 'measured' ? colour : palette.card;
+  ctx.fillStyle = peak.of === 'measured' ? colour : colourOf('--card');
   ctx.fill(new Path2D(path));
   stroke(u, path, colour, 1.4 * devicePixelRatio);
 }
 
 /** A cross where the job ended, and how. */
-function ended(u: uPlot, end: EndMark, palette: Palette): void {
+function ended(u: uPlot, end: EndMark): void {
   const {left, width} = u.bbox;
   const size = 5 * devicePixelRatio;
   const [at, y] = [u.valToPos(end.at, 'x', true), u.valToPos(end.bytes, 'y', true)];
   if (at < left || at > left + width) return;
   // All of it is seen, also at the end of the step.
   const x = Math.min(at, left + width - size);
-  stroke(u, crossPath(x, y, size), palette.bad, 2.4 * devicePixelRatio);
+  stroke(u, crossPath(x, y, size), colourOf('--bad'), 2.4 * devicePixelRatio);
   const right = x > left + width / 2;
   const beside = x + (right ? -1.6 : 1.6) * size;
-  outlined(u, end.name, [beside, y], palette.bad, palette, right ? 'right' : 'left');
+  outlined(u, end.name, [beside, y], colourOf('--bad'), right ? 'right' : 'left');
 }

@@ -1,36 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 
-/** The page's colours, for canvases. */
-import {CATEGORIES} from '../format/categories';
-import type {Category} from '../gen/reprise/v1/graph_pb';
+/** The page's colours and font, for canvases. */
 
-/** CSS variables of styles/tokens.css. */
-const COLOURS = [
-  ...(['text', 'soft', 'faint', 'grid', 'card', 'measured', 'predicted'] as const),
-  ...(['base', 'budget', 'whatif', 'good', 'bad'] as const),
-];
+const known = new Map<string, string>();
+addEventListener('reprise-theme', () => known.clear());
 
-export interface Palette extends Readonly<Record<(typeof COLOURS)[number], string>> {
-  readonly font: string;
-  readonly category: ReadonlyMap<Category, string>;
+/** A colour of styles/tokens.css as the page is now, light or dark. */
+export function colourOf(variable: string): string {
+  const value = known.get(variable) ?? read(variable);
+  known.set(variable, value);
+  return value;
 }
 
-export function readPalette(): Palette {
-  // A colour is one for light and one for dark until an element has it.
+/** What a variable is as a colour, which may be one for light and one for dark, says an element. */
+function read(variable: string): string {
   const probe = document.body.appendChild(document.createElement('i'));
-  const style = getComputedStyle(probe);
-  const value = (variable: string): string => {
-    probe.style.color = `var(${variable})`;
-    return style.color;
-  };
-  const colours = Object.fromEntries(COLOURS.map((name) => [name, value(`--${name}`)]));
-  const palette = {
-    ...(colours as Record<(typeof COLOURS)[number], string>),
-    font: `11px ${style.getPropertyValue('--font').trim()}`,
-    category: new Map(CATEGORIES.map((one) => [one.category, value(one.variable)])),
-  };
+  probe.style.color = `var(${variable})`;
+  const {color} = getComputedStyle(probe);
   probe.remove();
-  return palette;
+  return color;
+}
+
+export function font(): string {
+  return `11px ${getComputedStyle(document.body).fontFamily}`;
 }
 
 /** Calls back when the page turns light or dark; returns what stops it. */

@@ -9,10 +9,11 @@
  *   chart.destroy();
  */
 import type {Ground, Shape, Shapes} from '../data/shapes';
+import {categoryStyle} from '../format/categories';
 import {spoken} from '../format/tooltip';
 import {onArrows} from './axes';
 import type {Chart} from './chart';
-import {onTheme, readPalette, type Palette} from './palette';
+import {colourOf, onTheme} from './palette';
 import {createTooltip} from './tooltip';
 
 /** `say`: what the arrow keys went to, to be read out. */
@@ -22,7 +23,6 @@ export function createShapeChart(element: HTMLElement, say: (text: string) => vo
   element.append(canvas);
   const tooltip = createTooltip(element);
   let data: Shapes = {shapes: [], ground: [], height: 0};
-  let palette = readPalette();
   let at = -1;
 
   function draw(): void {
@@ -34,15 +34,15 @@ export function createShapeChart(element: HTMLElement, say: (text: string) => vo
     const ctx = canvas.getContext('2d');
     if (!ctx) return;
     ctx.scale(ratio, ratio);
-    ctx.fillStyle = palette.grid;
+    ctx.fillStyle = colourOf('--grid');
     for (const {left, right, y, height} of data.ground) {
       ctx.fillRect(left * width, y, Math.max(1, (right - left) * width), Math.max(1, height));
     }
-    for (const shape of data.shapes) paint(ctx, shape, width, palette);
+    for (const shape of data.shapes) paint(ctx, shape, width);
     const chosen = data.shapes[at];
     if (!chosen) return;
     const [x, y, wide, tall] = rectOf(chosen, width);
-    ctx.strokeStyle = palette.text;
+    ctx.strokeStyle = colourOf('--text');
     ctx.lineWidth = 1.5;
     ctx.strokeRect(x, y, Math.max(2, wide), Math.max(2, tall));
   }
@@ -78,10 +78,7 @@ export function createShapeChart(element: HTMLElement, say: (text: string) => vo
   });
   const resize = new ResizeObserver(draw);
   resize.observe(element);
-  const offTheme = onTheme(() => {
-    palette = readPalette();
-    draw();
-  });
+  const offTheme = onTheme(draw);
 
   return {
     setData(next) {
@@ -102,26 +99,22 @@ function rectOf({left, right, y, height}: Ground, width: number): [number, numbe
   return [left * width, y, (right - left) * width, height];
 }
 
-function paint(
-  ctx: CanvasRenderingContext2D,
-  shape: Shape,
-  across: number,
-  palette: Palette,
-): void {
+function paint(ctx: CanvasRenderingContext2D, shape: Shape, across: number): void {
   const [x, y, wide, height] = rectOf(shape, across);
   const {category, filled = 1, hatched = 0} = shape;
   const bottom = y + height;
   const tall = filled * height;
   if (tall > 0) {
-    ctx.fillStyle =
-      category === undefined ? palette.predicted : (palette.category.get(category) ?? palette.base);
+    ctx.fillStyle = colourOf(
+      category === undefined ? '--predicted' : categoryStyle(category).variable,
+    );
     // A hair between neighbours, where there is room for one.
     const [right, top] = [wide > 3 ? wide - 0.5 : wide, tall > 3 ? tall - 0.6 : tall];
     ctx.fillRect(x, bottom - tall, Math.max(1, right), Math.max(0.7, top));
   }
   if (hatched === 0) return;
   const part = hatched * height;
-  ctx.strokeStyle = palette.soft;
+  ctx.strokeStyle = colourOf('--soft');
   ctx.lineWidth = 1;
   ctx.beginPath();
   for (let at = x; at < x + wide; at += 4) {

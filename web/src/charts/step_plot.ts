@@ -9,7 +9,7 @@ import type {Axis} from '../data/folded_axis';
 import type {Window} from '../data/timeline';
 import {spoken, type TooltipContent} from '../format/tooltip';
 import {axis, byteAxis, onArrows, onWidth, selected, withUnit, ZOOM_BY_DRAG} from './axes';
-import {onTheme, readPalette, type Palette} from './palette';
+import {onTheme} from './palette';
 import {decimalTicks, opTicks, timeLabels} from './ticks';
 import {createTooltip, type Tooltip} from './tooltip';
 
@@ -31,9 +31,9 @@ export interface StepPlotOptions {
   readonly range: () => [number, number];
   readonly top: () => number;
   readonly byteTicks: number;
-  readonly series: (palette: () => Palette) => uPlot.Series[];
-  readonly under: (u: uPlot, palette: Palette) => void;
-  readonly over: (u: uPlot, palette: Palette) => void;
+  readonly series: uPlot.Series[];
+  readonly under: (u: uPlot) => void;
+  readonly over: (u: uPlot) => void;
   /** The column under the mouse, which is `left` of the plot; -1: none. */
   readonly columnAt: (u: uPlot, left: number) => number;
   readonly tooltipAt: (column: number) => TooltipContent | undefined;
@@ -47,9 +47,7 @@ export function createStepPlot(
   events: StepEvents,
   options: StepPlotOptions,
 ): {readonly plot: uPlot; destroy(): void} {
-  let palette = readPalette();
   const tooltip = createTooltip(element);
-  const series = options.series(() => palette);
   const plot = new uPlot(
     {
       width: Math.max(200, element.clientWidth),
@@ -60,9 +58,9 @@ export function createStepPlot(
         x: {time: false, range: options.range},
         y: {range: () => [0, options.top()]},
       },
-      series: [{}, ...series],
+      series: [{}, ...options.series],
       axes: [
-        axis(() => palette, {
+        axis({
           splits: (u) => {
             const {min, max} = u.scales['x']!;
             const ops = options.axis();
@@ -76,17 +74,17 @@ export function createStepPlot(
           },
           size: 30,
         }),
-        axis(() => palette, byteAxis(options.byteTicks)),
+        axis(byteAxis(options.byteTicks)),
       ],
       cursor: {y: false, drag: ZOOM_BY_DRAG, points: {show: false}},
       hooks: {
-        drawClear: [(u) => options.under(u, palette)],
-        draw: [(u) => options.over(u, palette)],
+        drawClear: [options.under],
+        draw: [options.over],
         setCursor: [hover],
         setSelect: [(u) => selected(u, events.change)],
       },
     },
-    [[], ...series.map(() => [])],
+    [[], ...options.series.map(() => [])],
     element,
   );
 
@@ -120,10 +118,7 @@ export function createStepPlot(
     return column !== undefined;
   });
   const offWidth = onWidth(element, [plot]);
-  const offTheme = onTheme(() => {
-    palette = readPalette();
-    plot.redraw(false, true);
-  });
+  const offTheme = onTheme(() => plot.redraw(false, true));
 
   return {
     plot,

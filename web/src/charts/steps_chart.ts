@@ -22,7 +22,7 @@ import {
   ZOOM_BY_DRAG,
 } from './axes';
 import type {Chart} from './chart';
-import {onTheme, readPalette, type Palette} from './palette';
+import {colourOf, onTheme} from './palette';
 import type {StepEvents} from './step_plot';
 import {decimalTicks, timeLabels} from './ticks';
 import {createTooltip} from './tooltip';
@@ -72,7 +72,6 @@ const PANELS: readonly Panel[] = [
 
 export function createStepsChart(element: HTMLElement, events: StepsEvents): Chart<StepsData> {
   let data: StepsData | undefined;
-  let palette = readPalette();
   const tooltip = createTooltip(element);
   const sync = uPlot.sync(`steps-${Math.random()}`);
 
@@ -101,17 +100,17 @@ export function createStepsChart(element: HTMLElement, events: StepsEvents): Cha
         },
         series: [
           {},
-          dots(() => palette.base),
-          dots(() => palette.measured),
-          {stroke: () => palette.faint, width: 1, points: {show: false}, spanGaps: false},
+          dots(() => colourOf('--base')),
+          dots(() => colourOf('--measured')),
+          {stroke: () => colourOf('--faint'), width: 1, points: {show: false}, spanGaps: false},
         ],
         axes: [
-          axis(() => palette, {
+          axis({
             splits: (u) => wholeTicks(u.scales['x']!.min!, u.scales['x']!.max!, u.width / 90),
             values: (_, ticks) => ticks.map((tick) => (lowest ? String(tick) : '')),
             size: lowest ? 30 : 14,
           }),
-          axis(() => palette, panel.axis),
+          axis(panel.axis),
         ],
         cursor: {
           y: false,
@@ -120,7 +119,7 @@ export function createStepsChart(element: HTMLElement, events: StepsEvents): Cha
           sync: {key: sync.key, setSeries: false},
         },
         hooks: {
-          draw: [(u) => data && drawLines(u, panel, data, palette, place)],
+          draw: [(u) => data && drawLines(u, panel, data, place)],
           setCursor: [(u) => hover(u, host)],
           setSelect: [(u) => selected(u, events.change, [Math.ceil, Math.floor])],
         },
@@ -182,7 +181,6 @@ export function createStepsChart(element: HTMLElement, events: StepsEvents): Cha
   element.addEventListener('mouseleave', () => tooltip.hide());
   const offWidth = onWidth(element, charts);
   const offTheme = onTheme(() => {
-    palette = readPalette();
     for (const chart of charts) chart.redraw(false, true);
   });
 
@@ -253,12 +251,12 @@ function wholeTicks(low: number, high: number, count: number): number[] {
   return decimalTicks(low, high, count).filter(Number.isInteger);
 }
 
-function drawLines(u: uPlot, panel: Panel, data: StepsData, palette: Palette, place: number): void {
+function drawLines(u: uPlot, panel: Panel, data: StepsData, place: number): void {
   const {bbox} = u;
   const predicted = panel.predicted(data);
-  if (predicted > 0) hairline(u, predicted, palette.predicted, [6, 4]);
+  if (predicted > 0) hairline(u, predicted, colourOf('--predicted'), [6, 4]);
   const budget = panel.budget(data);
-  if (budget > 0) hairline(u, budget, palette.budget, []);
+  if (budget > 0) hairline(u, budget, colourOf('--budget'), []);
 
   if (place === 0) {
     const size = 3.5 * devicePixelRatio;
@@ -272,7 +270,9 @@ function drawLines(u: uPlot, panel: Panel, data: StepsData, palette: Palette, pl
       if (equal && x < free) continue;
       free = x + 3 * size;
       const tick = `M${x - size} ${y}L${x - size / 4} ${y + size * 0.8}L${x + size} ${y - size}`;
-      const [path, colour] = equal ? [tick, palette.good] : [crossPath(x, y, size), palette.bad];
+      const [path, colour] = equal
+        ? [tick, colourOf('--good')]
+        : [crossPath(x, y, size), colourOf('--bad')];
       stroke(u, path, colour, 1.8 * devicePixelRatio);
     }
   }
