@@ -5,11 +5,12 @@
  * what is alive at the instant, and the allocator's segments. The newest
  * question wins; what an answer replaces stays until it is there.
  */
-import {Asked} from '../api/asked.svelte';
+import {Asked, type AskOptions} from '../api/asked.svelte';
 import {query} from '../api/client';
 import {stepCurve, type StepCurve, type Window} from '../data/timeline';
 import {num} from '../format/number';
 import type {LiveMemory, Segments, Timeline} from '../gen/reprise/v1/query_pb';
+import {place} from '../url/location.svelte';
 
 export class LiveSession {
   readonly #runId: string;
@@ -20,6 +21,8 @@ export class LiveSession {
   readonly segments = new Asked<Segments>();
   /** Of a run with both the step under a plan is shown. */
   wantsPlan = $state(true);
+  /** So much of what is alive is listed. */
+  limit = $state(100);
   #segmentsWidth = 0;
 
   readonly #under: StepCurve | undefined = $derived(
@@ -42,54 +45,62 @@ export class LiveSession {
         : ''),
   );
 
-  constructor(runId: string) {
+  readonly #window: Window | undefined = $derived(place.state.window);
+  readonly #at: number | undefined = $derived(place.state.at);
+  readonly #search: string = $derived(place.state.search ?? '');
+  // Which of two steps is shown is known with the curve; a zoom changes nothing of it.
+  readonly #known: boolean = $derived(this.curve !== undefined || this.why !== '');
+
+  /** Made inside of a component; `width` of its page, in pixels: 0 while it is not known. */
+  constructor(runId: string, width: () => number) {
     this.#runId = runId;
+    $effect(() => (width() > 0 ? this.#askCurve(width() - 100) : undefined));
+    $effect(() => {
+      if (!this.#known) return undefined;
+      const at = this.#at;
+      return this.memory.ask(this.#instant(at === undefined ? undefined : {from: at, to: at + 1}));
+    });
+    $effect(() => this.#askSegments(width() - 40));
+    $effect(() => () => this.segments.stop());
   }
 
-  stop(): void {
-    for (const asked of [this.#timeline, this.memory, this.segments]) asked.stop();
+  /** Goes to the instant of a column at which most is alive. */
+  async pick(column: Window): Promise<void> {
+    const memory = await this.memory.answer(this.#instant(column));
+    if (memory && num(memory.atNs) !== this.#at) place.update({at: num(memory.atNs)});
   }
 
-  async showCurve(window: Window | undefined, width: number): Promise<void> {
-    const wanted = this.wantsPlan;
+  #askCurve(width: number): () => void {
+    const [window, wanted] = [this.#window, this.wantsPlan];
     const request = {
       runId: this.#runId,
       widthPx: Math.max(200, Math.min(2048, Math.round(width))),
       t0Ns: BigInt(Math.round(window?.from ?? 0)),
       t1Ns: BigInt(Math.round(window?.to ?? 0)),
     };
-    await this.#timeline.answer(async (options) => {
+    return this.#timeline.ask(async (options) => {
       return {timeline: await query.getTimeline(request, options), wanted};
     });
   }
 
-  /** Undefined: when the peak is reached. Returns the instant that was found, of a column the highest. */
-  async showInstant(
-    instant: Window | undefined,
-    planned: boolean,
-    search: string,
-    limit: number,
-  ): Promise<number | undefined> {
+  /** The question what is alive; undefined: when the peak is reached. */
+  #instant(window: Window | undefined): (options: AskOptions) => Promise<LiveMemory> {
     const request = {
       runId: this.#runId,
-      planned,
-      ...(instant ? {atNs: BigInt(Math.round(instant.from))} : {}),
-      untilNs: BigInt(Math.round(instant?.to ?? 0)),
-      search,
-      limit,
+      planned: this.planned,
+      ...(window ? {atNs: BigInt(Math.round(window.from))} : {}),
+      untilNs: BigInt(Math.round(window?.to ?? 0)),
+      search: this.#search,
+      limit: this.limit,
     };
-    const memory = await this.memory.answer((options) => query.getMemory(request, options));
-    return memory && num(memory.atNs);
+    return (options) => query.getMemory(request, options);
   }
 
-  async showSegments(width: number): Promise<void> {
+  #askSegments(width: number): void {
     // A scroll bar that comes or goes is no other screen.
-    if (Math.abs(width - this.#segmentsWidth) < 40) return;
+    if (width <= 0 || Math.abs(width - this.#segmentsWidth) < 40) return;
     this.#segmentsWidth = width;
-    const request = {
-      runId: this.#runId,
-      widthPx: Math.max(200, Math.min(4096, Math.round(width))),
-    };
-    await this.segments.answer((options) => query.getSegments(request, options));
+    const widthPx = Math.max(200, Math.min(4096, Math.round(width)));
+    this.segments.ask((options) => query.getSegments({runId: this.#runId, widthPx}, options));
   }
 }
