@@ -29,6 +29,7 @@ from typing import Any
 from reprise.agent import abi, bundled
 from reprise.base.budget import Budget
 from reprise.base.errors import RepriseError, ServerUnavailable
+from reprise.base.proto_json import Fields
 from reprise.plan.server import Server as Api
 
 EXAMPLES = {"resnet": "train_resnet.py", "gpt": "train_gpt.py"}
@@ -96,10 +97,6 @@ class Server:
 
     url: str
     token: str
-
-    def run(self, run_id: str) -> dict[str, Any]:
-        """Returns what is recorded of a run. Raises RepriseError if the daemon does not say it."""
-        return Api(self.url, self.token).call("Query/GetRun", {"runId": run_id})
 
 
 class Daemon:
@@ -198,7 +195,7 @@ def wait_for_end(server: Server, run_id: str) -> dict[str, Any]:
     30 s."""
     deadline = time.monotonic() + 30
     while True:
-        run = server.run(run_id)
+        run = Api(server.url, server.token).call("Query/GetRun", {"runId": run_id})
         if run.get("state") not in (None, "RUN_STATE_UNSPECIFIED", "RUN_STATE_RUNNING"):
             return run
         if time.monotonic() > deadline:
@@ -209,28 +206,22 @@ def wait_for_end(server: Server, run_id: str) -> dict[str, Any]:
 def verdict_json(run: dict[str, Any], same_losses: bool) -> dict[str, Any]:
     """Returns the object that `--json` prints. Proto3 JSON omits zeros and writes 64-bit integers
     as strings."""
-    verdict = run.get("verdict", {})
-
-    def integer(name: str) -> int:
-        return int(verdict.get(name, 0))
-
+    verdict = Fields(run.get("verdict", {}), "verdict")
+    sizes = (
+        *("base_peak_bytes", "budget_bytes", "predicted_peak_bytes", "measured_peak_bytes"),
+        *("base_step_ns", "predicted_step_ns", "measured_step_ns"),
+    )
     return {
-        "base_peak_bytes": integer("basePeakBytes"),
-        "budget_bytes": integer("budgetBytes"),
-        "predicted_peak_bytes": integer("predictedPeakBytes"),
-        "measured_peak_bytes": integer("measuredPeakBytes"),
-        "base_step_ns": integer("baseStepNs"),
-        "predicted_step_ns": integer("predictedStepNs"),
-        "measured_step_ns": integer("measuredStepNs"),
-        "overhead_bound": float(verdict.get("overheadBound", 0.0)),
-        "gradients_equal": bool(verdict.get("gradientsEqual", False)),
-        "values_equal": bool(verdict.get("valuesEqual", False)),
+        **{name: verdict.size(name) for name in sizes},
+        "overhead_bound": verdict.number("overhead_bound"),
+        "gradients_equal": verdict.flag("gradients_equal"),
+        "values_equal": verdict.flag("values_equal"),
         "losses_equal": same_losses,
-        "validated": bool(verdict.get("validated", False)) and same_losses,
-        "feasible": bool(verdict.get("feasible", False)),
+        "validated": verdict.flag("validated") and same_losses,
+        "feasible": verdict.flag("feasible"),
         "plan_id": run.get("planId", ""),
         "run_id": run["runId"],
-        "sentence": verdict.get("sentence", ""),
+        "sentence": verdict.text("sentence"),
     }
 
 
@@ -264,12 +255,6 @@ def print_verdict(result: dict[str, Any], server: Server, *, stays: bool) -> Non
     # The token is printed on a terminal only, so that no log contains it.
     entry = f"?token={server.token}" if sys.stdout.isatty() else ""
     print(f"Dashboard: {server.url}/runs/{result['run_id']}{entry}", flush=True)
-
-
-def wait_for_interrupt() -> None:
-    """Waits for Ctrl-C or SIGTERM."""
-    print("Press Ctrl-C to stop the daemon.", flush=True)
-    signal.sigwait([signal.SIGINT, signal.SIGTERM])
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -344,7 +329,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print_verdict(result, server, stays=not options.no_wait)
         if not options.no_wait:
             signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])
-            wait_for_interrupt()
+            print("Press Ctrl-C to stop the daemon.", flush=True)
+            signal.sigwait([signal.SIGINT, signal.SIGTERM])
         if result["validated"]:
             return 0
         return EXIT_FAILED if result["feasible"] else EXIT_NO_PLAN

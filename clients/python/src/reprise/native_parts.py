@@ -58,7 +58,6 @@ def _check(name: str, part: Native, without: str, off: str) -> Check:
 
 
 def _said(name: str, health: str, found: str, advice: str = "") -> Check:
-    """Returns one check."""
     return {"check": name, "health": health, "found": found, "advice": advice}
 
 

@@ -29,7 +29,7 @@ from reprise.agent.marks import At, OpBegin, OpEnd, ignore_begin, ignore_end
 from reprise.agent.received import Plan
 from reprise.base.errors import RepriseError
 
-__all__ = ["Agent", "AgentCaps", "PlanReply", "own_run_id"]
+__all__ = ["Agent", "PlanReply", "own_run_id"]
 
 # Ctrl-C is seen between slices: the C call returns PENDING on a signal.
 WAIT_SLICE_S = 0.2
@@ -54,18 +54,6 @@ class PlanReply:
     plan: Plan | None = None
     why: str = ""
     smallest_budget: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class AgentCaps:
-    """What the agent can see here, and what it lost."""
-
-    cupti: int
-    pushed: int
-    dropped: int
-    untimed: int
-    holder: str
-    why: str
 
 
 class Agent:
@@ -152,50 +140,40 @@ class Agent:
     @property
     def why(self) -> str:
         """The reason for a status other than "ok", in one sentence."""
-        return self._why or self.capabilities().why
+        return self._why or self.capabilities().why.decode("utf-8", "replace")
 
     # ---- Records -------------------------------------------------------------
 
     def step(self, step: int) -> None:
         """Marks the start of a step; also reads commands and reconnects when due."""
-        if self._library is not None:
-            self._library.quick.reprise_step(step)
+        self._quickly("reprise_step", step)
 
     def at_function(self) -> int:
         """Address of `reprise_at`, for native code that calls it by itself; 0: no agent."""
-        if self._library is None:
-            return 0
-        return ctypes.cast(self._library.quick.reprise_at, ctypes.c_void_p).value or 0
+        return self._address("reprise_at") or 0
 
     def step_under(self, graph_id: int, plan_id: int) -> None:
         """Reports the graph and the plan that the step which has begun runs under; then `at(1 +
         op)` says where it is."""
-        if self._library is not None:
-            self._library.quick.reprise_step_under(graph_id, plan_id)
+        self._quickly("reprise_step_under", graph_id, plan_id)
 
     def phase(self, phase: int) -> None:
         """Reports that a phase begins: 1 forward, 2 backward, 3 optimizer, 0 between steps."""
-        if self._library is not None:
-            self._library.quick.reprise_phase(phase)
+        self._quickly("reprise_phase", phase)
 
     def intern(self, text: str) -> int:
         """Returns the id of a text, which is the same every time; 0 if the table is full."""
-        if self._library is None:
-            return 0
         data = text.encode("utf-8", "replace")
-        return int(self._library.quick.reprise_intern(data, len(data)))
+        return self._quickly("reprise_intern", data, len(data))
 
     def alloc(self, ptr: int, bytes: int, what: int) -> None:
         """Reports an event of the host's allocator now (`abi.ALLOC` ...). A negative number of
         `bytes` frees."""
-        if self._library is not None:
-            self._library.quick.reprise_alloc(ptr, bytes, -1, 0, what, 0)
+        self._quickly("reprise_alloc", ptr, bytes, -1, 0, what, 0)
 
     def alloc_function(self) -> int | None:
         """Address of `reprise_alloc`, for native code that reports by itself."""
-        if self._library is None:
-            return None
-        return ctypes.cast(self._library.quick.reprise_alloc, ctypes.c_void_p).value
+        return self._address("reprise_alloc")
 
     def step_done(
         self,
@@ -209,8 +187,6 @@ class Agent:
         mismatches: int = 0,
     ) -> None:
         """Reports a finished step; `flags` are `abi.STEP_*`. Survives a SIGKILL right after."""
-        if self._library is None:
-            return
         report = abi.StepReport(
             struct_size=ctypes.sizeof(abi.StepReport),
             flags=flags,
@@ -221,7 +197,7 @@ class Agent:
             recomputed=recomputed,
             mismatches=mismatches,
         )
-        self._library.quick.reprise_step_done(ctypes.byref(report))
+        self._quickly("reprise_step_done", ctypes.byref(report))
 
     def verify(
         self,
@@ -234,8 +210,6 @@ class Agent:
         first_name: int = 0,
     ) -> None:
         """Reports a gradient check; `flags` is one of `abi.VERIFY_*`."""
-        if self._library is None:
-            return
         report = abi.VerifyReport(
             struct_size=ctypes.sizeof(abi.VerifyReport),
             flags=flags,
@@ -245,12 +219,11 @@ class Agent:
             differing=differing,
             first_name=first_name,
         )
-        self._library.quick.reprise_verify(ctypes.byref(report))
+        self._quickly("reprise_verify", ctypes.byref(report))
 
     def oom(self, device: int, asked: int = 0, total: int = 0, free_bytes: int = 0) -> None:
         """Reports that memory ran out; `device` -1 is the host's. Zero: not known."""
-        if self._library is not None:
-            self._library.quick.reprise_oom(device, asked, total, free_bytes)
+        self._quickly("reprise_oom", device, asked, total, free_bytes)
 
     def snapshot(self, moment: bytes) -> None:
         """Sends what is in memory: proto3 JSON of reprise.v1.Moment."""
@@ -357,48 +330,34 @@ class Agent:
     def plan_applied(self, plan_id: int, own_ns: int, peak_bytes: int) -> None:
         """Steps run under it from now on: what the executor needs for itself per step, and the
         peak as it runs the plan."""
-        if self._library is None:
-            return
         try:
-            self._library.quick.reprise_plan_applied(plan_id, own_ns, peak_bytes)
+            self._quickly("reprise_plan_applied", plan_id, own_ns, peak_bytes)
         except AttributeError:  # an agent of before
             self.plan_state(plan_id, abi.PLAN_APPLIED)
 
     def plan_state(self, plan_id: int, state: int, why: str = "") -> None:
         """Tells what became of a plan, or (plan 0) of the job: `abi.PLAN_REFUSED`, `PLAN_STOPPED`,
         `PLAN_UNCHECKED`, `PLAN_LEFT`, `PLAN_OTHER_LOAD`, `PLAN_NONE`, `JOB_FAILED`."""
-        if self._library is not None:
-            name = self.intern(why) if why else 0
-            self._library.quick.reprise_plan_state(plan_id, state, name)
+        self._quickly("reprise_plan_state", plan_id, state, self.intern(why) if why else 0)
 
     # ---- Session -------------------------------------------------------------
 
-    def capabilities(self) -> AgentCaps:
+    def capabilities(self) -> abi.Caps:
         """Returns what the agent can see here, and what it has lost so far."""
-        _, caps = self._read_caps()
-        return AgentCaps(
-            cupti=caps.cupti,
-            pushed=caps.pushed,
-            dropped=caps.dropped,
-            untimed=caps.untimed,
-            holder=caps.holder.decode("utf-8", "replace"),
-            why=caps.why.decode("utf-8", "replace"),
-        )
+        return self._read_caps()[1]
 
     def window_begin(self, kinds: int = 0) -> None:
         """Opens a window by hand: `abi.KIND_*`, 0 for everything."""
-        if self._library is not None:
-            self._library.quick.reprise_window_begin(kinds)
+        self._quickly("reprise_window_begin", kinds)
 
     def window_end(self) -> None:
         """Closes the recording window that `window_begin` opened."""
-        if self._library is not None:
-            self._library.quick.reprise_window_end()
+        self._quickly("reprise_window_end")
 
     def window_kinds(self) -> int:
         """Returns what the open window traces; 0 if none is open. The collector may open one too,
         so ask once a step."""
-        return 0 if self._library is None else int(self._library.quick.reprise_window_kinds())
+        return self._quickly("reprise_window_kinds")
 
     def stop(self) -> None:
         """Drains (at most about a second) and closes the session."""
@@ -410,6 +369,14 @@ class Agent:
             Agent._live = None
             self._why = trouble or "the session was stopped"
             self.op_begin, self.op_end, self.at = ignore_begin, ignore_end, ignore_end
+
+    def _quickly(self, name: str, *arguments: object) -> int:
+        """Returns the result of a call that never blocks; 0 without an agent, or without one."""
+        return int(getattr(self._library.quick, name)(*arguments) or 0) if self._library else 0
+
+    def _address(self, name: str) -> int | None:
+        function = self._library and getattr(self._library.quick, name)
+        return ctypes.cast(function, ctypes.c_void_p).value if function else None
 
     def _read_caps(self) -> tuple[int, abi.Caps]:
         caps = abi.Caps(struct_size=ctypes.sizeof(abi.Caps))

@@ -61,7 +61,24 @@ def runtime_dir() -> Path:
     """Returns this user's folder for sockets, and makes it (0700) if it is missing.
 
     Raises RepriseError if it cannot be made, or belongs to another user."""
-    return _own_folder(_own_socket().parent)
+    folder = _own_socket().parent
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        status = folder.lstat()
+    except OSError as error:
+        raise RepriseError(f"{folder}: cannot be made ({error.strerror})") from None
+    if not stat.S_ISDIR(status.st_mode):
+        raise RepriseError(f"{folder}: is not a folder; remove it or set XDG_RUNTIME_DIR")
+    if status.st_uid != os.getuid():
+        raise RepriseError(
+            f"{folder}: belongs to user {status.st_uid}, not to this one; set XDG_RUNTIME_DIR"
+        )
+    if status.st_mode & 0o077:
+        try:
+            folder.chmod(0o700)
+        except OSError as error:
+            raise RepriseError(f"{folder}: open to others ({error.strerror})") from None
+    return folder
 
 
 def socket_paths() -> list[Path]:
@@ -129,28 +146,6 @@ def _is_own(folder: str) -> bool:
         and status.st_uid == os.geteuid()
         and os.access(folder, os.W_OK | os.X_OK)
     )
-
-
-def _own_folder(folder: Path) -> Path:
-    """Makes a folder with mode 0700 if it is missing, and returns it. Raises RepriseError if it is
-    not this user's own."""
-    try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        status = folder.lstat()
-    except OSError as error:
-        raise RepriseError(f"{folder}: cannot be made ({error.strerror})") from None
-    if not stat.S_ISDIR(status.st_mode):
-        raise RepriseError(f"{folder}: is not a folder; remove it or set XDG_RUNTIME_DIR")
-    if status.st_uid != os.getuid():
-        raise RepriseError(
-            f"{folder}: belongs to user {status.st_uid}, not to this one; set XDG_RUNTIME_DIR"
-        )
-    if status.st_mode & 0o077:
-        try:
-            folder.chmod(0o700)
-        except OSError as error:
-            raise RepriseError(f"{folder}: open to others ({error.strerror})") from None
-    return folder
 
 
 def _private_socket() -> Path:
@@ -221,7 +216,6 @@ def _start_lock(folder: Path, timeout_s: float) -> Iterator[None]:
 
 
 def _binary() -> Path:
-    """Returns the path of the daemon's program. Raises RepriseError if there is none."""
     named = os.environ.get("REPRISE_DAEMON")
     if named:
         found = shutil.which(named)
@@ -283,7 +277,6 @@ def _start(path: Path, timeout_s: float, stay: bool) -> None:
 
 
 def _last_line(handle: int) -> str:
-    """Returns the last line of the daemon's output."""
     size = os.fstat(handle).st_size
     text = os.pread(handle, 4096, max(0, size - 4096)).decode("utf-8", "replace").strip()
     return text.splitlines()[-1][:400] if text else "it printed nothing"

@@ -110,12 +110,10 @@ def ignore_end(op: int, /) -> None:
 
 
 def _address(function: Any) -> int | None:
-    """Returns the address of a C function."""
     return ctypes.cast(function, c_void_p).value
 
 
 def _builtin(name: str, function: Any, flags: int) -> Any:
-    """Makes a builtin Python function of a C function."""
     definition = _MethodDef(name.encode(), _address(function), flags, None)
     _definitions.append(definition)
     make = ctypes.PYFUNCTYPE(py_object, POINTER(_MethodDef), c_void_p, c_void_p)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 from reprise.base.errors import RepriseError
 from reprise.base.proto_json import Fields
@@ -145,43 +146,20 @@ class Plan:
     def from_message(cls, value: object) -> Plan:
         """Returns a plan from JSON that was read already, as a part of a larger message. Raises as
         `from_json`."""
-        return cls._from_fields(Fields(value, "plan"))
-
-    @classmethod
-    def _from_fields(cls, f: Fields) -> Plan:
-        infeasible = f.message("infeasible")
-        predicted = f.message("predicted")
-        plan = cls(
-            plan_id=f.hex_id("plan_id"),
-            graph_id=f.hex_id("graph_id"),
-            budget=f.text("budget"),
-            budget_bytes=f.size("budget_bytes"),
-            feasible=f.flag("feasible"),
-            infeasible=None if infeasible is None else read_infeasible(infeasible),
-            peak_bytes=f.size("peak_bytes"),
-            base_peak_bytes=f.size("base_peak_bytes"),
-            time_ns=f.size("time_ns"),
-            base_time_ns=f.size("base_time_ns"),
-            peak_op=f.size("peak_op"),
-            overhead=f.number("overhead"),
-            bound=f.number("bound"),
-            bound_scope=f.enum("bound_scope", BoundScope, "BOUND_SCOPE_"),
-            bound_proof=f.enum("bound_proof", BoundProof, "BOUND_PROOF_"),
-            proven_optimal=f.flag("proven_optimal"),
-            solver=f.text("solver"),
-            solve_ms=f.number("solve_ms"),
-            executor=f.text("executor"),
-            free_policy=f.enum("free_policy", FreePolicy, "FREE_POLICY_"),
-            schedule=f.integers("schedule", -(2**63)),
-            decisions=f.enums("decisions", Decision, "DECISION_"),
-            saved=f.integers("saved"),
-            recomputed_ops=f.integers("recomputed_ops"),
-            predicted_bytes=() if predicted is None else predicted.integers("bytes"),
-            sentence=f.text("sentence"),
-            replan=f.size("replan"),
-            interrupted=f.flag("interrupted"),
-            inferred=f.text("inferred"),
-        )
+        f = Fields(value, "plan")
+        infeasible, predicted = f.message("infeasible"), f.message("predicted")
+        special: dict[str, Any] = {
+            "plan_id": f.hex_id("plan_id"),
+            "graph_id": f.hex_id("graph_id"),
+            "infeasible": None if infeasible is None else read_infeasible(infeasible),
+            "bound_scope": f.enum("bound_scope", BoundScope, "BOUND_SCOPE_"),
+            "bound_proof": f.enum("bound_proof", BoundProof, "BOUND_PROOF_"),
+            "free_policy": f.enum("free_policy", FreePolicy, "FREE_POLICY_"),
+            "schedule": f.integers("schedule", -(2**63)),
+            "decisions": f.enums("decisions", Decision, "DECISION_"),
+            "predicted_bytes": () if predicted is None else predicted.integers("bytes"),
+        }
+        plan = cls(**special, **f.plain(cls, but=special))
         plan._check_ranges()
         return plan
 
@@ -210,14 +188,7 @@ class Plan:
 
 def read_infeasible(f: Fields) -> Infeasible:
     """Reads why nothing fits from the fields of a plan. RepriseError: a field is malformed."""
-    return Infeasible(
-        smallest_budget_bytes=f.size("smallest_budget_bytes"),
-        blocking_op=f.size("blocking_op"),
-        blocking_op_name=f.text("blocking_op_name"),
-        blocking_module=f.text("blocking_module"),
-        smallest_known_bytes=f.size("smallest_known_bytes"),
-        storages=f.integers("storages"),
-    )
+    return Infeasible(**f.plain(Infeasible))
 
 
 class InfeasibleBudget(RepriseError):

@@ -142,6 +142,5 @@ def _parsed(text: str) -> tuple[Kind, float]:
 
 
 def _refuse(text: str, fact: str, remedy: str = _HINT) -> RepriseError:
-    """Returns the error for a budget, with its text, what is wrong, and what to do."""
     shown = "".join(c if " " <= c <= "~" else "?" for c in text[:40])
     return RepriseError(f'budget "{shown}{"..." if len(text) > 40 else ""}": {fact}; {remedy}')

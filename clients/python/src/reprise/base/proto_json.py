@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import fields
 from enum import IntEnum
 from typing import Any, TypeVar
 
@@ -37,7 +38,6 @@ def shorten(value: object) -> str:
 
 
 def _camel(name: str) -> str:
-    """Returns a field's name in lowerCamelCase."""
     head, *rest = name.split("_")
     return head + "".join(part.capitalize() for part in rest)
 
@@ -58,17 +58,11 @@ class Fields:
         return self._value.get(name) if value is None else value
 
     def _path(self, name: str) -> str:
-        """Returns the path of a field, for errors."""
         return f"{self._where}.{name}"
 
     def text(self, name: str) -> str:
         """Returns a string; "" if it is absent."""
-        value = self._raw(name)
-        if value is None:
-            return ""
-        if not isinstance(value, str):
-            raise RepriseError(f"{self._path(name)}: must be text, got {shorten(value)}")
-        return value
+        return self._typed(name, str, "text")
 
     def hex_id(self, name: str) -> str:
         """Returns an id of 16 lower-case hex digits."""
@@ -81,11 +75,14 @@ class Fields:
 
     def flag(self, name: str) -> bool:
         """Returns a boolean; False if it is absent."""
+        return self._typed(name, bool, "true or false")
+
+    def _typed(self, name: str, kind: type[T], what: str) -> T:
         value = self._raw(name)
         if value is None:
-            return False
-        if not isinstance(value, bool):
-            raise RepriseError(f"{self._path(name)}: must be true or false, got {shorten(value)}")
+            return kind()
+        if not isinstance(value, kind):
+            raise RepriseError(f"{self._path(name)}: must be {what}, got {shorten(value)}")
         return value
 
     def number(self, name: str) -> float:
@@ -130,6 +127,18 @@ class Fields:
         value = self._raw(name)
         return None if value is None else Fields(value, self._path(name))
 
+    def plain(self, kind: type[Any], but: Collection[str] = ()) -> dict[str, Any]:
+        """Returns the fields of a data class, but these, by their types: texts, flags, numbers,
+        sizes, and lists of sizes."""
+        read = {
+            "str": self.text,
+            "bool": self.flag,
+            "float": self.number,
+            "int": self.size,
+            "tuple[int, ...]": self.integers,
+        }
+        return {f.name: read[f.type](f.name) for f in fields(kind) if f.name not in but}  # type: ignore[index]
+
     def _list(self, name: str, read: Callable[[object, str], T]) -> tuple[T, ...]:
         """Returns a list, each item read by `read(item, path)`."""
         value = self._raw(name)
@@ -167,7 +176,6 @@ def _integer(value: object, where: str, least: int) -> int:
 
 
 def _one_of(value: object, where: str, kind: type[E_], prefix: str) -> E_:
-    """Returns a value as a member of an enum. Raises RepriseError that names the field."""
     if isinstance(value, str) and value.startswith(prefix):
         name = value[len(prefix) :]
         if name in kind.__members__:

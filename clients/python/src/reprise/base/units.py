@@ -19,14 +19,15 @@ __all__ = [
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
-def format_bytes(value: int) -> str:
-    """Formats bytes in binary units with one decimal, rounding halves up: 1536 -> "1.5 KiB"."""
+def format_bytes(value: int, up: bool = False) -> str:
+    """Formats bytes in binary units with one decimal, rounding halves up: 1536 -> "1.5 KiB"; with
+    `up`, rounded up."""
     minus, size = ("-", -value) if value < 0 else ("", value)
     if size < 1024:
         return f"{minus}{size} B"
     for power, unit in enumerate(_BYTE_UNITS[1:], start=1):
         one = 1 << (10 * power)
-        tenths = (size * 20 + one) // (2 * one)
+        tenths = -(-size * 10 // one) if up and not minus else (size * 20 + one) // (2 * one)
         # 1023.96 KiB rounds to 1024.0 KiB: say 1.0 MiB.
         if tenths < 10240 or unit == _BYTE_UNITS[-1]:
             break
@@ -35,14 +36,7 @@ def format_bytes(value: int) -> str:
 
 def format_bytes_up(value: int) -> str:
     """Formats bytes as `format_bytes` does, rounded up: 9.11 MiB -> "9.2 MiB"."""
-    minus, size = ("-", -value) if value < 0 else ("", value)
-    if minus or size < 1024:
-        return format_bytes(value)
-    for power, unit in enumerate(_BYTE_UNITS[1:], start=1):
-        tenths = -(-size * 10 >> (10 * power))
-        if tenths < 10240 or unit == _BYTE_UNITS[-1]:
-            break
-    return f"{tenths // 10}.{tenths % 10} {unit}"
+    return format_bytes(value, up=True)
 
 
 def format_duration(ns: int) -> str:

@@ -38,8 +38,8 @@ from reprise.plan import Plan, evaluate
 from reprise.plan import plan as ask
 from reprise.plan.asking import MOST_TIME_S
 from reprise.plan.result import Known
+from reprise.plan.session import is_within_run
 from reprise.plan.wish import Wish
-from reprise.plan.within_run import is_within_run
 
 __all__ = ["MOST_EQUATIONS", "MOST_ROUNDS", "Found", "bytes_of_budget", "find"]
 
@@ -207,7 +207,6 @@ class _Search:
         return memory_of(self._plain_program)
 
     def unplanned(self, limit: int, why: str = "") -> Found:
-        """Returns the step as it is."""
         plain, program = self.plain, self._plain_program
         return Found(
             limit, plain, plain, None, 0, None, plain.total, program, self._plain_function, why
@@ -331,7 +330,6 @@ class _Search:
         return capture(clusters, static_bytes, self._name)
 
     def _refused(self, answer: Plan | None, limit: int, reserve: int, why: str) -> InfeasibleBudget:
-        """Returns a refusal that says what it is about, with what was compiled."""
         fact = answer.infeasible if answer else None
         budget, ops = format_bytes(limit), self._step.graph.ops
         known = fact.smallest_known_bytes if fact else 0

@@ -33,7 +33,6 @@ def _chain():
 
 
 def _is_here(path):
-    """Returns whether an entry of the path is this folder."""
     try:
         return os.path.abspath(path or ".") == _HERE
     except OSError:
@@ -74,7 +73,6 @@ class _After(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def _attach(attaching):
-    """Attaches Reprise to the program, by the `attach` of one of its modules."""
     source = os.path.dirname(os.path.dirname(_HERE))
     if importlib.util.find_spec("reprise") is None:
         sys.path.append(

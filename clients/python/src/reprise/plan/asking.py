@@ -19,10 +19,9 @@ from reprise.plan.capabilities import Capabilities
 from reprise.plan.step_graph import MOST_SUM, StepGraph
 
 if TYPE_CHECKING:
-    from reprise.plan.sent import Sent
-    from reprise.plan.server import Server
+    from reprise.plan.server import Sent, Server
 
-__all__ = ["TradeoffPoint", "check_time_limit", "plan", "run_of", "sweep"]
+__all__ = ["TradeoffPoint", "check_time_limit", "counted", "plan", "run_of", "sweep"]
 
 STRATEGIES = ("auto", "memory", "speed", "collection", "per_block", "save_all")
 MOST_TIME_S = 600.0
@@ -78,17 +77,17 @@ def plan(
         "budget": text,
         "capabilities": Capabilities.of(executor).to_message(),
         "strategy": f"STRATEGY_{strategy.upper()}",
-        "reserveBytes": _count(reserve_bytes, "reserve_bytes", MOST_SUM),
-        "deviceBytes": _count(device_bytes, "device_bytes", MOST_SUM),
-        "deviceFreeBytes": _count(device_free_bytes, "device_free_bytes", MOST_SUM),
+        "reserveBytes": counted(reserve_bytes, "reserve_bytes", MOST_SUM),
+        "deviceBytes": counted(device_bytes, "device_bytes", MOST_SUM),
+        "deviceFreeBytes": counted(device_free_bytes, "device_free_bytes", MOST_SUM),
     }
     plainly = strategy == "auto" and not (time_limit_s or seed or threads or device_bytes)
     if server is None and plainly:
-        from reprise.plan import within_run
+        from reprise.plan import session
 
-        if within_run.is_within_run():
+        if session.is_within_run():
             able = Capabilities.of(executor)
-            return within_run.plan_within_run(graph, text, able, reserve_bytes)
+            return session.plan_within_run(graph, text, able, reserve_bytes)
     found: Plan | None = None
     for event in _ask(graph, "Planner/Plan", request, server):
         if "plan" in event:
@@ -117,7 +116,7 @@ def sweep(
     request = {
         **_limits(time_limit_s, seed, threads),
         "capabilities": Capabilities.of(executor).to_message(),
-        "points": _count(points, "points", MOST_POINTS),
+        "points": counted(points, "points", MOST_POINTS),
     }
     # A point that a later search improves comes again.
     newest: dict[int, TradeoffPoint] = {}
@@ -174,8 +173,8 @@ def _limits(time_limit_s: float | None, seed: int, threads: int) -> dict[str, An
     milliseconds = 0 if time_limit_s is None else max(1, round(time_limit_s * 1000))
     return {
         "timeLimitMs": milliseconds,
-        "seed": _count(seed, "seed", (1 << 64) - 1),
-        "threads": _count(threads, "threads", (1 << 32) - 1),
+        "seed": counted(seed, "seed", (1 << 64) - 1),
+        "threads": counted(threads, "threads", (1 << 32) - 1),
     }
 
 
@@ -188,7 +187,7 @@ def check_time_limit(time_limit_s: object) -> None:
         )
 
 
-def _count(value: object, name: str, most: int) -> int:
+def counted(value: object, name: str, most: int) -> int:
     """Returns a number that a question takes. Raises RepriseError if it is something else."""
     if not isinstance(value, SupportsIndex) or isinstance(value, bool):
         raise RepriseError(f"{name}: must be an integer, got {value!r}"[:120])
@@ -198,7 +197,6 @@ def _count(value: object, name: str, most: int) -> int:
 
 
 def _check_graph(graph: object) -> None:
-    """Raises RepriseError if it is no step graph."""
     if not isinstance(graph, StepGraph):
         raise RepriseError(
             f"graph: must be a reprise.plan.StepGraph, got {type(graph).__name__}; "
@@ -208,13 +206,5 @@ def _check_graph(graph: object) -> None:
 
 def _point(f: Fields) -> TradeoffPoint:
     infeasible = f.message("infeasible")
-    return TradeoffPoint(
-        budget_bytes=f.size("budget_bytes"),
-        feasible=f.flag("feasible"),
-        peak_bytes=f.size("peak_bytes"),
-        time_ns=f.size("time_ns"),
-        overhead=f.number("overhead"),
-        bound=f.number("bound"),
-        infeasible=None if infeasible is None else read_infeasible(infeasible),
-        solver=f.text("solver"),
-    )
+    why = None if infeasible is None else read_infeasible(infeasible)
+    return TradeoffPoint(infeasible=why, **f.plain(TradeoffPoint, but=("infeasible",)))

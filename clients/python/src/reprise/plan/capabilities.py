@@ -13,12 +13,13 @@ from typing import Any
 
 from reprise.agent.received import FreePolicy
 from reprise.base.errors import RepriseError
+from reprise.plan.step_graph import filled
 
-__all__ = ["EXECUTORS", "Capabilities"]
+__all__ = ["EXECUTORS", "FLAGS", "MOST", "Capabilities"]
 
 # As in formats/convert/capabilities.cc: numbers of the runs, and of nanoseconds.
-_MOST = {"max_runs": (1 << 31) - 1, "ns_per_op": 1 << 50}
-_FLAGS = (
+MOST = {"max_runs": (1 << 31) - 1, "ns_per_op": 1 << 50}
+FLAGS = (
     "recompute_in_backward_only",
     "seeded_ok",
     "collective_ok",
@@ -74,38 +75,27 @@ class Capabilities:
 
     def to_message(self) -> dict[str, Any]:
         """Returns these capabilities as proto3 JSON of reprise.v1.Capabilities."""
-        message: dict[str, Any] = {
+        return {
             "freePolicy": f"FREE_POLICY_{self.free_policy.name}",
             "execution": f"EXECUTION_{self.execution.upper()}",
+            **filled(self, ("executor", *FLAGS, *MOST)),
         }
-        for key, value in (
-            ("executor", self.executor),
-            ("maxRuns", self.max_runs),
-            ("recomputeInBackwardOnly", self.recompute_in_backward_only),
-            ("seededOk", self.seeded_ok),
-            ("collectiveOk", self.collective_ok),
-            ("duplicateOutputs", self.duplicate_outputs),
-            ("nsPerOp", self.ns_per_op),
-        ):
-            if value:
-                message[key] = value
-        return message
 
 
 def _value(key: str, value: str) -> Any:
-    if key in _FLAGS and value in ("0", "1"):
+    if key in FLAGS and value in ("0", "1"):
         return value == "1"
     if key == "free_policy" and value in ("eager", "program"):
         return FreePolicy[value.upper()]
-    if key in _MOST and value.isdecimal() and value.isascii() and int(value) <= _MOST[key]:
+    if key in MOST and value.isdecimal() and value.isascii() and int(value) <= MOST[key]:
         return int(value)
-    if key in _FLAGS:
+    if key in FLAGS:
         raise RepriseError(f"executor: {key}={value[:40]}: must be 0 or 1")
     if key == "free_policy":
         raise RepriseError(f"executor: {key}={value[:40]}: must be eager or program")
-    if key in _MOST:
+    if key in MOST:
         raise RepriseError(
-            f"executor: {key}={value[:40]}: must be an integer from 0 to {_MOST[key]}"
+            f"executor: {key}={value[:40]}: must be an integer from 0 to {MOST[key]}"
         )
     raise RepriseError(f"executor: unknown key {key[:40]!r}")
 

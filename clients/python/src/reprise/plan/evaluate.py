@@ -55,7 +55,6 @@ def evaluate(
 
 
 def _entries(schedule: Sequence[int]) -> list[int]:
-    """Returns the entries of a schedule. Raises RepriseError for what is none."""
     if isinstance(schedule, (str, bytes)) or not isinstance(schedule, Iterable):
         _refuse(f"schedule: must be a list of integers, got {schedule!r}"[:120])
     entries = list(schedule)
@@ -66,8 +65,6 @@ def _entries(schedule: Sequence[int]) -> list[int]:
 
 
 class _Walk:
-    """The state of one walk over a schedule."""
-
     def __init__(self, graph: StepGraph, capabilities: Capabilities) -> None:
         self._graph = graph
         self._can = capabilities

@@ -12,8 +12,7 @@ import json
 import os
 
 from reprise.base.errors import RepriseError
-from reprise.plan.sent import split_address
-from reprise.plan.server import Server
+from reprise.plan.server import Server, split_address
 
 __all__ = ["find_server", "server_at"]
 

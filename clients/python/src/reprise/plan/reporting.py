@@ -13,12 +13,11 @@ graph end that run's session and begin one in the other run.
 
 from __future__ import annotations
 
-from operator import index
-from typing import TYPE_CHECKING, SupportsIndex
+from typing import TYPE_CHECKING
 
 from reprise.agent.received import Plan
 from reprise.base.errors import RepriseError
-from reprise.plan.asking import run_of
+from reprise.plan.asking import counted, run_of
 from reprise.plan.step_graph import MOST_SUM
 
 if TYPE_CHECKING:
@@ -88,13 +87,8 @@ def _checked(plan: Plan | None, figures: dict[str, int]) -> list[int]:
     """Returns the figures of a report. Raises RepriseError that names what cannot be one."""
     if plan is not None and not isinstance(plan, Plan):
         raise RepriseError(f"plan: must be what plan() returned, or None, got {plan!r}"[:120])
-    for name, value in figures.items():
-        if not isinstance(value, SupportsIndex) or isinstance(value, bool):
-            raise RepriseError(f"{name}: must be an integer, got {value!r}"[:120])
-        if not 0 <= index(value) <= _MOST.get(name, MOST_SUM):
-            most = _MOST.get(name, MOST_SUM)
-            raise RepriseError(f"{name}: must be from 0 to {most}, got {value!r}"[:120])
-    return [index(value) for value in figures.values()]
+    most = {name: _MOST.get(name, MOST_SUM) for name in figures}
+    return [counted(value, name, most[name]) for name, value in figures.items()]
 
 
 def _wait(agent: Agent) -> None:

@@ -17,11 +17,11 @@ import os
 import time
 from collections.abc import Collection, Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reprise.base.errors import RepriseError, ServerUnavailable
 from reprise.base.listeners import check_listener
-from reprise.plan.sent import LONGEST_S, Sent, split_address
 from reprise.plan.step_graph import StepGraph
 
 if TYPE_CHECKING:
@@ -29,12 +29,32 @@ if TYPE_CHECKING:
     from pathlib import Path
     from ssl import SSLContext
 
-__all__ = ["Server"]
+__all__ = ["LONGEST_S", "Sent", "Server", "split_address"]
 
+# A plan may be searched for ten minutes (server/service/planning/planning.h).
+LONGEST_S = 660.0
 ENDING_S, POLL_S = 10.0, 0.02
 # Of a stream: a byte of flags and the size of the message that follows, in four.
 _HEAD_BYTES = 5
 _COMPRESSED, _END = 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A graph that a server has stored, and the run that it made for it."""
+
+    graph_id: str
+    run_id: str
+
+
+def split_address(address: str) -> tuple[str, str, int]:
+    """Returns "HOST:PORT" without a slash at its end, the host without brackets, and the port.
+    Raises RepriseError if it is something else."""
+    text = address.rstrip("/")
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not (port.isascii() and port.isdecimal() and int(port) < 65536):
+        raise RepriseError(f"server {address!r}: must be HOST:PORT, such as 127.0.0.1:7070")
+    return text, host.strip("[]"), int(port)
 
 
 class Server:

@@ -1,19 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """The agent through which a program without a framework's adapter reports: one per process, in one
-run at a time."""
+run at a time.
+
+A job that `reprise run` has started asks for its plans through it, too. Otherwise each graph is a
+run of its own; the agent knows the job's run from `REPRISE_RUN_ID`, so that the run's page and
+verdict have the plan, and the steps that `report_step` reports.
+"""
 
 from __future__ import annotations
 
 import atexit
+import json
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from reprise.base.errors import RepriseError
+from reprise.agent.received import InfeasibleBudget, Plan
+from reprise.base.errors import RepriseError, ServerUnavailable
+from reprise.plan.capabilities import FLAGS, MOST, Capabilities
+from reprise.plan.server import LONGEST_S
+from reprise.plan.step_graph import SIZES, TEXTS, Op, StepGraph, Storage, filled
 
 if TYPE_CHECKING:
     from reprise.agent.agent import Agent
 
-__all__ = ["agent_of", "close", "current", "reports"]
+__all__ = ["agent_of", "close", "current", "is_within_run", "plan_within_run"]
 
 _agent: Agent | None = None
 
@@ -21,11 +31,6 @@ _agent: Agent | None = None
 def current() -> Agent | None:
     """Returns the agent that reports now, if there is one."""
     return _agent
-
-
-def reports(agent: Agent) -> bool:
-    """Returns whether the reports of step graphs go through `agent`."""
-    return agent is _agent
 
 
 def agent_of(run: str | None, name: str = "step graph") -> Agent:
@@ -55,3 +60,79 @@ def close() -> None:
     if _agent is not None:
         _agent.stop()
         _agent = None
+
+
+def is_within_run() -> bool:
+    """Returns whether `reprise run` has started this process, and no other part of it reports to
+    the run."""
+    if not os.environ.get("REPRISE_RUN_ID") or os.environ.get("REPRISE_SERVER"):
+        return False
+    from reprise.agent.agent import Agent
+
+    live = Agent.live()
+    return live is None or live is _agent
+
+
+def plan_within_run(
+    graph: StepGraph, budget: str, executor: Capabilities, reserve_bytes: int = 0
+) -> Plan:
+    """Returns a plan of the run. Raises as `reprise.plan.plan`."""
+    message = json.dumps(graph_message(graph)).encode()
+    agent = agent_of(None, graph.name)
+    if agent.status == "inert":
+        raise ServerUnavailable(agent.why)
+    request = agent.submit_graph(
+        message,
+        budget,
+        capabilities_text(executor),
+        graph.static_bytes,
+        reserve_bytes=reserve_bytes,
+    )
+    if request is None:
+        raise ServerUnavailable(agent.why)
+    reply = agent.wait_plan(request, timeout_s=LONGEST_S)
+    if reply.plan is not None and reply.plan.feasible:
+        return reply.plan
+    if reply.plan is not None:
+        raise InfeasibleBudget(reply.plan.sentence, reply.smallest_budget, reply.plan)
+    if reply.kind == "refused" and reply.smallest_budget is not None:
+        raise InfeasibleBudget(reply.why, reply.smallest_budget)
+    if reply.kind == "refused":
+        raise RepriseError(reply.why)
+    raise ServerUnavailable(reply.why or f"no plan has come within {LONGEST_S:.0f} s")
+
+
+def capabilities_text(executor: Capabilities) -> str:
+    """Returns capabilities as the agent takes them: a name, and keys that refine it."""
+    base = Capabilities.of(executor.execution)
+    keys = [executor.execution]
+    for name in (*FLAGS, *MOST):
+        if getattr(executor, name) != getattr(base, name):
+            keys.append(f"{name}={int(getattr(executor, name))}")
+    if executor.free_policy != base.free_policy:
+        keys.append(f"free_policy={executor.free_policy.name.lower()}")
+    return ":".join(keys)
+
+
+def graph_message(graph: StepGraph) -> dict[str, Any]:
+    """Returns a graph as a message of reprise.v1.StepGraph; as in proto3, zero and empty fields are
+    left out. Raises RepriseError with the path of the first field that the planner would refuse."""
+    graph.check()
+    message = filled(graph, (*TEXTS, *SIZES))
+    message["storages"] = [_storage(s, made) for s, made in enumerate(graph.storages)]
+    message["ops"] = [_op(o, made) for o, made in enumerate(graph.ops)]
+    return {**message, "required": graph.required}
+
+
+def _storage(s: int, made: Storage) -> dict[str, Any]:
+    message = filled(made) | {"id": s or None, "category": f"CATEGORY_{made.category.upper()}"}
+    # Op 0, too.
+    return message if made.release_op is None else {**message, "release_op": made.release_op}
+
+
+def _op(o: int, made: Op) -> dict[str, Any]:
+    words = {"phase": f"PHASE_{made.phase.upper()}", "kind": f"OP_KIND_{made.kind.upper()}"}
+    message = filled(made) | {"id": o or None, **words}
+    # True if it is absent.
+    message["replay_point"] = None if made.replay_point else False
+    return message

@@ -16,14 +16,27 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, NoReturn, SupportsIndex
 
 from reprise.base.errors import RepriseError
 
-__all__ = ["CATEGORIES", "KINDS", "PHASES", "Op", "StepGraph", "Storage", "filled"]
+__all__ = [
+    "CATEGORIES",
+    "KINDS",
+    "PHASES",
+    "SIZES",
+    "TEXTS",
+    "Op",
+    "StepGraph",
+    "Storage",
+    "filled",
+]
 
 FORMAT = "reprise.graph/1"
+# The fields of a graph beside its lists.
+TEXTS = ("name", "source", "note", "flavour")
+SIZES = ("static_bytes", "measured_peak_bytes", "measured_step_ns")
 PHASES = ("forward", "backward", "optimizer")
 KINDS = ("pure", "seeded", "once", "collective", "view")
 CATEGORIES = (
@@ -182,9 +195,9 @@ class StepGraph:
         """Raises `RepriseError` with the path of the first field that the planner would refuse."""
         if len(self.ops) > MOST_OPS or len(self.storages) > MOST_OPS:
             _refuse("ops", f"at most {MOST_OPS} ops and storages are planned")
-        for key in ("name", "flavour", "source", "note"):
+        for key in TEXTS:
             _check_text(getattr(self, key), key)
-        for key in ("static_bytes", "measured_peak_bytes", "measured_step_ns"):
+        for key in SIZES:
             _check_size(getattr(self, key), key)
         self._check_storages()
         writer = self._check_ops()
@@ -294,8 +307,7 @@ class StepGraph:
         import json
 
         self.check()
-        given = ("name", "source", "note", "flavour", "measured_peak_bytes", "measured_step_ns")
-        root = {"format": FORMAT, **filled(self, given)}
+        root = {"format": FORMAT, **filled(self, (*TEXTS, *SIZES[1:]))}
         root["static_bytes"] = self.static_bytes
         root["required"] = self.required
         root["storages"] = [_storage_json(s, made) for s, made in enumerate(self.storages)]
@@ -315,15 +327,7 @@ class StepGraph:
             raise RepriseError(f"graph: not JSON ({str(error)[:80]})") from None
         if not isinstance(root, dict) or root.get("format") != FORMAT:
             raise RepriseError(f"graph: must be an object of format {FORMAT}")
-        made = cls(
-            root.get("name", ""),
-            static_bytes=root.get("static_bytes", 0),
-            flavour=root.get("flavour", ""),
-            source=root.get("source", ""),
-            note=root.get("note", ""),
-            measured_peak_bytes=root.get("measured_peak_bytes", 0),
-            measured_step_ns=root.get("measured_step_ns", 0),
-        )
+        made = cls(**{key: root[key] for key in (*TEXTS, *SIZES) if key in root})
         for s, item in enumerate(_objects(root, "storages")):
             made.storage(item.get("bytes", ""), **_some(item, _STORAGE_KEYS, f"storages[{s}]", s))
         for o, item in enumerate(_objects(root, "ops")):
@@ -350,21 +354,9 @@ class StepGraph:
         return made
 
 
-_STORAGE_KEYS = ("name", "category", "saved_for_backward", "release_op", "pinned")
-_OP_KEYS = (
-    "reads",
-    "writes",
-    "time_ns",
-    "mutates",
-    "workspace_bytes",
-    "phase",
-    "kind",
-    "module",
-    "again_ns",
-    "state_bytes",
-    "replay_point",
-    "replay_windows",
-)
+# Of a file, beside `bytes` and `name`.
+_STORAGE_KEYS = tuple(one.name for one in fields(Storage)[1:])
+_OP_KEYS = tuple(one.name for one in fields(Op)[1:])
 
 
 def _objects(root: dict[str, Any], key: str) -> list[dict[str, Any]]:
@@ -400,9 +392,10 @@ def _op_json(o: int, made: Op) -> dict[str, Any]:
     return item if made.replay_point else {**item, "replay_point": False}
 
 
-def filled(made: object, keys: tuple[str, ...]) -> dict[str, Any]:
-    """Returns the attributes with these names that are neither zero nor empty."""
-    return {key: value for key in keys if (value := getattr(made, key))}
+def filled(made: Any, keys: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Returns the attributes with these names, else all fields, that are neither zero nor empty."""
+    names = keys or (one.name for one in fields(made))
+    return {key: value for key in names if (value := getattr(made, key))}
 
 
 # ---- Single fields ------------------------------------------------------------

@@ -67,16 +67,8 @@ class Verdict:
 
 @dataclass(slots=True)
 class _Steps:
-    """Counts of the steps under one plan."""
-
     peak_bytes: int = 0
     times_ns: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=TIMES))
-
-
-@dataclass(slots=True)
-class _Applied:
-    own_ns: int = 0
-    peak_bytes: int = 0
 
 
 class Tally:
@@ -86,7 +78,8 @@ class Tally:
         self._sum = Verdict()
         self.plan_id = ""  # of the newest planned step
         self._planned: dict[str, _Steps] = {}
-        self._applied: dict[str, _Applied] = {}
+        # By plan: the time per step beyond its ops, and the peak.
+        self._applied: dict[str, tuple[int, int]] = {}
         self._refused: dict[str, str] = {}
         self._checked: deque[int] = deque(maxlen=TIMES)  # steps
 
@@ -145,7 +138,7 @@ class Tally:
     def applied(self, plan_id: str, own_ns: int, peak_bytes: int) -> None:
         """Notes that steps run under a plan, with this peak and this time per step beyond its
         ops."""
-        self._applied[plan_id] = _Applied(own_ns, peak_bytes)
+        self._applied[plan_id] = own_ns, peak_bytes
 
     def refused(self, plan_id: str, why: str) -> None:
         """Notes that the executor does not run a plan; without an id there is none to run."""
@@ -229,10 +222,10 @@ class Tally:
         out.base_step_ns = measured_step_ns or plan.base_time_ns
         out.overhead_bound = plan.bound
         if plan.feasible:
-            applied = self._applied.get(plan.plan_id, _Applied())
-            out.predicted_peak_bytes = applied.peak_bytes or plan.peak_bytes
+            own_ns, peak_bytes = self._applied.get(plan.plan_id, (0, 0))
+            out.predicted_peak_bytes = peak_bytes or plan.peak_bytes
             out.predicted_step_ns = out.base_step_ns + plan.time_ns - plan.base_time_ns
-            out.predicted_step_ns += applied.own_ns
+            out.predicted_step_ns += own_ns
         steps = self._planned.get(plan.plan_id)
         if steps is not None:
             out.measured_peak_bytes = steps.peak_bytes

@@ -132,7 +132,6 @@ def too_dear(plan: Plan, max_overhead: float | None) -> str:
 
 
 def _smallest_known(refusal: InfeasibleBudget) -> int | None:
-    """Returns the smallest budget that is known to have a plan; None if none is known."""
     answer = refusal.plan
     if answer is None or answer.feasible:  # one that was too dear
         return None

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from reprise.plan.capabilities import EXECUTORS, Capabilities
-from reprise.plan.within_run import capabilities_text
+from reprise.plan.session import capabilities_text
 
 RUN = "01a208a1-5cd8-782a-ac12-289601840200"
 
