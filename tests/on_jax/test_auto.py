@@ -19,8 +19,7 @@ import reprise.jax
 from reprise.jax.clusters import cluster
 from reprise.jax.compiled import memory_of
 from reprise.jax.program import trace
-from reprise.jax.rewrite import TABLE_BYTES
-from reprise.jax.running import run_cluster, run_light
+from reprise.jax.rewrite import TABLE_BYTES, run_cluster, run_light
 from reprise.jax.ulps import difference
 from reprise.plan import evaluate
 

@@ -69,7 +69,6 @@ class CheckpointedLoss:
     def _gradient(
         self, plain: Callable[..., Any], tree: Any, wanted: tuple[int, ...]
     ) -> Callable[..., Any]:
-        """Returns the planned value and gradient by the leaves that are differentiated."""
         known = self._known.setdefault(
             (tree, wanted), auto(jax.value_and_grad(plain, wanted), self._budget, **self._how)
         )

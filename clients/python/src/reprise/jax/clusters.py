@@ -198,7 +198,6 @@ def _cut(
 
 
 def _memory(found: Clusters, group: list[Equation]) -> set[int]:
-    """Returns the memory that a cluster reads."""
     inside = {w for e in group for w in e.writes}
     return {v for e in group for v in found.needed(e.reads)[1] if v not in inside}
 

@@ -192,7 +192,6 @@ def _donated_inside(closed: Any) -> list[int]:
 
 
 def _numbers(numbers: int | Sequence[int], name: str) -> tuple[int, ...]:
-    """Returns the positions of arguments. Raises RepriseError if one is no position."""
     found = (numbers,) if isinstance(numbers, int) else numbers
     if not isinstance(found, Sequence) or not all(type(n) is int and n >= 0 for n in found):
         raise RepriseError(f"{name}: must be positions of arguments, got {numbers!r}"[:120])

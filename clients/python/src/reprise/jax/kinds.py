@@ -7,7 +7,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from reprise.jax.calls import inner_bodies
+from reprise.jax.loops import inner_bodies
 from reprise.jax.program import Equation, Program
 
 __all__ = ["flops_of", "is_fusible", "is_loop", "is_remade", "is_view", "kind_of"]

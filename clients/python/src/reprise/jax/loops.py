@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A `scan` as its iterations, or as shorter scans, one after the other.
+"""Equations with a body: calls, which are a part of the program like any other, and a `scan` as its
+iterations, or as shorter scans, one after the other.
 
 What a loop of the forward stacks for the loop of the backward is never stacked then: each part goes
 where it is read, and a plan can give up one and keep the next.
@@ -7,16 +8,38 @@ where it is read, and a plan can give up one and keep the next.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from reprise.jax.calls import equations_of
+__all__ = [
+    "MOST_PARTS",
+    "Pieces",
+    "Span",
+    "body_of",
+    "equations_of",
+    "inner_bodies",
+    "joined",
+    "part",
+    "shortened",
+    "spans",
+]
 
-__all__ = ["MOST_PARTS", "Pieces", "Span", "joined", "part", "shortened", "spans"]
-
+# Primitive -> where the body is.
+_CALLS = {
+    "jit": "jaxpr",
+    "pjit": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "core_call": "call_jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+    "custom_vjp_call_jaxpr": "fun_jaxpr",
+    "remat2": "jaxpr",
+    "checkpoint": "jaxpr",
+}
 # A loop becomes no more parts than these: each of them is compiled.
 MOST_PARTS = 16
 
@@ -77,3 +100,36 @@ def joined(avals: list[Any], over: list[Span]) -> Any:
         return jnp.concatenate(rows)
 
     return jax.make_jaxpr(whole)(*shapes)
+
+
+def body_of(eqn: Any) -> tuple[Any, Sequence[Any]] | None:
+    """Returns the body of a call that may be inlined, and its constants; None for everything else.
+    A call that says where its arrays lie stays one equation."""
+    key = _CALLS.get(eqn.primitive.name)
+    if key is None or key not in eqn.params:
+        return None
+    for name in ("in_shardings", "out_shardings"):
+        if any(type(s).__name__ != "UnspecifiedValue" for s in eqn.params.get(name, ())):
+            return None
+    body = eqn.params[key]
+    return (body.jaxpr, body.consts) if hasattr(body, "consts") else (body, ())
+
+
+def inner_bodies(eqn: Any) -> list[Any]:
+    """Returns the open jaxprs among the parameters of an equation."""
+    found = []
+    for value in eqn.params.values():
+        for one in value if isinstance(value, (tuple, list)) else (value,):
+            body = getattr(one, "jaxpr", one)
+            if hasattr(body, "eqns"):
+                found.append(body)
+    return found
+
+
+def equations_of(jaxpr: Any) -> int:
+    """Returns how many equations a body is once its calls are inlined."""
+    count = 0
+    for eqn in jaxpr.eqns:
+        body = body_of(eqn)
+        count += 1 if body is None else equations_of(body[0])
+    return count

@@ -15,8 +15,17 @@ from typing import Any
 import jax.numpy as jnp
 from jax.extend import core
 
-from reprise.jax.calls import body_of, equations_of
-from reprise.jax.loops import MOST_PARTS, Pieces, Span, joined, part, shortened, spans
+from reprise.jax.loops import (
+    MOST_PARTS,
+    Pieces,
+    Span,
+    body_of,
+    equations_of,
+    joined,
+    part,
+    shortened,
+    spans,
+)
 
 __all__ = ["Equation", "Program", "bytes_of", "trace"]
 
@@ -89,8 +98,6 @@ def trace(closed: Any, most_equations: int = 0, most_parts: int = MOST_PARTS) ->
 
 
 class _Tracing:
-    """A program that is built up equation by equation."""
-
     def __init__(self, room: int, most_parts: int) -> None:
         self.program = Program()
         # Of the calls around what is inlined.
@@ -137,7 +144,6 @@ class _Tracing:
         return self.inline(jaxpr, into)
 
     def _loop(self, eqn: Any, given: list[Any], parts: list[Span]) -> list[Any]:
-        """Returns the parts of a scan, one after the other."""
         body = eqn.params["jaxpr"]
         self._room -= (len(parts) - 1) * equations_of(body.jaxpr)
         shared = eqn.params["num_consts"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a program by a schedule: the function that XLA compiles.
+"""Runs a program by a schedule, and one cluster: the functions that XLA compiles.
 
 Every cluster waits for the one before it: its inputs go through an optimization barrier together
 with what that one made. Nothing that runs again is merged with its first run, nothing runs early,
@@ -14,9 +14,9 @@ from typing import Any
 import jax
 
 from reprise.jax.captured import CapturedStep
-from reprise.jax.running import run_cluster, run_light
+from reprise.jax.clusters import Cluster, Clusters
 
-__all__ = ["TABLE_BYTES", "planned"]
+__all__ = ["TABLE_BYTES", "planned", "run_cluster", "run_light"]
 
 # XLA on the CPU keeps a table of pointers for each barrier until the end of the program.
 TABLE_BYTES = 64
@@ -47,3 +47,21 @@ def planned(step: CapturedStep, schedule: Sequence[int]) -> Callable[..., list[A
         return [now[v] if isinstance(v, int) else v.val for v in program.outputs]
 
     return run
+
+
+def run_cluster(clusters: Clusters, one: Cluster, values: dict[int, Any]) -> list[Any]:
+    """Returns what a cluster makes of the memory that it reads."""
+    here = dict(values)
+    for equation in one.equations:
+        run_light(clusters, equation.reads, here)
+        found = equation.run(*(here[v] for v in equation.reads))
+        here.update((w, v) for w, v in zip(equation.writes, found, strict=True) if w is not None)
+    return [here[w] for w in one.writes]
+
+
+def run_light(clusters: Clusters, values: list[int], here: dict[int, Any]) -> None:
+    """Makes views and spread scalars of what is in `here`."""
+    for equation in clusters.needed([v for v in values if v not in here])[0]:
+        made = equation.writes[0]
+        if made is not None and made not in here:
+            (here[made],) = equation.run(*(here[v] for v in equation.reads))

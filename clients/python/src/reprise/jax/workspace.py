@@ -15,7 +15,7 @@ from reprise.jax.clusters import Cluster, Clusters
 from reprise.jax.compiled import compile_flat, compiler_options, memory_of
 from reprise.jax.kinds import is_loop
 from reprise.jax.program import bytes_of
-from reprise.jax.running import run_cluster
+from reprise.jax.rewrite import run_cluster
 from reprise.plan import evaluate
 
 __all__ = ["Workspaces"]

@@ -10,7 +10,6 @@ The step is planned op by op by the executor of the backend. docs/keras.md is th
 
 from __future__ import annotations
 
-from reprise.keras.arming import auto, measure, remove, report
-from reprise.keras.callback import Budget
+from reprise.keras.arming import Budget, auto, measure, remove, report
 
 __all__ = ["Budget", "auto", "measure", "remove", "report"]

@@ -16,9 +16,8 @@ from reprise.base.errors import RepriseError
 from reprise.plan.result import Known, Result
 from reprise.plan.wish import Wish, is_disabled
 
-__all__ = ["arm", "auto", "is_armed", "measure", "remove", "report"]
+__all__ = ["Budget", "arm", "auto", "is_armed", "measure", "remove", "report"]
 
-_MAKE = "make_train_function"
 _STEP = "_reprise_step"
 
 
@@ -124,7 +123,6 @@ def measure(model: Any) -> Result:
 
 
 def _check(model: Any, backend: str) -> None:
-    """Raises RepriseError if `model` cannot be armed."""
     if not isinstance(model, keras.Model):
         raise RepriseError(f"auto: must be a model of Keras, got {model!r}"[:120])
     if not model.compiled:
@@ -135,7 +133,6 @@ def _check(model: Any, backend: str) -> None:
 
 
 def _step_class(backend: str) -> Callable[..., Any]:
-    """Returns the class of a planned step on a backend. Raises RepriseError if there is none."""
     if backend == "jax":
         from reprise.keras.jax_step import JaxStep
 
@@ -149,3 +146,25 @@ def _step_class(backend: str) -> Callable[..., Any]:
 
         return TorchStep
     raise RepriseError(f"auto: Keras runs on {backend}; jax, tensorflow and torch are planned")
+
+
+class Budget(keras.callbacks.Callback):  # type: ignore[misc]
+    """Trains within a budget, as `auto` does, for the time of one `fit`."""
+
+    def __init__(self, budget: str | int, **how: Any) -> None:
+        """Takes what `auto` takes. TensorFlow needs `batch`: a callback comes after the data."""
+        super().__init__()
+        # Of the newest plan; empty before the first step.
+        self.sentence = ""
+        self._budget, self._how = budget, how
+
+    def set_model(self, model: Any) -> None:
+        """Arms the model; Keras calls it before it makes the function of a step."""
+        super().set_model(model)
+        auto(model, self._budget, **self._how)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Keeps the sentence, and disarms the model."""
+        if is_armed(self.model):
+            self.sentence = report(self.model).sentence
+        remove(self.model)

@@ -90,7 +90,6 @@ def _run_node(
     operation_fn: Callable[[Any], Any],
     call_fn: Callable[..., Any] | None,
 ) -> None:
-    """Runs one node on the tensors that are there, and adds what it makes."""
     args, kwargs = node.arguments.fill_in(found)
     operation = node.operation if call_fn else graph._get_operation_for_node(node)
     run = operation_fn(operation)

@@ -11,7 +11,7 @@ import keras
 import reprise.jax
 from reprise.base.errors import RepriseError
 from reprise.base.saying import say
-from reprise.keras.step_reports import StepReports
+from reprise.keras.step import Step, StepReports
 from reprise.plan.result import Result
 
 __all__ = ["JaxStep"]
@@ -19,7 +19,7 @@ __all__ = ["JaxStep"]
 UNCHECKED = "Keras on JAX compares no gradients, and XLA's bytes of the program are the peak"
 
 
-class JaxStep:
+class JaxStep(Step):
     """A planned step of one model. Weights, statistics and seeds go in and come out as values."""
 
     def __init__(
@@ -27,32 +27,23 @@ class JaxStep:
     ) -> None:
         if keras.distribution.distribution() is not None:
             raise RepriseError("auto: models under keras.distribution are not planned yet")
-        self._model, self._budget, self._how = model, budget, how
+        super().__init__(model)
+        self._budget, self._how = budget, how
         # Of the first batch since the step was made; None before it.
         self._found: reprise.jax.Found | None = None
         self._reports = StepReports(UNCHECKED)
-
-    def replaced(self) -> dict[str, Any]:
-        """Returns the methods of the model that are the step's."""
-        return {"make_train_function": self._make_train_function}
 
     def report(self) -> Result | None:
         """Returns what is known of the plan for the first batch; None before the first step."""
         return None if self._found is None else self._found.known(None)
 
-    def close(self) -> None:
-        """Does nothing: all that the step has replaced are methods of the model."""
-
-    def _make_train_function(self, force: bool = False) -> None:
+    def _made(self) -> Callable[..., Any]:
         model = self._model
-        if model.train_function is not None and not force:
-            return
         self._found = None
         planned = reprise.jax.auto(model.train_step, self._budget, donate_argnums=0, **self._how)
         plain: Callable[..., Any] | None = None
 
         def step(state: Any, data: Any) -> Any:
-            """Runs one step; without a plan once it could not be planned."""
             nonlocal plain
             if plain is not None:
                 self._reports.step(None)
@@ -61,7 +52,8 @@ class JaxStep:
                 made = planned(state, data)
             except Exception as error:
                 # Donated values that are gone say that the step has run: the error is its own.
-                gone = any(_is_gone(leaf) for leaf in keras.tree.flatten(state))
+                leaves = keras.tree.flatten(state)
+                gone = any(hasattr(x, "is_deleted") and x.is_deleted() for x in leaves)
                 if self._how["on_infeasible"] == "raise" or gone:
                     raise
                 say(f"No plan: {str(error).rstrip('.')}. Training continues without a plan.")
@@ -73,9 +65,4 @@ class JaxStep:
             self._reports.step(planned.found.plan if planned.found else None)
             return made
 
-        model.train_function = model._make_function(step)
-
-
-def _is_gone(leaf: Any) -> bool:
-    """Returns whether an array was donated to a step."""
-    return hasattr(leaf, "is_deleted") and bool(leaf.is_deleted())
+        return model._make_function(step)  # type: ignore[no-any-return]

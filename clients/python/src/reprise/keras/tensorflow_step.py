@@ -5,6 +5,7 @@ rewrites."""
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -12,20 +13,19 @@ import keras
 import reprise.tensorflow
 from reprise.base.errors import RepriseError
 from reprise.base.saying import say
-from reprise.keras.step_reports import StepReports
+from reprise.keras.step import Step, StepReports
 from reprise.plan import Plan
 from reprise.plan.result import Known, Result
 
 __all__ = ["TensorFlowStep"]
 
 
-class TensorFlowStep:
-    """A planned step of one model."""
-
+class TensorFlowStep(Step):
     def __init__(
         self, model: Any, budget: str | int, batch: int | None, how: dict[str, Any]
     ) -> None:
-        self._model, self._budget, self._how = model, budget, how
+        super().__init__(model)
+        self._budget, self._how = budget, how
         self._reports = StepReports("")
         # Of the data that `fit` was given, if nothing else was said.
         self._batch = batch
@@ -36,10 +36,7 @@ class TensorFlowStep:
 
     def replaced(self) -> dict[str, Any]:
         """Returns the methods of the model that are the step's."""
-        return {
-            "make_train_function": self._make_train_function,
-            "_maybe_symbolic_build": self._maybe_symbolic_build,
-        }
+        return {**super().replaced(), "_maybe_symbolic_build": self._maybe_symbolic_build}
 
     def report(self) -> Result | None:
         """Returns what is known of the newest plan; None before the first step."""
@@ -60,23 +57,15 @@ class TensorFlowStep:
             self._batch = int(keras.tree.flatten(data_batch)[0].shape[0])
         type(self._model)._maybe_symbolic_build(self._model, iterator, data_batch)
 
-    def close(self) -> None:
-        """Does nothing: all that the step has replaced are methods of the model."""
-
-    def _make_train_function(self, force: bool = False) -> None:
+    def _made(self) -> Callable[..., Any]:
         model = self._model
-        if model.train_function is not None and not force:
-            return
         self.planned = reprise.tensorflow.auto(
             model.train_step, self._budget, batch=self._batch, **self._how
         )
         # XLA orders and merges ops as it likes: no plan holds in it.
-        compiled, model.jit_compile = model.jit_compile, False
-        try:
+        with self._uncompiled():
             self._train = model._make_function(self.planned)
-            model.train_function = self._run
-        finally:
-            model.jit_compile = compiled
+        return self._run
 
     def _run(self, iterator: Any) -> Any:
         """Runs a step of `fit`. Tracing wraps a refusal in an exception of its own: raises the

@@ -8,7 +8,7 @@ optimizer is called through one of `torch.optim` that does nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,6 +17,7 @@ import torch
 from reprise.base.errors import RepriseError
 from reprise.base.saying import say
 from reprise.keras.functional_graph import let_go_early, undo
+from reprise.keras.step import Step
 from reprise.torch.session import api
 
 __all__ = ["TorchStep"]
@@ -28,11 +29,9 @@ class _Update(torch.optim.Optimizer):
     """Keras' update of the weights, as a step of `torch.optim`."""
 
     def __init__(self, model: Any) -> None:
-        """Takes the model whose trainable weights are updated."""
         super().__init__([v.value for v in model.trainable_variables], {})
 
     def step(self, apply: Any, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
-        """Calls `apply`, Keras' update, and returns its result."""
         return apply(*args, **kwargs)
 
     def name_state(self, optimizer: Any) -> None:
@@ -42,20 +41,15 @@ class _Update(torch.optim.Optimizer):
         self.state[first] = {v.path: v.value for v in optimizer.variables}
 
 
-class TorchStep:
-    """A planned step of one model."""
-
+class TorchStep(Step):
     def __init__(
         self, model: Any, budget: str | int | None, _batch: int | None, how: dict[str, Any]
     ) -> None:
-        self._model, self._budget = model, budget
+        super().__init__(model)
+        self._budget = budget
         self._how = {key: how[key] for key in ("name", "on_infeasible", "max_overhead")}
         # None before the first step: Keras builds a model on its first batch.
         self._update: _Update | None = None
-
-    def replaced(self) -> dict[str, Any]:
-        """Returns the methods of the model that are the step's."""
-        return {"make_train_function": self._make_train_function}
 
     def report(self) -> Any:
         """Returns what is known of the newest plan; None before the first step."""
@@ -68,24 +62,17 @@ class TorchStep:
             undo(self._model)
             self._update = None
 
-    def _make_train_function(self, force: bool = False) -> None:
-        model = self._model
-        if model.train_function is not None and not force:
-            return
+    def _made(self) -> Callable[..., Any]:
         # A compiled step has its backward inside, where no plan can be applied.
-        compiled, model.jit_compile = model.jit_compile, False
-        try:
-            type(model).make_train_function(model, force=True)
-        finally:
-            model.jit_compile = compiled
-        plain = model.train_function
+        with self._uncompiled():
+            type(self._model).make_train_function(self._model, force=True)
+        plain = self._model.train_function
 
         def run(data: Any) -> Any:
-            """Runs one step on a batch."""
             with self._updates():
                 return plain(data)
 
-        model.train_function = run
+        return run
 
     @contextmanager
     def _updates(self) -> Iterator[None]:
@@ -101,7 +88,6 @@ class TorchStep:
         update = self._update
 
         def apply(*args: Any, **kwargs: Any) -> Any:
-            """Updates the weights as Keras does."""
             made = update.step(type(optimizer).apply.__get__(optimizer), *args, **kwargs)
             update.name_state(optimizer)
             return made

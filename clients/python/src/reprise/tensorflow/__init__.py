@@ -9,9 +9,8 @@ Needs TensorFlow 2.16 or newer. docs/tensorflow.md is the page for users.
 from __future__ import annotations
 
 from reprise.tensorflow.function import PlannedFunction, auto
-from reprise.tensorflow.gradients import gradients
+from reprise.tensorflow.gradients import gradients, replace_gradients
 from reprise.tensorflow.planning import Applied, applied_to
-from reprise.tensorflow.replacing import replace_gradients
 from reprise.tensorflow.report import check, validate
 
 __all__ = [

@@ -237,7 +237,6 @@ def _add(
     kept: set[str],
     inside: set[str],
 ) -> None:
-    """Adds an op and its outputs to the step graph."""
     read = [step.storage_of[t.name] for t in op.inputs if t.name in step.storage_of]
     reads = dict.fromkeys(s for one in read for s in (one, *step.behind.get(one, ())))
     over = _overwritten(step, op, kept, inside)
@@ -312,18 +311,13 @@ def _is_only_reader(
         readers = [reader for reader in tensor.consumers() if reader.name in inside]
         if [reader.name for reader in readers] != [op.name]:
             return False
-        if _times(op, tensor) != 1:
+        if sum(other is tensor for other in op.inputs) != 1:
             return False
         if tensor.name not in step.views:
             return not is_source(tensor.op)
         if not is_view(tensor.op) and tensor.op.type not in WHOLE:
             return False
         op, tensor = tensor.op, step.views[tensor.name]
-
-
-def _times(op: Any, tensor: Any) -> int:
-    """Returns how many inputs of an op are this tensor."""
-    return sum(other is tensor for other in op.inputs)
 
 
 def _elements(tensor: Any) -> int | None:

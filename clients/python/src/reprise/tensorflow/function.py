@@ -76,7 +76,6 @@ class PlannedFunction:
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def _plan(self, result: Any) -> None:
-        """Rewrites the graph of the current trace, whose result is `result`."""
         graph = tf.compat.v1.get_default_graph()
         outputs = [t for t in tf.nest.flatten(result) if tf.is_tensor(t) and t.graph is graph]
         effects = [

@@ -107,7 +107,6 @@ def _install() -> None:
 
 
 def _replace(owner: Any, name: str, around: Any) -> None:
-    """Puts a function around a method."""
     plain = getattr(owner, name)
 
     @wraps(plain)

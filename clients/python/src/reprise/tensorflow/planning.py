@@ -359,7 +359,6 @@ def _estimated(refusal: InfeasibleBudget, why: str) -> InfeasibleBudget:
 
 
 def _of_checkpoints(step: CapturedStep, checkpoints: str | Sequence[Any]) -> Sequence[int]:
-    """Returns the schedule for a set of checkpoints."""
     graph, schedule = step.graph, schedule_of(step, checkpoints_of(step, checkpoints))
     if checkpoints != "memory":
         return schedule

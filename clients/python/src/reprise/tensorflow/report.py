@@ -137,7 +137,6 @@ def compare(
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Returns whether two arrays have the same shape, type and bits."""
     a, b = np.asarray(one), np.asarray(other)
     if a.dtype == np.object_ or b.dtype == np.object_:
         return a.shape == b.shape and bool(np.all(a == b))

@@ -102,7 +102,6 @@ class Rewriter:
             op._add_control_inputs(others)
 
     def _copy(self, op: Any) -> Any:
-        """Copies an op that runs again; returns the copy."""
         made = self._like(op, [self._present(tensor) for tensor in self._inputs[op.name]])
         self.copies += 1
         self._again.add(made.name)
@@ -113,7 +112,6 @@ class Rewriter:
         return made
 
     def _like(self, op: Any, inputs: list[Any]) -> Any:
-        """Makes an op as this one, with these inputs."""
         with op.graph.control_dependencies(None), op.graph.device(op.device or None):
             made = op.graph.create_op(
                 op.type,

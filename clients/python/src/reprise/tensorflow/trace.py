@@ -100,7 +100,6 @@ def _stands_for(name: str, names: Container[str]) -> str:
 
 
 def _record(nodes: Sequence[Any], name: str) -> OpRecord:
-    """Returns the record of an op from all nodes that ran for it."""
     ended = max(node.all_start_micros + node.op_end_rel_micros for node in nodes)
     events: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for node in nodes:

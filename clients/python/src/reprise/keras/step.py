@@ -1,15 +1,49 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports the steps of `fit` to the run of their plan."""
+"""What the planned steps of all backends do alike: stand in the place of methods of the model, and
+report the steps of `fit` to the run of their plan."""
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from reprise.base.errors import RepriseError
 from reprise.plan import Plan, report_step
 from reprise.plan.reporting import report_unchecked
 
-__all__ = ["StepReports"]
+__all__ = ["Step", "StepReports"]
+
+
+class Step:
+    """A planned step of one model."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def replaced(self) -> dict[str, Any]:
+        """Returns the methods of the model that are the step's."""
+        return {"make_train_function": self._make_train_function}
+
+    def close(self) -> None:
+        """Takes out what the step has put elsewhere than into the model."""
+
+    def _make_train_function(self, force: bool = False) -> None:
+        if self._model.train_function is None or force:
+            self._model.train_function = self._made()
+
+    def _made(self) -> Callable[..., Any]:
+        """Returns what Keras calls for a step of `fit`."""
+        raise NotImplementedError
+
+    @contextlib.contextmanager
+    def _uncompiled(self) -> Iterator[None]:
+        """Makes the function of a step without XLA inside the context."""
+        compiled, self._model.jit_compile = self._model.jit_compile, False
+        try:
+            yield
+        finally:
+            self._model.jit_compile = compiled
 
 
 class StepReports:
