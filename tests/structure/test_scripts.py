@@ -51,7 +51,7 @@ def checkout(tmp_path: Path) -> Checkout:
         program.parent.mkdir(parents=True, exist_ok=True)
         program.write_text(ECHO)
         program.chmod(0o755)
-    for name in ("test", "browser"):
+    for name in ("test", "browser", "environment"):
         shutil.copy(ROOT / "scripts" / name, tmp_path / "scripts" / name)
     (tmp_path / "tests/python").mkdir(parents=True)
     (tmp_path / "tests/python/test_units.py").touch()
