@@ -16,8 +16,7 @@ from networks import Network, build
 
 import reprise
 from reprise.base.units import format_bytes
-from reprise.torch.meter.meter import open_meter
-from reprise.torch.meter.state import alive_bytes
+from reprise.torch.meter.state import alive_bytes, open_meter
 
 __all__ = ["measure"]
 

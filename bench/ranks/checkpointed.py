@@ -49,8 +49,7 @@ def rank(turns: int, folder: Path) -> None:
     from torch import distributed
 
     import reprise
-    from reprise.torch.meter.meter import open_meter
-    from reprise.torch.meter.state import start_counting
+    from reprise.torch.meter.state import open_meter, start_counting
 
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)

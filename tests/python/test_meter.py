@@ -17,8 +17,10 @@ from torch import nn  # noqa: E402
 from reprise.base.errors import RepriseError  # noqa: E402
 from reprise.torch.internals import guard  # noqa: E402
 from reprise.torch.meter import probe  # noqa: E402
-from reprise.torch.meter.meter import CudaMeter, ProbeMeter, StorageMeter, open_meter  # noqa: E402
-from reprise.torch.meter.storage_meter import open_modes  # noqa: E402
+from reprise.torch.meter.cuda_meter import CudaMeter  # noqa: E402
+from reprise.torch.meter.meter import ProbeMeter  # noqa: E402
+from reprise.torch.meter.state import open_meter  # noqa: E402
+from reprise.torch.meter.storage_meter import StorageMeter, open_modes  # noqa: E402
 
 FLOATS = 1000  # 4,000 bytes
 

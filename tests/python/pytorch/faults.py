@@ -59,7 +59,6 @@ AGAIN = 8
 # Of these nothing fails.
 CAUGHT_BY = (
     "__init__.py",
-    "entry.py",
     "saying.py",
     "torch/internals/calls.py",
     "torch/internals/guard.py",
@@ -71,7 +70,6 @@ CAUGHT_BY = (
 # the backward cannot be had, and the program gets the error.
 ONLY_WAY_BACK = (
     "torch/internals/ambient.py",  # a call runs in its own state
-    "torch/internals/generator.py",  # a call that drew numbers draws the same ones
     "torch/tape/calls.py",
     "torch/tape/on_demand.py",
     "torch/tape/records.py",

@@ -21,8 +21,13 @@ for folder in (ROOT / "clients/python/src", ROOT / "examples"):
 from reprise.torch.capture.capture import Capture  # noqa: E402
 from reprise.torch.capture.step_graph import CapturedGraph, build  # noqa: E402
 from reprise.torch.internals.host import HostSaves  # noqa: E402
-from reprise.torch.meter.meter import Meter, open_meter  # noqa: E402
-from reprise.torch.meter.state import alive_tensors, known_names, start_counting  # noqa: E402
+from reprise.torch.meter.meter import Meter  # noqa: E402
+from reprise.torch.meter.state import (  # noqa: E402
+    alive_tensors,
+    known_names,
+    open_meter,
+    start_counting,
+)
 from reprise.torch.tape.compile_plan import compile_plan  # noqa: E402
 from reprise.torch.tape.tape import Counts, Tape  # noqa: E402
 

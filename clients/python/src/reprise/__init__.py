@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from reprise.base.errors import RepriseError, ServerUnavailable
 
 if TYPE_CHECKING:
-    from reprise.agent.pausing import pause
+    from reprise.agent.abi import pause
     from reprise.agent.received import InfeasibleBudget, Plan
     from reprise.results import report
     from reprise.torch.estimation.estimate import estimate
@@ -54,7 +54,7 @@ _LATER = {
     "estimate": "reprise.torch.estimation.estimate",
     "fit": "reprise.torch.estimation.fit",
     "keep": "reprise.torch.session.keep",
-    "pause": "reprise.agent.pausing",
+    "pause": "reprise.agent.abi",
     "remove": "reprise.torch.session.api",
     "report": "reprise.results",
     "saved": "reprise.torch.estimation.saved",

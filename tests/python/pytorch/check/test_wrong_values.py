@@ -16,7 +16,7 @@ from nets import WIDTH
 from torch import Tensor, nn
 
 import reprise
-from reprise.torch.check import originals
+from reprise.torch.check import values
 from reprise.torch.check.values import like
 from reprise.torch.compiled.digest import digest, load, store
 from reprise.torch.policy.state import Stage
@@ -95,7 +95,7 @@ def test_values_that_differ_are_told_where_there_is_no_room_for_the_original_one
     def full(*_: Any) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(originals, "store", full)
+    monkeypatch.setattr(values, "store", full)
     model = Shifted()
     arm(model, verify_every=1)
 
@@ -149,7 +149,7 @@ def test_a_tensor_that_is_stored_and_loaded_has_its_bits_and_its_strides(
 
 
 def test_equal_tensors_are_written_once_and_a_full_disk_ends_it() -> None:
-    kept = originals.Originals()
+    kept = values.Originals()
     tensor = torch.randn(50)
     at = kept.keep(tensor, digest(tensor))
     assert kept.keep(copy.deepcopy(tensor), digest(tensor)) == at

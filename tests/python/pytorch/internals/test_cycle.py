@@ -6,7 +6,7 @@ from __future__ import annotations
 from torch import nn
 from torch.optim import SGD
 
-from reprise.torch.internals.cycle import Cycle
+from reprise.torch.internals.optimizers import Cycle
 
 
 def test_an_optimizer_that_replaces_one_that_still_exists_ends_every_step() -> None:

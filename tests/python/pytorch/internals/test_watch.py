@@ -221,5 +221,5 @@ def test_replays_are_not_watched_for_writes(monkeypatch: pytest.MonkeyPatch) -> 
 
     loss.backward()
 
-    assert tape._run.counts.replayed > 0
+    assert tape.run.counts.replayed > 0
     assert seen == [torch.neg]

@@ -29,7 +29,7 @@ from reprise.torch.joint.hooks import FunctorchHook, InductorHook, find_hooks
 from reprise.torch.joint.joint_graph import joint_graph
 from reprise.torch.joint.joint_pass import JointPass, install
 from reprise.torch.joint.peak import peak_under
-from reprise.torch.meter.meter import open_meter
+from reprise.torch.meter.state import open_meter
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("compiles_afresh")]
 

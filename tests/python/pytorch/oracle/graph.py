@@ -35,10 +35,10 @@ from reprise.base.budget import Budget
 from reprise.base.errors import RepriseError
 from reprise.base.units import format_bytes
 from reprise.torch.estimation.planner import ask
-from reprise.torch.internals.generator import GeneratorState
+from reprise.torch.internals.ambient import GeneratorState
 from reprise.torch.internals.ops import OpKind, hidden_writes, tensors_in, without_statistics
-from reprise.torch.meter.meter import Meter, open_meter
-from reprise.torch.meter.state import alive_bytes
+from reprise.torch.meter.meter import Meter
+from reprise.torch.meter.state import alive_bytes, open_meter
 
 __all__ = ["CAPABILITIES", "Agreement", "Execution", "agreement", "execute", "first_difference"]
 

@@ -304,7 +304,7 @@ def test_versions_that_are_not_counted_are_detected(meter: Meter) -> None:
 def test_a_random_op_that_draws_other_numbers_is_noticed(
     meter: Meter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from reprise.torch.internals.generator import GeneratorState
+    from reprise.torch.internals.ambient import GeneratorState
 
     torch.manual_seed(0)  # or two masks of few elements may be the same by chance
     case = case_of(ConvNet(), torch.randn(2, 3, 8, 8), step=lambda m, x: noisy(m, x))

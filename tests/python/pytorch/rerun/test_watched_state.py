@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from reprise.torch.rerun.watched_state import WatchedState
+from reprise.torch.rerun.snapshot import WatchedState
 
 pytestmark = pytest.mark.usefixtures("half")
 

@@ -32,8 +32,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from zoo import CellLSTM
 
-from reprise.torch.tape.program import Program, Replay
-from reprise.torch.tape.rehearsal import rehearse
+from reprise.torch.tape.program import Program, Replay, rehearse
 
 # A busy machine finds a plan too, only later.
 LIMITS = ("--time-limit", "15s", "--gap", "20%")

@@ -10,7 +10,7 @@ from jobs import captured, different, plain_step, planned_step, start_meter
 from nets import ConvNet, job
 from torch import Tensor, nn
 
-from reprise.torch.capture.sizes import Chosen, chosen_by
+from reprise.torch.capture.kinds import Chosen, chosen_by
 from reprise.torch.capture.step_graph import own_frees
 
 

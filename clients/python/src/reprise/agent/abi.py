@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from ctypes import (
     POINTER,
     c_char,
@@ -283,3 +285,21 @@ def _bind(path: Path) -> Library:
             f"{path}: speaks ABI {version}, this package needs {ABI}; install matching versions"
         )
     return Library(path, quick, blocking, *bind(quick))
+
+
+@contextmanager
+def pause() -> Iterator[None]:
+    """Pauses Reprise's profiling inside the block. Does nothing if there is no agent."""
+    # CUPTI has one subscriber per process. Outside a window Reprise does not subscribe, and nothing
+    # needs to be paused. Inside one this unsubscribes at once, and subscribes again if it can.
+    # Allocator events and op records pause too.
+    try:
+        library = load()
+    except RepriseError:
+        yield
+        return
+    library.blocking.reprise_pause()
+    try:
+        yield
+    finally:
+        library.blocking.reprise_resume()

@@ -9,7 +9,7 @@
     step = capture.finish()              # a CapturedStep
 
 A dispatch mode sees every op below autograd and autocast, in forward, backward and optimizer.
-Storages and tensor objects are followed by identity (identity.py, seen.py). Saved-tensor hooks show
+Storages and tensor objects are followed by identity (identity.py). Saved-tensor hooks show
 what autograd saves and at which backward op it is unpacked (packing.py, unpacked.py); the aliases
 that they keep are the only tensors that do not count as the program's.
 
@@ -42,15 +42,12 @@ from reprise.torch.capture.captured import (
     SavedTensor,
     Unpack,
 )
+from reprise.torch.capture.fuse import without_idle
 from reprise.torch.capture.identity import Storages
-from reprise.torch.capture.idle import without_idle
-from reprise.torch.capture.kinds import CAPTURED_TYPES, kind_of, signature_of, written_by
+from reprise.torch.capture.kinds import CAPTURED_TYPES, chosen_by, kind_of, signature_of, written_by
 from reprise.torch.capture.lent import Resizes
-from reprise.torch.capture.packing import Packing, PlannedForwards
+from reprise.torch.capture.packing import Packing
 from reprise.torch.capture.place import Place
-from reprise.torch.capture.program_line import program_call, program_line
-from reprise.torch.capture.seen import Seen
-from reprise.torch.capture.sizes import chosen_by
 from reprise.torch.capture.unpacked import Unpacked, reads
 from reprise.torch.compiled.shortcut import has_shortcut, prepare, shortcut
 from reprise.torch.internals.host import HostSaves
@@ -65,6 +62,7 @@ from reprise.torch.internals.ops import (
     tensors_in,
 )
 from reprise.torch.internals.subclass import parts_of
+from reprise.torch.internals.traces import program_call, program_line
 from reprise.torch.internals.watch import tell, waiting
 from reprise.torch.meter.meter import Meter
 from reprise.torch.meter.state import known_names, model_device, now_ns, stream_of, work_clock
@@ -118,14 +116,11 @@ class Capture(Mode):
             for part in parts_of(parameter)
         }
         self._parameters = frozenset(parameters)
-        self._storages = Storages(self._ops, parameters)
-        self._resizes = Resizes(self._storages.resized)
         self._unpacked = Unpacked(self._ops)
         self._place = Place(root, self._unpacked)
-        self._seen = Seen(self._storages, self._ops, meter, self._place)
-        self._packing = Packing(
-            self._storages, self._seen, self._unpacked, self._place, self._ops, host
-        )
+        self.storages = Storages(self._ops, parameters, meter, self._place)
+        self._resizes = Resizes(self.storages.resized)
+        self._packing = Packing(self.storages, self._unpacked, self._place, self._ops, host)
         self._regions: list[tuple[int, int]] = []
         self.thread = 0
         self._begin_ns = 0
@@ -151,12 +146,12 @@ class Capture(Mode):
         self._ops.append(
             CapturedOp(None, "reprise.step_begin", FORWARD, OpKind.ONCE, in_region=False)
         )
-        self._seen.before(prior, names)
+        self.storages.before(prior, names)
         del prior
         self._others = waiting(self)
         prepare()
         self._meter.reset_peak()
-        self._seen.live_begin = self._peak = self._meter.live()
+        self.storages.live_begin = self._peak = self._meter.live()
         self._hooks = Hooks(self._packing.pack, self._packing.unpack)
         self._hooks.__enter__()
         self._resizes.__enter__()
@@ -168,16 +163,16 @@ class Capture(Mode):
         self._begin_ns = now_ns(self._device)
 
     @contextmanager
-    def region(self, tape: PlannedForwards | None = None) -> Iterator[Callable[[Any], None]]:
+    def region(self, tape: Any = None) -> Iterator[Callable[[Any], None]]:
         """Surrounds one forward of the root; yields a function that must be called with the
-        outputs. With a tape: the forward runs under its plan."""
+        outputs. With a tape (tape/tape.py): the forward runs under its plan."""
         first = len(self._ops)
         with self._place.region(), self._under(tape):
-            yield self._seen.pin_outputs
+            yield self.storages.pin_outputs
         self._regions.append((first, len(self._ops)))
 
     @contextmanager
-    def _under(self, tape: PlannedForwards | None) -> Iterator[None]:
+    def _under(self, tape: Any) -> Iterator[None]:
         """Runs a forward under a plan. The tape and its records would be ops of the step for a mode
         below, and for one above they would be a part of each op: so ops are seen from above, and
         measured below."""
@@ -185,7 +180,7 @@ class Capture(Mode):
             yield
             return
         self._packing.run = tape.run
-        self._storages.held = True
+        self.storages.held = True
         try:
             with tape.region(packs=False):
                 self._packing.run = tape.run
@@ -202,7 +197,7 @@ class Capture(Mode):
         """Assigns ops to the optimizer from now to the end of the step, and names the gradients
         that the backward has left."""
         self._place.in_optimizer = True
-        self._storages.name(known_names(self._root, []))
+        self.storages.name(known_names(self._root, []))
 
     def leave(self) -> None:
         """Removes all hooks. May also be called to abandon the capture."""
@@ -216,7 +211,6 @@ class Capture(Mode):
         return bool(stack) and stack[-1] is self and self._hooks.on_top
 
     def take_off(self) -> None:
-        """Removes the dispatch mode and the hooks."""
         self.__exit__(None, None, None)
         self._resizes.__exit__()
         self._hooks.__exit__(None, None, None)
@@ -228,20 +222,20 @@ class Capture(Mode):
         self.leave()
         self._peak = max(self._peak, self._meter.peak())
         live_end = self._meter.live()
-        self._storages.finish()
+        self.storages.finish()
         self._unpacked.finish()
         step = CapturedStep(
             ops=self._ops,
-            storages=self._storages.all,
+            storages=self.storages.all,
             slots=[self._unpacked.whose(n, slot) for n, slot in enumerate(self._packing.slots)],
             unpacks=self._unpacked.unpacks,
             regions=self._regions,
-            live_begin=self._seen.live_begin,
+            live_begin=self.storages.live_begin,
             live_end=live_end,
             peak_bytes=self._peak,
             step_ns=step_ns,
             worked=self._clock is thread_time_ns,
-            apart=self._host is not None or self._storages.held,
+            apart=self._host is not None or self.storages.held,
             parameters=self._parameters,
         )
         step.stretch(stretched)
@@ -250,7 +244,6 @@ class Capture(Mode):
     # ---- Ops ----------------------------------------------------------------
 
     def failed(self) -> None:
-        """Marks the captured step as unusable, after an internal error."""
         self._failed = True
 
     def op(self, op_: Op, types: Any) -> Any:
@@ -281,11 +274,11 @@ class Capture(Mode):
         if func in IGNORED:
             out = op_.run()
             if not self._packing.aliasing:
-                self._seen.ignored(args, kwargs, out)
+                self.storages.ignored(args, kwargs, out)
             return out
         phase = self._place.phase()
         arguments = tuple(tensors_in(*args, kwargs))
-        read = [self._seen.argument(tensor) for tensor in arguments]
+        read = [self.storages.argument(tensor) for tensor in arguments]
         meter = self._meter
         live = meter.live()
         self._peak = max(self._peak, meter.peak())
@@ -318,7 +311,7 @@ class Capture(Mode):
             op.agent_ops.append(record)
         op.arguments = tuple(s for s in read if s is not None)
         self._ops.append(op)
-        new_bytes = self._seen.outputs(op, number, arguments, chosen_by(func, args, out), out)
+        new_bytes = self.storages.outputs(op, number, arguments, chosen_by(func, args, out), out)
         op.workspace_bytes = max(0, peak - live - new_bytes)
         op.live_before, op.peak_bytes, op.live_bytes = live, peak, meter.live()
         reads(op, op.arguments)
@@ -338,11 +331,11 @@ class Capture(Mode):
     ) -> None:
         """Records which storages, of those that existed before the op, it has written."""
         for tensor in filled_by(op.func, kwargs):
-            storage = self._seen.argument(tensor)
+            storage = self.storages.argument(tensor)
             if storage is not None:
                 storage.filled.append((number, tensor.untyped_storage().nbytes()))
         for tensor in collected_by(op.func, args):
-            storage = self._seen.argument(tensor)
+            storage = self.storages.argument(tensor)
             if storage is not None:
                 storage.collected.append((number, tensor.untyped_storage().nbytes()))
         hidden = hidden_writes(op.func, args)
@@ -350,14 +343,14 @@ class Capture(Mode):
         for tensor in written_by(op.func, args, kwargs):
             if self._host is not None:
                 self._host.written(tensor)
-            storage = self._seen.argument(tensor)
+            storage = self.storages.argument(tensor)
             if storage is not None and tensor.untyped_storage()._cdata not in skip:
                 storage.mutated_by.append(number)
                 if storage not in op.mutates and storage not in op.writes:
                     op.mutates.append(storage)
                     reads(op, (storage,))
         for tensor in hidden:
-            storage = self._seen.argument(tensor)
+            storage = self.storages.argument(tensor)
             if storage is not None:
                 storage.mutated_by.append(number)
                 op.reads.remove(storage)  # a replay neither reads nor writes them
@@ -408,16 +401,6 @@ class Capture(Mode):
         self._begin_ns += now_ns(self._device) - began
         self._begin_clock += self._clock() - clock
 
-    # ---- What the program asks for -------------------------------------------
-
-    def keep(self, tensor: Tensor) -> None:
-        """Saves this tensor whatever the budget, because the program asks for it."""
-        self._seen.keep(tensor)
-
-    def keep_all(self, on: bool) -> None:
-        """Saves everything made from now on whatever the budget, or ends that."""
-        self._seen.keep_all(on)
-
 
 class _Above(Mode):
     """Shows a capture the ops of a forward before a tape sees them."""
@@ -427,9 +410,7 @@ class _Above(Mode):
         self._capture = capture
 
     def op(self, op: Op, types: Any) -> Any:
-        """Runs an op of the program, records it in the captured step and returns its result."""
         return self._capture.record(op, types)
 
     def failed(self) -> None:
-        """Marks the captured step as unusable, after an internal error."""
         self._capture.failed()

@@ -3,7 +3,7 @@
 and when it read it.
 
 capture.py fills it in while the step runs; afterwards nothing changes it. Everything that reads a
-step (fuse.py, sizes.py, step_graph.py, rehearsal.py) reads this.
+step (fuse.py, step_graph.py, program.py) reads this.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class CapturedStorage:
     # op that had run each time it was emptied.
     filled: list[tuple[int, int]] = field(default_factory=list)
     emptied: list[int] = field(default_factory=list)
-    # The collectives that wrote it, with its bytes then (collectives.py).
+    # The collectives that wrote it, with its bytes then (changing.py).
     collected: list[tuple[int, int]] = field(default_factory=list)
     id: int = -1  # in the step graph; -1: static, not listed
     watch: weakref.ref[Any] | None = None

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fuses the ops of one autograd node into one op of the step graph.
+"""Makes of a captured step the one that is planned: fuses the ops of one autograd node into one op
+of the step graph, and takes out forwards that no backward was for.
 
 A backward node unpacks all its saved tensors before its first op and holds them until it returns.
 No executor could discard such a tensor between two ops of the node, so a plan must not. Fused into
@@ -12,6 +13,9 @@ op that writes: of real tensors it makes none.
 
 Storages that live and die inside the node are its workspace: the measured peak inside, minus what
 was alive before, minus what it leaves behind. Its name is that of the op at its peak.
+
+A forward whose graph had no backward in the step is a batch that was skipped, or a validation with
+gradients. No step needs it, and in another one the next forward takes its place (tape_run.py).
 """
 
 from __future__ import annotations
@@ -19,10 +23,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import replace
 
-from reprise.torch.capture.captured import CapturedOp, CapturedStep, CapturedStorage
+from reprise.torch.capture.captured import CapturedOp, CapturedStep, CapturedStorage, SavedTensor
 from reprise.torch.internals.ops import OpKind
 
-__all__ = ["fuse_nodes"]
+__all__ = ["fuse_nodes", "without_idle"]
 
 
 def fuse_nodes(step: CapturedStep) -> CapturedStep:
@@ -99,3 +103,29 @@ def _fused(members: list[CapturedOp], alive: set[CapturedStorage]) -> CapturedOp
     left = sum(s.bytes for s in fused.writes)
     fused.workspace_bytes = max(0, top.peak_bytes - first.live_before - left)
     return fused
+
+
+def without_idle(step: CapturedStep) -> CapturedStep:
+    """Returns the step without the forwards that have saved tensors, none of which was unpacked; as
+    it is if that is true of all. Their ops stay, as ops of the program's own."""
+
+    def number(slot: SavedTensor) -> int:
+        return next(n for n, (_, end) in enumerate(step.regions) if slot.op <= end)
+
+    of = [number(slot) for slot in step.slots]
+    used = {of[unpack.slot] for unpack in step.unpacks}
+    idle = set(of) - used
+    if not idle or not used:
+        return step
+    kept = {slot: n for n, slot in enumerate(s for s, f in enumerate(of) if f not in idle)}
+    for forward in idle:
+        for op in step.ops[slice(*step.regions[forward])]:
+            op.in_region = False
+            for storage in op.writes:
+                storage.in_region = False
+    return replace(
+        step,
+        slots=[step.slots[slot] for slot in kept],
+        unpacks=[replace(unpack, slot=kept[unpack.slot]) for unpack in step.unpacks],
+        regions=[region for n, region in enumerate(step.regions) if n not in idle],
+    )

@@ -1,31 +1,53 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kind of a captured call: whether it may run again, what it writes, and its signature.
+"""The kind of a captured call: whether it may run again, what it writes, its signature, and how
+large what it makes may become if the data decides.
 
     op.kind = kind_of(op, args, kwargs, out, arguments)     # once op's storages are known
 
 Decided from the call and from what was observed of its storages; ops.py knows single operators.
+
+    rows, _ = torch.where(chosen == number)      # 441 rows this time, 462 another time
+    part = expert(flat[rows])
+
+A captured step shows one size. A plan that fits this size exactly would exceed its budget in the
+next step, so the planner is given a size that is seldom exceeded: if n of m rows were chosen, it
+assumes a binomial distribution and takes n + 2 sqrt(n (1 - n / m)). The number of rows is followed
+from the op that chose them (`nonzero`, a mask) through everything made from it that has the same
+number of rows.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from reprise.torch.capture.captured import FORWARD, CapturedOp
+from reprise.torch.capture.captured import FORWARD, CapturedOp, CapturedStorage, Chosen
 from reprise.torch.internals.ops import (
     PLAIN_TYPES,
     OpKind,
+    chooses_rows,
     first_kind,
     is_collective,
     mutated_positions,
     tensors_in,
 )
 
-__all__ = ["CAPTURED_TYPES", "is_plain", "kind_of", "signature_of", "written_by"]
+__all__ = [
+    "CAPTURED_TYPES",
+    "chosen_by",
+    "follow",
+    "is_plain",
+    "kind_of",
+    "signature_of",
+    "written_by",
+]
 
+DEVIATIONS = 2
 # An estimated step runs on fake tensors (estimate.py).
 CAPTURED_TYPES = PLAIN_TYPES | {FakeTensor}
 
@@ -95,3 +117,27 @@ def signature_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         return type(value).__name__
 
     return ",".join([*(of(v) for v in args), *(f"{k}={of(v)}" for k, v in kwargs.items())])
+
+
+def chosen_by(func: Any, args: tuple[Any, ...], out: Any) -> Chosen | None:
+    """Returns how many rows an op has chosen from the content of its input; None if its output
+    sizes follow from its input sizes."""
+    outputs = tuple(tensors_in(out))
+    if not chooses_rows(func, args) or not outputs or not outputs[0].dim():
+        return None
+    rows = outputs[0].shape[0]
+    if func.__name__.startswith("index"):
+        possible = max(t.numel() for t in tensors_in(args[1]))
+    else:
+        possible = max((t.numel() for t in tensors_in(*args)), default=rows)
+    spread = DEVIATIONS * math.sqrt(rows * max(0.0, 1 - rows / max(1, possible)))
+    return Chosen(rows, min(max(possible, rows), rows + math.ceil(spread)))
+
+
+def follow(sources: Iterable[CapturedStorage], tensor: Tensor) -> Chosen | None:
+    """Returns the choice that determines the size of a new tensor: that of a source, if a dimension
+    of the tensor has that length; otherwise None."""
+    for source in sources:
+        if source.chosen is not None and source.chosen.rows in tensor.shape:
+            return source.chosen
+    return None

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The saved-tensor hooks of a captured step: they record what autograd saves and reads.
 
-    packing = Packing(storages, seen, unpacked, place, ops, host)
+    packing = Packing(storages, unpacked, place, ops, host)
     hooks = Hooks(packing.pack, packing.unpack)
     packing.run = run                    # a forward that runs under a plan
     packing.slots                        # what the root's forwards saved, in order
@@ -12,8 +12,7 @@ keeps of the tensor. In the captured step it counts as alive for as long as auto
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,11 +22,9 @@ from reprise.torch.capture.captured import CapturedOp, CapturedStorage, SavedTen
 from reprise.torch.capture.identity import Storages
 from reprise.torch.capture.kinds import is_plain
 from reprise.torch.capture.place import Place
-from reprise.torch.capture.program_line import program_line
-from reprise.torch.capture.seen import Seen
 from reprise.torch.capture.unpacked import Unpacked
 from reprise.torch.internals.host import HostSaved, HostSaves
-from reprise.torch.internals.stale import refuse_stale
+from reprise.torch.internals.saved_hooks import refuse_stale
 from reprise.torch.internals.subclass import (
     is_wrapper,
     part_of,
@@ -36,36 +33,9 @@ from reprise.torch.internals.subclass import (
     shape_of,
     version_of,
 )
+from reprise.torch.internals.traces import program_line
 
-__all__ = ["Packing", "PlannedForwards"]
-
-
-class Apart(Protocol):
-    """What autograd keeps of a tensor whose memory may be gone."""
-
-    def plainly(self) -> Tensor:
-        """Returns the tensor without calling dispatch modes."""
-
-
-class PlannedForwards(Protocol):
-    """Runs forwards under a plan while they are captured (tape/tape.py)."""
-
-    @property
-    def run(self) -> Planned:
-        """The step under way."""
-
-    def region(self, *, packs: bool) -> AbstractContextManager[None]:
-        """Surrounds a forward; without `packs`, saved tensors are not packed."""
-
-
-class Planned(Protocol):
-    """A step that runs under a plan while it is captured (tape/tape_run.py)."""
-
-    def pack(self, tensor: Tensor) -> Apart:
-        """Returns what autograd keeps of a saved tensor."""
-
-    def unpack(self, packed: Any) -> Tensor:
-        """Returns the tensor, which may have been made again."""
+__all__ = ["Packing"]
 
 
 class _Packed:
@@ -75,7 +45,7 @@ class _Packed:
 
     def __init__(
         self,
-        kept: Tensor | Apart,
+        kept: Any,
         slot: int,
         storage: CapturedStorage,
         module: str,
@@ -92,7 +62,7 @@ class _Packed:
         """Returns the saved tensor without recording that it was read."""
         kept = self.kept
         if not isinstance(kept, Tensor):
-            return kept.plainly()
+            return kept.plainly()  # type: ignore[no-any-return]
         if version_of(kept) != self.version:
             refuse_stale(kept, self.version)
         return kept
@@ -105,7 +75,6 @@ class Packing:
     def __init__(
         self,
         storages: Storages,
-        seen: Seen,
         unpacked: Unpacked,
         place: Place,
         ops: list[CapturedOp],
@@ -113,9 +82,8 @@ class Packing:
     ) -> None:
         self.slots: list[SavedTensor] = []
         self.aliasing = False  # whether the current op makes an alias for autograd
-        self.run: Planned | None = None  # what keeps the tensors of a forward under a plan
+        self.run: Any = None  # the step under a plan that keeps the tensors (tape/tape_run.py)
         self._storages = storages
-        self._seen = seen
         self._unpacked = unpacked
         self._place = place
         self._ops = ops
@@ -124,7 +92,7 @@ class Packing:
     def pack(self, tensor: Tensor) -> Any:
         """Records that autograd saves a tensor; returns what autograd keeps of it."""
         alias = self._alias(tensor)
-        storages = [self._seen.argument(held) for held in parts_of(tensor)]
+        storages = [self._storages.argument(held) for held in parts_of(tensor)]
         part = part_of(tensor)
         plain = tensor if part is None else part
         for storage in storages:
@@ -154,8 +122,7 @@ class Packing:
             self._storages.kept_apart(storage, packed)
         return packed
 
-    def _alias(self, tensor: Tensor) -> Tensor | Apart:
-        """Returns what autograd keeps of a tensor."""
+    def _alias(self, tensor: Tensor) -> Any:
         if type(tensor) is FakeTensor:
             # Only `detach` returns another fake tensor. The alias is autograd's, not the program's.
             self.aliasing = True
@@ -194,22 +161,17 @@ class Packing:
     def _saved_tensor(self, packed: _Packed) -> Tensor:
         """Returns the saved tensor. If it comes back from the host, or is made again, its storage
         counts as the original one."""
-        kept = packed.kept
-        if isinstance(kept, Tensor):
-            if version_of(kept) != packed.version:
-                refuse_stale(kept, packed.version)
-            return kept
-        made = self._made(kept)
+        if isinstance(packed.kept, Tensor):
+            return packed.plainly()
+        made = self._made(packed.kept)
         if self._place.running:
             self._storages.came_back(packed.storage, made)
         return made
 
     def _made(self, kept: Any) -> Tensor:
-        """Returns the tensor of what autograd keeps instead of one."""
         if isinstance(kept, Tensor):
             return kept
         with torch._C._DisableTorchDispatch():
             if isinstance(kept, HostSaved):
                 return kept.copy.owner.unpack(kept)
-            assert self.run is not None
-            return self.run.unpack(kept)
+            return self.run.unpack(kept)  # type: ignore[no-any-return]

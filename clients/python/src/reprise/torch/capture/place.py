@@ -104,12 +104,10 @@ class Place:
         return found
 
     def _enters(self, path: str, _: nn.Module, __: Any) -> None:
-        """Enters the module with this path."""
         self._modules.append((path, self._calls[path]))
         self._calls[path] += 1
 
     def _leaves(self, _: nn.Module, __: Any, ___: Any) -> None:
-        """Notes that the module that was entered last has returned."""
         if len(self._modules) > 1:
             self._modules.pop()
 

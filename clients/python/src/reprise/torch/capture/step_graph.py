@@ -35,8 +35,7 @@ from reprise.torch.capture.captured import (
     CapturedStep,
     CapturedStorage,
 )
-from reprise.torch.capture.changing import follow_changes, written_elsewhere
-from reprise.torch.capture.collectives import keep_collected
+from reprise.torch.capture.changing import follow_changes, keep_collected, written_elsewhere
 from reprise.torch.capture.fuse import fuse_nodes
 from reprise.torch.capture.lent import list_gathered
 from reprise.torch.internals.ops import OpKind
@@ -166,7 +165,7 @@ def build(
                 storage.category = _INPUT
             storage.name = storage.name or "before the step"
             begin.writes.append(storage)
-        if storage.chosen is not None:  # the data decides: another one in every step (sizes.py)
+        if storage.chosen is not None:  # the data decides: another one in every step (kinds.py)
             storage.bytes = storage.chosen.largest(storage.bytes)
     _fit_times(step, measured_step_ns)
     last = len(step.ops) - 1

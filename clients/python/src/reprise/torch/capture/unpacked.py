@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from reprise.torch.capture.captured import CapturedOp, CapturedStorage, SavedTensor, Unpack
+from reprise.torch.internals.engine import graph_is_kept
 from reprise.torch.internals.guard import quiet
-from reprise.torch.internals.passes import graph_is_kept
 
 __all__ = ["Unpacked", "reads"]
 

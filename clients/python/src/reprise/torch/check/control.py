@@ -36,8 +36,8 @@ from torch import Tensor
 
 from reprise.torch.check.values import Audit, Given, like
 from reprise.torch.compiled.digest import digest
-from reprise.torch.internals.geometry import geometry_of
 from reprise.torch.internals.outside import OutsideCopy
+from reprise.torch.internals.subclass import geometry_of
 
 __all__ = ["Control"]
 

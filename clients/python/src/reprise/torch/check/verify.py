@@ -285,5 +285,4 @@ class Check:
 
 
 def _digests_of_outputs(outputs: Iterable[Tensor]) -> list[bytes]:
-    """Returns a digest of each output of a forward whose bytes are its own."""
     return [digest(output) for output in outputs if not is_wrapper(output)]

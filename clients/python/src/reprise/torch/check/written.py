@@ -35,8 +35,6 @@ __all__ = ["Written", "buffers_of", "digests_of"]
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """The content of one buffer at one time."""
-
     tensor: weakref.ref[Any]
     version: int
     digest: bytes

@@ -208,7 +208,6 @@ def load(
 
 
 def _open(path: Path) -> Any:
-    """Loads the extension module from a path."""
     loader = ExtensionFileLoader("reprise_fast", str(path))
     spec = spec_from_file_location("reprise_fast", path, loader=loader)
     assert spec is not None
@@ -250,7 +249,6 @@ class BelowGate(modes.Mode):
     supports_higher_order_operators = True
 
     def op(self, op: modes.Op, types: Any) -> Any:
-        """Runs the op, or leaves it to the tensor subclass."""
         return op.run() if PLAIN_TYPES.issuperset(types) else NotImplemented
 
 

@@ -37,13 +37,9 @@ def roofline_ns(name: str, touched_bytes: int) -> int:
     """Returns the assumed time of an op that reads and writes this many bytes. A multiplication is
     assumed to do a hundred operations per element that it touches."""
     flops_per_ns, bytes_per_ns = _speeds()
-    work = touched_bytes / 4 * (100 if _multiplies(name) else 1)
+    multiplies = any(word in name for word in ("mm", "conv", "attention", "linear"))
+    work = touched_bytes / 4 * (100 if multiplies else 1)
     return int(1000 + max(touched_bytes / bytes_per_ns, work / flops_per_ns))
-
-
-def _multiplies(name: str) -> bool:
-    """Returns whether an op multiplies matrices, judged by its name."""
-    return any(word in name for word in ("mm", "conv", "attention", "linear"))
 
 
 @cache

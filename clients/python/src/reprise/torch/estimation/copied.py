@@ -131,7 +131,6 @@ class _Muted:
         self._thread = threading.get_ident()
 
     def write(self, text: str) -> int:
-        """Writes what another thread writes."""
         if threading.get_ident() == self._thread:
             return len(text)
         return int(self.to.write(text))
@@ -201,7 +200,6 @@ class _Outside:
         return value if is_code or hasattr(value, "__wrapped__") else None
 
     def restore(self) -> None:
-        """Puts back what has changed since."""
         for variables, name, value in self._variables:
             if variables.get(name) is not value:
                 variables[name] = value

@@ -162,8 +162,6 @@ def searched(graphs: Graphs, budget_bytes: int, start: int) -> Fit:
 
 
 class _Sizes:
-    """The steps of one program, by size."""
-
     def __init__(self, graphs: Graphs, budget_bytes: int) -> None:
         self._graphs = graphs
         self._budget_bytes = budget_bytes
@@ -177,7 +175,9 @@ class _Sizes:
         """Returns the graph of a step; None if the program has none of that size."""
         if size not in self._known:
             follows = fitted(list(self._run.items()), size) if self._follows else None
-            self._known[size] = self._ran(size) if follows is None else _with_peak(follows)
+            if follows is not None:
+                follows["measured_peak_bytes"] = walk(follows)[1]
+            self._known[size] = self._ran(size) if follows is None else follows
         return self._known[size]
 
     def confirmed(self, size: int) -> bool:
@@ -209,7 +209,6 @@ class _Sizes:
         return message
 
     def plain_peak(self, size: int) -> int | None:
-        """Returns the peak of a step without a plan, in bytes."""
         message = self.message(size)
         return None if message is None else message["measured_peak_bytes"]
 
@@ -241,10 +240,6 @@ class _Sizes:
             return None
         with_plan = int(took * (1 + plan.overhead))
         return Fitting(size, plan.peak_bytes, with_plan, is_planned=True, overhead=plan.overhead)
-
-
-def _with_peak(message: dict[str, Any]) -> dict[str, Any]:
-    return {**message, "measured_peak_bytes": walk(message)[1]}
 
 
 def _sizes_of(message: dict[str, Any] | None) -> list[int] | None:

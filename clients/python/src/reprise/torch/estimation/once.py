@@ -22,8 +22,14 @@ from reprise.torch.capture.step_graph import CapturedGraph, build
 from reprise.torch.internals.forward import ArmedForward
 from reprise.torch.internals.optimizers import remove_unused
 from reprise.torch.internals.stand_ins import Forward
-from reprise.torch.meter.meter import Meter, open_meter
-from reprise.torch.meter.state import alive_tensors, known_names, model_device, start_counting
+from reprise.torch.meter.meter import Meter
+from reprise.torch.meter.state import (
+    alive_tensors,
+    known_names,
+    model_device,
+    open_meter,
+    start_counting,
+)
 
 __all__ = ["capture_once", "capture_step"]
 

@@ -76,7 +76,10 @@ def sketched(
             what = "the model has no copy without memory"
             fake = faked(model, mode, device)
             what = _FAULT
-            inputs = tree_map(_fake_input, shapes_of((args, kwargs)))
+            inputs = tree_map(
+                lambda value: value.fake() if isinstance(value, Shape) else value,
+                shapes_of((args, kwargs)),
+            )
 
             def whole() -> None:
                 nonlocal what, held
@@ -91,7 +94,7 @@ def sketched(
 
             with torch.enable_grad(), mode.counted(alive()) as meter:
                 step = capture_once(fake, whole, meter, alive)
-        needs = needs_of(optimizers)
+        state_bytes, workspace_bytes = needs_of(optimizers)
     except RepriseError:
         raise
     except Exception as error:
@@ -103,16 +106,14 @@ def sketched(
             raise RepriseError(f"{_SHAPES} (it is not known what {op.name} keeps)")
     if optimizers:
         update = CapturedOp(None, "reprise.optimizers", OPTIMIZER, OpKind.ONCE, in_region=False)
-        update.workspace_bytes = needs.workspace_bytes
+        update.workspace_bytes = workspace_bytes
         step.ops.append(update)
     graph = build(step, name=type(model).__name__, measured_peak_bytes=0, measured_step_ns=0)
-    graph = replace(graph, static_bytes=live_bytes + needs.state_bytes, flavour=FLAVOUR)
+    graph = replace(graph, static_bytes=live_bytes + state_bytes, flavour=FLAVOUR)
     graph = with_rooflines(graph)
     return Sketch(graph, graph.measured_peak_bytes - held)
 
 
-def _fake_input(value: Any) -> Any:
-    return value.fake() if isinstance(value, Shape) else value
 
 
 def _backward(outputs: Any) -> int:

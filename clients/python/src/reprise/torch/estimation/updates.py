@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the optimizers of a model will need, found before they have stepped.
 
-    needs = needs_of(optimizers_of(model))      # state_bytes to come, workspace_bytes of a step
+    state_bytes, workspace_bytes = needs_of(optimizers_of(model))      # to come; of a step
 
 Each optimizer is copied, its parameters replaced by fake ones, one for each size there is, and the
 copy steps on fake gradients. State grows by parameter, so what the copy makes is counted as often
@@ -28,15 +28,7 @@ from reprise.torch.estimation.fake_meter import FakeTensors
 from reprise.torch.estimation.shape import Shape
 from reprise.torch.internals.ops import tensors_in
 
-__all__ = ["Needs", "needs_of", "optimizers_of"]
-
-
-@dataclass(frozen=True, slots=True)
-class Needs:
-    """What the next step of some optimizers takes."""
-
-    state_bytes: int = 0  # of state that it makes, and keeps
-    workspace_bytes: int = 0  # the most that it has beside state, parameters and gradients
+__all__ = ["needs_of", "optimizers_of"]
 
 
 def optimizers_of(model: nn.Module) -> list[Optimizer]:
@@ -56,8 +48,9 @@ def optimizers_of(model: nn.Module) -> list[Optimizer]:
     return found
 
 
-def needs_of(optimizers: Iterable[Optimizer]) -> Needs:
-    """Returns what steps of these optimizers take, one after the other."""
+def needs_of(optimizers: Iterable[Optimizer]) -> tuple[int, int]:
+    """Returns the bytes of state that steps of these optimizers, one after the other, make and
+    keep, and the most that they have beside state, parameters and gradients."""
     state = workspace = 0
     for optimizer in optimizers:
         try:
@@ -66,7 +59,7 @@ def needs_of(optimizers: Iterable[Optimizer]) -> Needs:
             continue
         state += made
         workspace = max(workspace, beside)
-    return Needs(state, workspace)
+    return state, workspace
 
 
 def _needs(optimizer: Optimizer) -> tuple[int, int]:
@@ -131,7 +124,6 @@ class _Stepped:
         self.workspace_bytes = max(0, meter.peak() - begin - held)
 
     def state_bytes_of(self, number: int) -> int:
-        """Returns the bytes of the state of one fake parameter."""
         found = tensors_in(*self._copy.state.get(self._fakes[number], {}).values())
         storages = {s._cdata: s for s in (tensor.untyped_storage() for tensor in found)}
         return sum(storage.nbytes() for storage in storages.values())

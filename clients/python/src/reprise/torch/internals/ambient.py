@@ -7,6 +7,7 @@ the precision of a float32 multiplication, whether algorithms must be determinis
         around.be(there)       # in the backward: as it was then
         ...the op runs again
     ...                        # as the program has it
+    state = GeneratorState(device_of(args)); state.restore()    # of the generator it draws from
 
 A program may change any of these between a forward and its backward. `torch.linspace` without a
 dtype then makes other values, and `torch.rand` draws other numbers. So every recorded op knows the
@@ -32,8 +33,20 @@ import torch
 
 from reprise.torch.internals.contracts import PRECISION
 from reprise.torch.internals.guard import surely
+from reprise.torch.internals.ops import tensors_in
 
-__all__ = ["FACTS", "Ambient", "Fact", "Surroundings", "current", "during", "enter", "leave"]
+__all__ = [
+    "FACTS",
+    "Ambient",
+    "Fact",
+    "GeneratorState",
+    "Surroundings",
+    "current",
+    "device_of",
+    "during",
+    "enter",
+    "leave",
+]
 
 _C: Any = torch._C
 # The smallest number that is not denormal. Its half is 0 where denormal numbers are flushed; a
@@ -241,3 +254,31 @@ class Surroundings:
 
     def __exit__(self, *_: object) -> None:
         self._back()
+
+
+def device_of(*values: Any) -> torch.device:
+    """Returns the device on which an op with these arguments runs."""
+    for tensor in tensors_in(*values):
+        return tensor.device
+    for value in values:
+        if isinstance(value, dict) and value.get("device") is not None:
+            return torch.device(value["device"])
+    return torch.device("cpu")
+
+
+class GeneratorState:
+    """The state of a device's default generator at the time of construction."""
+
+    __slots__ = ("_state", "device")
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        cuda = device.type == "cuda"
+        self._state = torch.cuda.get_rng_state(device) if cuda else torch.get_rng_state()
+
+    def restore(self) -> None:
+        """Sets the generator to the saved state."""
+        if self.device.type == "cuda":
+            torch.cuda.set_rng_state(self._state, self.device)
+        else:
+            torch.set_rng_state(self._state)

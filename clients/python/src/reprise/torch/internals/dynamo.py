@@ -150,10 +150,6 @@ def _uninstall() -> None:
 def _look(frame: FrameType, callback: Any) -> None:
     """Reports the compiled function that calls `set_eval_frame(None)` from its wrapper."""
     if callback is None and _here.called and frame.f_code.co_name == _ENTRY:
-        _here.called[-1](_name_of(frame.f_locals.get("fn")))
-
-
-def _name_of(function: Any) -> str:
-    """Returns a short name of a function."""
-    found = getattr(function, "__qualname__", "") or type(function).__name__
-    return str(found).rpartition("<locals>.")[2]
+        function = frame.f_locals.get("fn")
+        found = getattr(function, "__qualname__", "") or type(function).__name__
+        _here.called[-1](str(found).rpartition("<locals>.")[2])

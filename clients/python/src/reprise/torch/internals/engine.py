@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Wraps the calls of autograd's engine, for backwards that run out of memory and for writes during
-a backward.
+a backward, and finds the one that runs.
 
     around(wrapper)        # wrapper(engine, heads, *rest, **options) calls engine(heads, ...)
     no_longer(wrapper)     # safe to call twice; after the last one torch is restored
+    graph_is_kept()        # whether the backward that runs keeps its graph for another one
 
 All wrappers share one place. If each replaced the engine's entry point on its own, they would have
 to leave in reverse order.
@@ -11,14 +12,16 @@ to leave in reverse order.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import torch
 
 from reprise.torch.internals import calls
 
-__all__ = ["around", "no_longer"]
+__all__ = ["around", "graph_is_kept", "no_longer"]
 
 _NAME = "_engine_run_backward"
 
@@ -49,3 +52,26 @@ def no_longer(wrapper: Wrapper) -> None:
         _wrappers.remove(wrapper)
         if not _wrappers and getattr(torch.autograd, _NAME) is _run:
             setattr(torch.autograd, _NAME, _plain)
+
+
+def graph_is_kept() -> bool:
+    """Returns whether this backward was called with retain_graph; True if it is not known. Autograd
+    does not tell its hooks, so this looks at the call that is running: on this thread, or, if this
+    is a thread of a device, on the thread that waits for it."""
+    own = _keeps(sys._getframe(1))
+    if own is not None:
+        return own
+    others = [_keeps(frame) for frame in sys._current_frames().values()]
+    known = [kept for kept in others if kept is not None]
+    return any(known) if known else True
+
+
+def _keeps(frame: FrameType | None) -> bool | None:
+    """Returns the retain_graph argument of the innermost backward on a stack; None if there is
+    none."""
+    while frame is not None:
+        if frame.f_code.co_name == _NAME:
+            args = frame.f_locals.get("args", ())
+            return bool(args[1]) if len(args) > 1 else True
+        frame = frame.f_back
+    return None

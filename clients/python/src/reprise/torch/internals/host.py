@@ -31,10 +31,10 @@ import torch
 from torch import Tensor, nn
 
 from reprise.torch.internals.contracts import HOST_CACHE
-from reprise.torch.internals.geometry import Geometry, geometry_of
-from reprise.torch.internals.guard import quiet, told
+from reprise.torch.internals.guard import quiet
 from reprise.torch.internals.outside import hide, host_buffer
-from reprise.torch.internals.stale import stale_message
+from reprise.torch.internals.saved_hooks import refuse_stale
+from reprise.torch.internals.subclass import Geometry, geometry_of
 
 __all__ = ["HostSaved", "HostSaves"]
 
@@ -122,7 +122,7 @@ class HostSaves:
         """Returns the tensor. Raises the RuntimeError that autograd raises if it was modified
         since."""
         if saved.witness._version != saved.version:
-            raise told(RuntimeError(stale_message(saved.witness, saved.version, saved.geometry[0])))
+            refuse_stale(saved.witness, saved.version, saved.geometry[0])
         if saved.made is not None:
             return saved.made
         copy = saved.copy
@@ -157,13 +157,11 @@ class HostSaves:
                 empty()
 
     def _copy_of(self, storage: torch.UntypedStorage) -> _Copy | None:
-        """Returns our copy of a storage, if there is one."""
         reference = getattr(storage, _COPY, None)
         copy: _Copy | None = None if reference is None else reference()
         return copy if copy is not None and copy.owner is self else None
 
     def _holds(self, bytes: int) -> None:
-        """Adds to the bytes that are held now."""
         self.bytes += bytes
         self._pinned |= self.pins
         self.peak_bytes = max(self.peak_bytes, self.bytes)

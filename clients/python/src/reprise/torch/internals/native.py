@@ -113,25 +113,19 @@ class Native:
             unfinished = f".{self.name}-"
             for left in folder.glob(f"{unfinished}*") if alone else ():
                 left.unlink(missing_ok=True)  # of a compiler that was killed
-            return self._build(folder, compiler, unfinished)
-
-    def _build(self, folder: Path, compiler: str, unfinished: str) -> Path:
-        """Compiles the library into `folder`, where it appears when it is whole; until then its
-        name begins with `unfinished`. Raises RepriseError if that fails."""
-        target = folder / f"{self._fingerprint()}.so"
-        handle, temporary = tempfile.mkstemp(prefix=unfinished, suffix=".so", dir=folder)
-        os.close(handle)
-        try:
-            self._compile(compiler, Path(temporary))
-            os.chmod(temporary, 0o700)
-            # Atomic, so that ranks that build at the same time never load half a file.
-            os.replace(temporary, target)
-        finally:
-            Path(temporary).unlink(missing_ok=True)
-        return target
+            target = folder / f"{self._fingerprint()}.so"
+            handle, temporary = tempfile.mkstemp(prefix=unfinished, suffix=".so", dir=folder)
+            os.close(handle)
+            try:
+                self._compile(compiler, Path(temporary))
+                os.chmod(temporary, 0o700)
+                # Atomic, so that ranks that build at the same time never load half a file.
+                os.replace(temporary, target)
+            finally:
+                Path(temporary).unlink(missing_ok=True)
+            return target
 
     def _compiler(self) -> str:
-        """Returns the path of a C++ compiler. Raises RepriseError if there is none."""
         named = os.environ.get("CXX")
         for name in [named] if named else ["c++", "g++", "clang++"]:
             found = shutil.which(name)
@@ -143,7 +137,6 @@ class Native:
         )
 
     def _compile(self, compiler: str, target: Path) -> None:
-        """Compiles the source into `target`. Raises RepriseError if that fails."""
         root = Path(torch.__file__).parent
         command = [
             compiler,

@@ -95,7 +95,6 @@ def _is_floating(args: tuple[Any, ...]) -> bool:
 
 
 def _devices(values: Any) -> set[str]:
-    """Returns the device types of the tensors in these values."""
     found = set()
     for value in values:
         if isinstance(value, Tensor):

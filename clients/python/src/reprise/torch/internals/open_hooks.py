@@ -2,6 +2,7 @@
 """Saved-tensor hooks and dispatch modes that stay active while code of the program runs.
 
     with Hooks(pack, unpack): ...        # lets transforms of torch.func run inside
+    pack, unpack = for_parts(pack, unpack)      # hooks that see the plain tensor in a wrapper only
     close(mode)                          # a mode or pair of hooks that is no longer used
     sweep()                              # before a forward: removes what could not be removed then
 
@@ -29,8 +30,9 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from reprise.torch.internals import saved_hooks, stand_ins
+from reprise.torch.internals.subclass import part_of, put_back
 
-__all__ = ["Hooks", "Open", "close", "sweep"]
+__all__ = ["Hooks", "Open", "close", "for_parts", "sweep"]
 
 _DISABLE = "disable_saved_tensors_hooks"
 _plain: Any = getattr(torch.autograd.graph, _DISABLE)
@@ -105,7 +107,7 @@ def _put_back(taken: list[Hooks]) -> None:
 
 
 # The replacement for the context manager that transforms enter.
-_disabled = stand_ins.Lifted(_plain, _take_off, _put_back)
+_disabled = stand_ins.lifted(_plain, _take_off, _put_back)
 
 
 class Open(Protocol):
@@ -138,3 +140,38 @@ def sweep() -> None:
         if one.thread == threading.get_ident() and one.on_top():
             _left.remove(one)
             one.take_off()
+
+
+Pack = Callable[[Tensor], Any]
+Unpack = Callable[[Any], Tensor]
+
+
+class _Wrapped:
+    """What autograd keeps of a wrapper: what is kept of its part, and how to put that back."""
+
+    __slots__ = ("around", "packed")
+
+    def __init__(self, packed: Any, around: Callable[[Tensor], Tensor]) -> None:
+        self.packed, self.around = packed, around
+
+    def plainly(self) -> Tensor:
+        return self.around(self.packed.plainly())
+
+    def let_go(self) -> None:
+        self.packed.let_go()
+
+
+def for_parts(pack: Pack, unpack: Unpack) -> tuple[Pack, Unpack]:
+    """Returns saved-tensor hooks that give these hooks the part of a wrapper instead of the
+    wrapper."""
+
+    def pack_part(tensor: Tensor) -> Any:
+        part = part_of(tensor)
+        return pack(tensor) if part is None else _Wrapped(pack(part), put_back(tensor))
+
+    def unpack_part(packed: Any) -> Tensor:
+        if type(packed) is not _Wrapped:
+            return unpack(packed)
+        return packed.around(unpack(packed.packed))
+
+    return pack_part, unpack_part

@@ -39,22 +39,17 @@ def is_hidden(storage: torch.UntypedStorage) -> bool:
     return getattr(storage, "_reprise_hidden", False)
 
 
+def spanned(tensor: Tensor) -> int:
+    """Returns the number of elements from the first to the last one in memory, gaps included."""
+    if not tensor.numel():
+        return 0
+    return 1 + sum((n - 1) * s for n, s in zip(tensor.size(), tensor.stride(), strict=True))
+
+
 class OutsideCopy:
     """The content of a tensor, kept outside the allocator; `tensor` makes a tensor of it again. Of
     a tensor that has several others in it, such as a jagged one, and of a nested one, only the
     class or torch itself makes a copy, which the allocator counts."""
-
-    __slots__ = (
-        "_again",
-        "_buffer",
-        "_device",
-        "_dtype",
-        "_flat",
-        "_requires_grad",
-        "_size",
-        "_stride",
-        "nbytes",
-    )
 
     def __init__(self, tensor: Tensor) -> None:
         self._again: Callable[[], Tensor] | None = None
@@ -66,8 +61,7 @@ class OutsideCopy:
         self._requires_grad = tensor.requires_grad
         # From the first element to the last one, gaps included, so that the copy has the same
         # strides: with other strides a kernel may choose another algorithm.
-        spans = [(n - 1) * s for n, s in zip(self._size, self._stride, strict=True)]
-        self._flat = 1 + sum(spans) if tensor.numel() else 0
+        self._flat = spanned(tensor)
         self.nbytes = self._flat * tensor.element_size()
         self._buffer = host_buffer(max(1, self.nbytes))
         if self._flat:

@@ -1,21 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Guards our saved-tensor hooks: if one fails, autograd still gets its tensor.
+"""Guards our saved-tensor hooks: if one fails, autograd still gets its tensor. And the errors that
+they raise for saved tensors that were modified, in autograd's words.
 
-pack, unpack = packing(pack), unpacking(unpack)
+    pack, unpack = packing(pack), unpacking(unpack)
+    refuse_stale(tensor, version), refuse_modified(tensor, version)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from torch import Tensor
 
 from reprise.torch.internals.guard import caught, fault, ours, told
 from reprise.torch.internals.subclass import saved_alias, version_of
 
-__all__ = ["Saved", "packing", "unpacking"]
+__all__ = [
+    "GONE",
+    "Saved",
+    "packing",
+    "refuse_modified",
+    "refuse_stale",
+    "unpacking",
+]
+
+
+GONE = (
+    "Trying to backward through the graph a second time: its saved tensors were freed when memory "
+    "ran out in its backward"
+)
 
 
 class Saved:
@@ -40,13 +55,7 @@ class Saved:
         """Returns the tensor; raises the error that autograd raises if it was modified."""
         version = self._version_of(self.alias)
         if version != self.version:
-            raise told(
-                RuntimeError(
-                    "one of the variables needed for gradient computation has been modified by an "
-                    f"inplace operation: [{self.alias.type()} {list(self.alias.shape)}] is at "
-                    f"version {version}; expected version {self.version} instead."
-                )
-            )
+            refuse_stale(self.alias, self.version, found=version)
         return self.alias
 
 
@@ -97,3 +106,30 @@ def _plainly(packed: Any) -> Tensor:
         fault(error)
         return cast(Tensor, kept)
     return found
+
+
+def refuse_stale(
+    tensor: Tensor, version: int, shape: Sequence[int] | None = None, found: int | None = None
+) -> NoReturn:
+    """Raises autograd's error for a saved tensor that was modified after it was packed at
+    `version`. `shape` is given if the tensor has lost its own, `found` if its version is known."""
+    size = list(tensor.shape if shape is None else shape)
+    raise told(
+        RuntimeError(
+            "one of the variables needed for gradient computation has been modified by an inplace "
+            f"operation: [{tensor.type()} {size}] is at version "
+            f"{version_of(tensor) if found is None else found}; expected version {version} instead."
+        )
+    )
+
+
+def refuse_modified(tensor: Tensor, version: int) -> NoReturn:
+    """Raises the error for a recorded call whose input was modified, so that it cannot be
+    replayed."""
+    raise told(
+        RuntimeError(
+            "a tensor that a recomputed op reads was modified in place after the forward, by "
+            f"something that did not do so in the captured step: [{tensor.type()} "
+            f"{list(tensor.shape)}] is at version {tensor._version}; expected {version}"
+        )
+    )

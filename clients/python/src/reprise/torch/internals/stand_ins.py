@@ -4,7 +4,7 @@
     vars(model)["forward"] = Forward(model, own, around)        # a module's forward
     vars(model)["_call_impl"] = Caller(model, own, before)      # what calls its forward
     vars(model)["__reduce_ex__"] = Reduce(model, own, without)  # how it is copied and pickled
-    torch.manager = Lifted(torch.manager, off, on)              # a context manager
+    torch.manager = lifted(torch.manager, off, on)              # a context manager
 
 A program that inspects, copies, pickles or exports its model finds the originals.
 """
@@ -27,10 +27,10 @@ from reprise.torch.internals.guard import quietly, surely
 __all__ = [
     "Caller",
     "Forward",
-    "Lifted",
     "Method",
     "Reduce",
     "leave",
+    "lifted",
     "of_the_program",
     "reaches",
 ]
@@ -174,21 +174,20 @@ class Reduce:
         return MethodType(type(model).__reduce_ex__, memo.get(id(model), model))
 
 
-class Lifted:
-    """Replaces a context manager of torch's, inside which our hooks are removed: `off(taken)`
-    appends to a list what it removes, `on(taken)` restores that."""
-
-    def __init__(
-        self, plain: Any, off: Callable[[list[Any]], None], on: Callable[[list[Any]], None]
-    ) -> None:
-        self._plain, self._off, self._on = plain, off, on
+def lifted(
+    plain: Any, off: Callable[[list[Any]], None], on: Callable[[list[Any]], None]
+) -> Callable[..., Any]:
+    """Returns a replacement for a context manager of torch's, inside which our hooks are removed:
+    `off(taken)` appends to a list what it removes, `on(taken)` restores that."""
 
     @contextmanager
-    def __call__(self, *args: Any) -> Iterator[None]:
+    def replaced(*args: Any) -> Iterator[None]:
         taken: list[Any] = []
-        surely(self._off, taken)
+        surely(off, taken)
         try:
-            with self._plain(*args):
+            with plain(*args):
                 yield
         finally:
-            surely(self._on, taken)
+            surely(on, taken)
+
+    return replaced

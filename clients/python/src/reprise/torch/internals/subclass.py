@@ -6,6 +6,7 @@
     parts_of(tensor)          # the plain tensors in it; of a plain tensor, itself
     saved_alias(tensor)       # what a saved-tensor hook keeps
     shape_of(tensor)          # its shape in numbers; () if it is nested
+    geometry_of(tensor)       # its position in its storage
     version_of(tensor)        # changes when it is written
     part_of(tensor)           # the one plain tensor in it, which can be planned
     put_back(tensor)(part)    # a tensor of the same class around such a part
@@ -35,7 +36,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 
 __all__ = [
+    "Geometry",
     "bytes_of",
+    "geometry_of",
     "is_wrapper",
     "lacks_memory",
     "part_of",
@@ -48,8 +51,6 @@ __all__ = [
 
 
 class _Way(Enum):
-    """How an alias of a wrapper is made."""
-
     ALIASED = auto()  # of an alias of its only part
     SAME_PARTS = auto()  # of its parts themselves
     DETACHED = auto()  # by the class
@@ -62,6 +63,9 @@ _ways: weakref.WeakKeyDictionary[type, dict[tuple[str, ...], _Way]] = weakref.We
 _OTHERS = frozenset({Tensor, torch.nn.Parameter, FakeTensor})
 _keys: Any = torch._C._dispatch_keys
 _PYTHON = torch._C.DispatchKey.Python
+
+# Sizes, strides, offset.
+Geometry = tuple[torch.Size, tuple[int, ...], int]
 
 
 def is_wrapper(tensor: Tensor) -> bool:
@@ -141,6 +145,11 @@ def shape_of(tensor: Tensor) -> tuple[int, ...]:
     return () if tensor.is_nested else tuple(tensor.shape)
 
 
+def geometry_of(tensor: Tensor) -> Geometry:
+    """Returns sizes, strides and offset of a tensor."""
+    return tensor.size(), tensor.stride(), int(tensor.storage_offset())
+
+
 def version_of(tensor: Tensor) -> int:
     """Returns a number that grows with every write to the tensor or to one of its parts."""
     if not is_wrapper(tensor):
@@ -156,7 +165,6 @@ def _held(tensor: Any) -> dict[str, Tensor]:
 
 
 def _way(tensor: Any) -> _Way:
-    """Returns how an alias of a wrapper is made."""
     if not is_traceable_wrapper_subclass(tensor):
         return _Way.DETACHED
     known = _ways.setdefault(type(tensor), {})

@@ -1,18 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The frames that run, and tracebacks of a program's errors without those of this package."""
+"""The frames that run, those of the program among them, and tracebacks of its errors without those
+of this package."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Iterator
+from functools import lru_cache
 from traceback import clear_frames
 from types import FrameType, TracebackType
 
-__all__ = ["PACKAGE", "frames", "let_go", "without_ours"]
+import torch
+
+__all__ = ["PACKAGE", "frames", "let_go", "program_call", "program_line", "without_ours"]
 
 # The folder of this package, which is not imported as a whole: it imports this.
 PACKAGE = os.path.join(os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..")), "")
+_TORCH = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "")
+_NOT_THE_PROGRAM = PACKAGE, _TORCH
 # Causes of an error that are looked at.
 CAUSES = 8
 
@@ -23,6 +29,20 @@ def frames() -> Iterator[FrameType]:
     while frame is not None:
         yield frame
         frame = frame.f_back
+
+
+def program_line() -> str:
+    """Returns the innermost line that runs and is neither torch's nor this package's, such as
+    "model.py:212"; "" if there is none, as in a thread of autograd."""
+    found = ((_name(frame.f_code.co_filename), frame) for frame in frames())
+    return next((f"{name}:{frame.f_lineno}" for name, frame in found if name), "")
+
+
+def program_call() -> tuple[int, int]:
+    """Returns what tells the call of the program that is being run from the calls before it, as
+    long as none of its functions returns; zeros if there is none."""
+    of_program = (frame for frame in frames() if _name(frame.f_code.co_filename))
+    return next(((id(frame), frame.f_lasti) for frame in of_program), (0, 0))
 
 
 def without_ours(error: BaseException | None, trace: TracebackType | None) -> TracebackType | None:
@@ -58,3 +78,12 @@ def _shown(trace: TracebackType | None) -> TracebackType | None:
     for entry in reversed(entries):
         made = TracebackType(made, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
     return made or trace
+
+
+@lru_cache(maxsize=4096)
+def _name(path: str) -> str:
+    """Returns the name of a file of the program; "" for files of others and for generated code."""
+    if path.startswith("<") and path != "<stdin>":
+        return ""
+    # As it is: the current folder, which a relative path is below, may be gone.
+    return "" if path.startswith(_NOT_THE_PROGRAM) else os.path.basename(path)

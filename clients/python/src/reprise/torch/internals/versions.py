@@ -42,7 +42,6 @@ def range_of() -> str:
 
 
 def _release(version: str) -> tuple[int, int] | None:
-    """Returns major and minor of a version; None if it has none."""
     found = re.match(r"(\d+)\.(\d+)", version)
     return (int(found[1]), int(found[2])) if found else None
 

@@ -36,8 +36,8 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -53,29 +53,8 @@ from reprise.torch.internals.sharding import unwatched
 
 __all__ = ["before_step", "close_watches", "open_watches", "resume", "tell", "waiting", "watch"]
 
-
-class Watched(Protocol):
-    """A run whose records may still be replayed."""
-
-    def before_write(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Copies the tensors that the records hold and that this call is about to write."""
-
-    def before_write_between(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Does the same between a forward and its backward, and notes whether the call writes
-        parameters of which gathered ones are made."""
-
-    def before_write_of(self, tensors: Sequence[Tensor]) -> None:
-        """Does the same for tensors that are about to be written."""
-
-    def refuse_changed(self) -> None:
-        """Raises RuntimeError if such a parameter was written since the forward."""
-
-    def holds(self, storages: Iterable[int]) -> bool:
-        """Returns whether a live record holds a tensor on one of these storages."""
-
-    def waits(self) -> bool:
-        """Returns whether a record may still be replayed."""
-
+# A run whose records may still be replayed (tape/tape_run.py).
+Watched = Any
 
 _runs: list[weakref.ref[Watched]] = []
 _open: list[_Between] = []
@@ -155,7 +134,6 @@ class _Writes(Mode):
         self._runs = runs
 
     def op(self, op: Op, types: Any) -> Any:
-        """Tells the runs what an op is about to write, and runs it."""
         if FakeTensor in types:
             return op.run()  # a DTensor finds out the shape of a result; nothing is written
         if not PLAIN_TYPES.issuperset(types):
@@ -169,7 +147,6 @@ class _Writes(Mode):
         return op.run()
 
     def _before(self, op: Op) -> None:
-        """Lets every run copy what this op is about to write."""
         if self._runs and may_write(op.func):
             for run in self._runs:
                 run.before_write(op.func, op.args, op.kwargs)
@@ -184,11 +161,9 @@ class _Between(_Writes):
         self._inference = torch.is_inference_mode_enabled()
 
     def _before(self, op: Op) -> None:
-        """Lets every run copy what this op is about to write."""
         tell(self._runs, op.func, op.args, op.kwargs)
 
     def open(self) -> None:
-        """Starts watching."""
         around(self._run)
         self.__enter__()
         _open.append(self)
@@ -261,7 +236,6 @@ def _may_write(func: Any, kwargs: dict[str, Any]) -> bool:
 
 
 def _storages(arguments: tuple[Any, ...]) -> list[int]:
-    """Returns the identities of the storages of all tensors among the arguments."""
     found = []
     for tensor in tensors_in(*arguments):
         if isinstance(tensor, Tensor):

@@ -19,9 +19,9 @@ from typing import Any
 from torch import nn
 
 from reprise.base.errors import RepriseError
+from reprise.torch.internals.distributed import schedules
 from reprise.torch.internals.forward import ArmedForward
 from reprise.torch.internals.guard import quiet
-from reprise.torch.internals.pipelines import schedules
 
 __all__ = ["ArmedStages", "Stages", "arm", "stages_around", "stages_of"]
 

@@ -7,7 +7,7 @@ from torch.optim import Optimizer
 
 from reprise.torch.capture.capture import Capture
 from reprise.torch.check.verify import Check
-from reprise.torch.internals.cycle import Cycle
+from reprise.torch.internals.optimizers import Cycle
 from reprise.torch.job.tracing import Tracing
 from reprise.torch.ladder.rung import Key
 from reprise.torch.meter.step_times import StepTimes

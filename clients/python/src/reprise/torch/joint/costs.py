@@ -25,8 +25,8 @@ from torch import Tensor
 from reprise.base.errors import RepriseError
 from reprise.torch.estimation.assumed import roofline_ns
 from reprise.torch.internals.ops import tensors_in
-from reprise.torch.meter.meter import Meter, open_meter
-from reprise.torch.meter.state import now_ns
+from reprise.torch.meter.meter import Meter
+from reprise.torch.meter.state import now_ns, open_meter
 
 __all__ = ["JointCosts", "hint"]
 

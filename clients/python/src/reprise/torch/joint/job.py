@@ -41,8 +41,8 @@ from reprise.plan.verdict import measured_part
 from reprise.torch.check.result import GRADIENTS, VALUES, CheckResult
 from reprise.torch.check.verify import Check
 from reprise.torch.internals import calls, guard, optimizers
-from reprise.torch.internals.cycle import Cycle
 from reprise.torch.internals.ops import outputs_in
+from reprise.torch.internals.optimizers import Cycle
 from reprise.torch.joint.code import Code
 from reprise.torch.joint.executor import JointPlan
 from reprise.torch.joint.joint_pass import JointPass

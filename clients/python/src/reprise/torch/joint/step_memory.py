@@ -22,8 +22,8 @@ from torch import Tensor
 from reprise.base.errors import RepriseError
 from reprise.base.saying import say
 from reprise.torch.internals import guard
-from reprise.torch.meter.meter import Meter, open_meter
-from reprise.torch.meter.state import start_counting
+from reprise.torch.meter.meter import Meter
+from reprise.torch.meter.state import open_meter, start_counting
 
 __all__ = ["StepMemory"]
 

@@ -21,13 +21,11 @@ from typing import Any
 
 import torch
 
-from reprise.agent.agent import Agent
 from reprise.base.errors import RepriseError
 from reprise.torch.internals.contracts import ALLOCATOR_SETTINGS
+from reprise.torch.meter.meter import MOST_BLOCKS, Meter
 
-__all__ = ["MOST_BLOCKS", "CudaMeter", "device_index", "expandable"]
-
-MOST_BLOCKS = 1 << 16
+__all__ = ["CudaMeter", "device_index", "expandable"]
 
 NATIVE, ASYNC = "native", "cudaMallocAsync"
 
@@ -46,7 +44,7 @@ def expandable() -> bool:
     return any("expandable_segments:true" in text.lower() for text in (settings, *named))
 
 
-class CudaMeter:
+class CudaMeter(Meter):
     """The meter of one CUDA device. It reads `requested_bytes`, the figure that a plan predicts.
     The backend cudaMallocAsync does not count requested bytes, so `allocated_bytes` is used
     there."""
@@ -88,27 +86,17 @@ class CudaMeter:
         self.reset_peak()
         self.take_beyond()
 
-    def stop(self) -> None:
-        """Does nothing: this meter installs nothing."""
-
     def live(self) -> int:
-        """Returns how many bytes are alive now."""
         return int(self._stats()[self._counter]["all"]["current"])
 
     def peak(self) -> int:
-        """Returns the most bytes alive at once since `start` or the last `reset_peak`."""
         stats = self._stats()
         self._note(stats)
         return int(stats[self._counter]["all"]["peak"])
 
     def reset_peak(self) -> None:
-        """Resets the peak to the current value of `live()`."""
         self._note(self._stats())
         torch.cuda.reset_peak_memory_stats(self._index)
-
-    def wait_above(self, most_bytes: int | None) -> bool:
-        """Does nothing: the allocator of a GPU asks nobody."""
-        return False
 
     def take_beyond(self) -> int:
         """Returns the device memory that the allocator needed beyond the requested bytes since the
@@ -137,14 +125,7 @@ class CudaMeter:
                 address += block["size"]
         return sorted(found, key=lambda one: -one[1])[:MOST_BLOCKS]
 
-    def events_begin(self, agent: Agent) -> None:
-        """Does nothing: the counters of a GPU have no events."""
-
-    def events_end(self) -> None:
-        """Does nothing: the counters of a GPU have no events."""
-
     def _stats(self) -> dict[str, Any]:
-        """Returns the allocator's counters."""
         # memory_stats() flattens this into 100 entries, which takes eight times as long.
         return torch.cuda.memory_stats_as_nested_dict(self._index)
 

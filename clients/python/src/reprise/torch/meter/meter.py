@@ -27,18 +27,18 @@ from reprise.agent.agent import Agent
 from reprise.base.errors import RepriseError
 from reprise.torch.internals.guard import quiet
 from reprise.torch.meter import probe
-from reprise.torch.meter.cuda_meter import MOST_BLOCKS, CudaMeter
-from reprise.torch.meter.storage_meter import StorageMeter
 
-__all__ = ["CudaMeter", "Meter", "ProbeMeter", "StorageMeter", "open_meter"]
+__all__ = ["MOST_BLOCKS", "Meter", "ProbeMeter"]
 
 
+MOST_BLOCKS = 1 << 16
 # How long the allocations of a step may wait in total for memory that other threads free.
 LATE_NS = 1_000_000_000
 
 
 class Meter(Protocol):
-    """Counts the bytes that are alive on one device."""
+    """Counts the bytes that are alive on one device. What a meter does not do itself, it does as
+    this says."""
 
     @property
     def name(self) -> str:
@@ -59,6 +59,7 @@ class Meter(Protocol):
 
     def stop(self) -> None:
         """Stops counting and restores the process. Calling it again does nothing."""
+        return
 
     def live(self) -> int:
         """Returns how many bytes are alive now."""
@@ -73,38 +74,29 @@ class Meter(Protocol):
         """Makes allocations of this thread that would bring `live()` above `most_bytes` wait for
         other threads to free memory first, 1 s in total; None ends that. Returns whether that
         time was used up since the last call. Does nothing where memory cannot be freed late."""
+        return False
 
     def take_beyond(self) -> int:
         """Returns an upper bound of the device memory that the allocator needed beyond the
         requested bytes since the last call; 0 if it is not known."""
+        return 0
 
     def blocks(self) -> list[tuple[int, int, int]]:
         """Returns the largest MOST_BLOCKS live blocks as (address, requested bytes, allocated bytes
         or 0 if not known). Empty if the meter keeps no list."""
+        return []
 
     def events_begin(self, agent: Agent) -> None:
         """Sends every allocation and free as a record from now on, after one BASELINE record with
         the bytes that are alive."""
+        return
 
     def events_end(self) -> None:
         """Stops recording allocations."""
+        return
 
 
-def open_meter(device: str | torch.device = "cpu") -> Meter:
-    """Returns the best meter that works here for a device ("cpu", "cuda:0"). Raises RepriseError if
-    the memory of the device cannot be measured."""
-    device = torch.device(device)
-    if device.type == "cuda":
-        return CudaMeter(device)
-    if device.type != "cpu":
-        raise RepriseError(f"device {device}: its memory cannot be measured, only cpu and cuda")
-    try:
-        return ProbeMeter()
-    except RepriseError as error:
-        return StorageMeter(str(error))
-
-
-class ProbeMeter:
+class ProbeMeter(Meter):
     """Wraps the CPU allocator (probe.cc). It is exact, covers all threads and costs about 0.1 us
     per event."""
 
@@ -169,7 +161,6 @@ class ProbeMeter:
         self._offset += sum(blocks.values())
 
     def _gone(self, key: int, size: int, _: object) -> None:
-        """Subtracts a storage from before the probe, which has died."""
         if self._before.pop(key, None) is not None:
             self._offset -= size
 
@@ -198,10 +189,6 @@ class ProbeMeter:
     def wait_above(self, most_bytes: int | None) -> bool:
         most = -1 if most_bytes is None else max(0, most_bytes - self._offset)
         return bool(self._probe.reprise_probe_wait_above(most, LATE_NS))
-
-    def take_beyond(self) -> int:
-        """Returns 0: what malloc takes beyond the requested bytes is not known."""
-        return 0
 
     def blocks(self) -> list[tuple[int, int, int]]:
         table = (ctypes.c_uint64 * (2 * MOST_BLOCKS))()

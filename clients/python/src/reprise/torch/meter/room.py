@@ -92,7 +92,6 @@ def advice(device: torch.device) -> str:
 
 
 def _on_gpu(device: torch.device) -> Room:
-    """Returns the room on a GPU."""
     counters = torch.cuda.memory_stats_as_nested_dict(device)
 
     def now(name: str) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Detects when hooks must not be set, and lists what is alive before a step."""
+"""Detects when hooks must not be set, opens meters, and lists what is alive before a step."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from reprise.base.errors import RepriseError
 from reprise.torch.internals.outside import is_hidden
 from reprise.torch.internals.subclass import lacks_memory, parts_of
 from reprise.torch.internals.watch import open_watches
-from reprise.torch.meter.cuda_meter import device_index
-from reprise.torch.meter.meter import Meter
-from reprise.torch.meter.storage_meter import open_modes
+from reprise.torch.meter.cuda_meter import CudaMeter, device_index
+from reprise.torch.meter.meter import Meter, ProbeMeter
+from reprise.torch.meter.storage_meter import StorageMeter, open_modes
 from reprise.torch.meter.windows import open_windows
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "known_names",
     "model_device",
     "now_ns",
+    "open_meter",
     "start_counting",
     "stream_of",
     "work_clock",
@@ -106,6 +108,20 @@ def _bytes_of(tensors: list[Tensor]) -> int:
         storage = tensor.untyped_storage()
         sizes[storage._cdata] = storage.nbytes()
     return sum(sizes.values())
+
+
+def open_meter(device: str | torch.device = "cpu") -> Meter:
+    """Returns the best meter that works here for a device ("cpu", "cuda:0"). Raises RepriseError if
+    the memory of the device cannot be measured."""
+    device = torch.device(device)
+    if device.type == "cuda":
+        return CudaMeter(device)
+    if device.type != "cpu":
+        raise RepriseError(f"device {device}: its memory cannot be measured, only cpu and cuda")
+    try:
+        return ProbeMeter()
+    except RepriseError as error:
+        return StorageMeter(str(error))
 
 
 def start_counting(meter: Meter, device: torch.device, collected: bool = True) -> None:

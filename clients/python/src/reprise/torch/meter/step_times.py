@@ -99,7 +99,6 @@ class StepTimes:
             then(step_ns, step_ns)
 
     def _event(self) -> Any:
-        """Records an event on the current stream of this thread and returns it."""
         event: Any = torch.cuda.Event(enable_timing=True)
         event.record(torch.cuda.current_stream(self._device))
         return event

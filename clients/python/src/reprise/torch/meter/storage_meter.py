@@ -22,6 +22,7 @@ from reprise.agent.agent import Agent
 from reprise.torch.internals.guard import quiet
 from reprise.torch.internals.modes import Mode, Op
 from reprise.torch.internals.ops import tensors_in
+from reprise.torch.meter.meter import Meter
 
 __all__ = ["StorageMeter", "open_modes", "storages_in"]
 
@@ -33,12 +34,13 @@ def open_modes() -> int:
     return _open_modes
 
 
-class StorageMeter:
+class StorageMeter(Meter):
     """Counts live bytes of CPU storages through finalizers. It is not exact, and costs several us
     per op."""
 
     name = "storage"
     exact = False
+    why = ""
 
     def __init__(self, why: str) -> None:
         self.why = why
@@ -86,18 +88,6 @@ class StorageMeter:
         with self._lock:
             self._peak = self._live
 
-    def wait_above(self, most_bytes: int | None) -> bool:
-        """Does nothing: this meter is not asked before an allocation."""
-        return False
-
-    def take_beyond(self) -> int:
-        """Returns 0: what malloc takes beyond the requested bytes is not known."""
-        return 0
-
-    def blocks(self) -> list[tuple[int, int, int]]:
-        """Returns nothing: this meter knows storages by object, not by address."""
-        return []
-
     def events_begin(self, agent: Agent) -> None:
         with self._lock:
             self._agent = agent
@@ -122,7 +112,6 @@ class StorageMeter:
         weakref.finalize(storage, quiet(self._gone), key).atexit = False
 
     def _gone(self, key: int) -> None:
-        """Subtracts a storage that was freed."""
         # The lock is reentrant: a collection may start while this thread holds it.
         with self._lock:
             size = self._alive.pop(key, 0)

@@ -103,13 +103,11 @@ class OpWindow(Mode):
         return bool(stack) and stack[-1] is self
 
     def take_off(self) -> None:
-        """Removes the dispatch mode."""
         global _open
         self.__exit__(None, None, None)
         _open -= 1
 
     def op(self, op: Op, types: Any) -> Any:
-        """Runs an op between its two records."""
         if self._over:
             return op.run()
         number = self.recorder.begin(str(op.func))

@@ -21,11 +21,9 @@ from torch import nn
 from reprise.torch.internals.distributed import several_ranks
 from reprise.torch.internals.host import host_bytes
 from reprise.torch.job.job import EagerJob
-from reprise.torch.rerun.output_gradients import Arrived
 from reprise.torch.rerun.repeatable import hooked, observed
-from reprise.torch.rerun.restart import Outputs
-from reprise.torch.rerun.snapshot import Snapshot
-from reprise.torch.rerun.watched_state import Inputs, WatchedState
+from reprise.torch.rerun.restart import Arrived, Outputs
+from reprise.torch.rerun.snapshot import Inputs, Snapshot, WatchedState
 from reprise.torch.tape.costs import STEP_BYTES
 
 __all__ = ["PlannedForward", "rehearsed"]

@@ -43,11 +43,9 @@ from reprise.torch.recovery.failed_graph import leaves, release_graph
 from reprise.torch.recovery.oom import is_oom
 from reprise.torch.recovery.planned_forward import PlannedForward, rehearsed
 from reprise.torch.recovery.progress import Progress
-from reprise.torch.rerun.output_gradients import OutputGradients
 from reprise.torch.rerun.repeatable import Remembered
-from reprise.torch.rerun.restart import Entry, is_ordinary
-from reprise.torch.rerun.snapshot import Generators
-from reprise.torch.rerun.watched_state import Untouched, WatchedState
+from reprise.torch.rerun.restart import Entry, OutputGradients, is_ordinary
+from reprise.torch.rerun.snapshot import Generators, Untouched, WatchedState
 
 if TYPE_CHECKING:
     from reprise.plan import Plan

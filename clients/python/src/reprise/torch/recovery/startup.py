@@ -25,9 +25,8 @@ from typing import Any
 
 from reprise.base.errors import RepriseError
 from reprise.torch.estimation.sketch import sketched
-from reprise.torch.internals.distributed import several_ranks
+from reprise.torch.internals.distributed import halves_backwards, several_ranks
 from reprise.torch.internals.host import HostSaves
-from reprise.torch.internals.pipelines import halves_backwards
 from reprise.torch.job.job import EagerJob
 from reprise.torch.job.stages import Stages
 from reprise.torch.ladder.ranks import coming, in_pipeline

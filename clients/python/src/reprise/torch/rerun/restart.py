@@ -9,6 +9,14 @@
 A backward reaches the outputs of a model from outside, from the loss. The gradients that it brings
 there are kept, with what hooks of the program have made of them. So the loss is not computed again,
 and nothing that happens outside the model happens twice.
+
+    copies = OutputGradients(small)
+    copy = copies.keep(position, grad)    # in the place of the last one of this output
+    copy.tensor()                         # as it came
+
+They are kept in host memory that is used step after step. A new mapping would be paged in every
+time, which takes longer than the copy. From a GPU a gradient is copied while the backward goes on
+(not run on one).
 """
 
 from __future__ import annotations
@@ -16,23 +24,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from reprise.torch.internals import guard
+from reprise.torch.internals.host import host_bytes
 from reprise.torch.internals.ops import tensors_in
+from reprise.torch.internals.outside import OutsideCopy, spanned
 from reprise.torch.internals.subclass import bytes_of
 
-__all__ = ["Copy", "Entry", "Outputs", "is_ordinary", "on_gradient", "restarting"]
-
-
-class Copy(Protocol):
-    """A gradient that is kept in host memory."""
-
-    def tensor(self) -> Tensor:
-        """Returns the gradient on the device that it came from."""
+__all__ = [
+    "Arrived",
+    "Entry",
+    "OutputGradients",
+    "Outputs",
+    "is_ordinary",
+    "on_gradient",
+    "restarting",
+]
 
 
 def is_ordinary(rest: Sequence[Any]) -> bool:
@@ -93,12 +104,14 @@ class Outputs:
 class Entry:
     """The gradients that one backward brings to the outputs of a forward."""
 
-    def __init__(self, outputs: Outputs, heads: Any, keep: Callable[[int, Tensor], Copy]) -> None:
+    def __init__(
+        self, outputs: Outputs, heads: Any, keep: Callable[[int, Tensor], Arrived]
+    ) -> None:
         """`keep` makes a copy of the gradient of an output, given its position."""
         self._nodes, self.alone = outputs.reached(heads)
         self._positions = sorted({position for _, _, position in self._nodes})
         self._keep = keep
-        self._grads: dict[int, Copy | None] = {}  # None: no gradient came
+        self._grads: dict[int, Arrived | None] = {}  # None: no gradient came
         self._again = False  # a gradient has come a second time
         self._handles: list[Any] = []
 
@@ -143,7 +156,9 @@ class Entry:
 
 
 @contextmanager
-def restarting(pairs: Iterable[tuple[Tensor, Copy]]) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
+def restarting(
+    pairs: Iterable[tuple[Tensor, OutsideCopy | Arrived]],
+) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
     """Yields outputs and their gradients, for a backward inside of the context in which each output
     has just that gradient."""
     heads: list[Tensor] = []
@@ -159,3 +174,70 @@ def restarting(pairs: Iterable[tuple[Tensor, Copy]]) -> Iterator[tuple[list[Tens
     finally:
         for handle in handles:
             handle.remove()
+
+
+# ---- Copies of gradients ---------------------------------------------------------
+
+
+class Arrived:
+    """A copy in host memory of the gradient of one output."""
+
+    __slots__ = ("_flat", "_form")
+
+    def __init__(self, grad: Tensor) -> None:
+        self._form = _form_of(grad)
+        count = spanned(grad) * grad.element_size()
+        self._flat = host_bytes(max(1, count), grad.device)[:count].view(grad.dtype)
+        self.take(grad)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of host memory that the copy takes."""
+        return self._flat.nbytes
+
+    def fits(self, grad: Tensor) -> bool:
+        """Returns whether a gradient can be copied to the place of this one."""
+        return _form_of(grad) == self._form
+
+    def take(self, grad: Tensor) -> None:
+        """Copies a gradient to the place of the one before."""
+        flat = grad.detach().as_strided((len(self._flat),), (1,), grad.storage_offset())
+        self._flat.copy_(flat, non_blocking=True)
+
+    def tensor(self) -> Tensor:
+        """Returns the gradient on the device that it came from, with its strides: kernels may
+        choose another algorithm for others."""
+        size, stride, _, device = self._form
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        made = torch.empty_like(self._flat, device=device)
+        return made.copy_(self._flat).as_strided(size, stride)
+
+
+class OutputGradients:
+    """The copies of one model: one per output, by its position."""
+
+    def __init__(self, small: int) -> None:
+        """Keeps no copies yet. The memory of those above `small` bytes is not kept for the next
+        step."""
+        self._small = small
+        self._copies: dict[int, Arrived] = {}
+
+    def keep(self, position: int, grad: Tensor) -> Arrived:
+        """Returns a copy of the gradient of an output, which is valid until the next one."""
+        known = self._copies.pop(position, None)
+        if known is None or not known.fits(grad):
+            known = Arrived(grad)
+        else:
+            known.take(grad)
+        if known.nbytes <= self._small:
+            self._copies[position] = known
+        return known
+
+    def clear(self) -> None:
+        """Releases the memory."""
+        self._copies.clear()
+
+
+def _form_of(grad: Tensor) -> tuple[Any, ...]:
+    return grad.size(), grad.stride(), grad.dtype, grad.device

@@ -26,7 +26,7 @@ class _Block:
     def __enter__(self) -> None:
         self._capture = capturing()
         if self._capture is not None:
-            self._capture.keep_all(True)
+            self._capture.storages.keep_all(True)
 
     def __exit__(
         self,
@@ -35,7 +35,7 @@ class _Block:
         trace: TracebackType | None,
     ) -> None:
         if self._capture is not None:
-            self._capture.keep_all(False)
+            self._capture.storages.keep_all(False)
 
 
 @overload
@@ -50,5 +50,5 @@ def keep(tensor: Any = None) -> Any:
         return _Block()
     capture = capturing()
     if capture is not None:
-        capture.keep(tensor)
+        capture.storages.keep(tensor)
     return tensor

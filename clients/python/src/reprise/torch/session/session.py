@@ -29,8 +29,8 @@ from reprise.base.saying import because
 from reprise.plan import Plan
 from reprise.plan.verdict import measured_part
 from reprise.torch.internals import calls, guard, optimizers
-from reprise.torch.internals.cycle import Cycle
 from reprise.torch.internals.open_hooks import sweep
+from reprise.torch.internals.optimizers import Cycle
 from reprise.torch.internals.traces import frames
 from reprise.torch.internals.watch import before_step, close_watches, resume
 from reprise.torch.job.job import EagerJob

@@ -33,8 +33,7 @@ from reprise.torch.joint.joint_pass import supported
 from reprise.torch.joint.pieces import pieces_of
 from reprise.torch.joint.site import site_of
 from reprise.torch.ladder.ranks import run_of_job
-from reprise.torch.meter.meter import open_meter
-from reprise.torch.meter.state import model_device, start_counting
+from reprise.torch.meter.state import model_device, open_meter, start_counting
 from reprise.torch.session.deferred import defer, on_meta
 from reprise.torch.session.elsewhere import compiled_around
 from reprise.torch.session.session import Session

@@ -6,8 +6,8 @@
     steps.before_optimizer(...); steps.after_optimizer(...)
     steps.abandon()                       # it failed, or the model is let go
 
-A step ends when its optimizers have stepped (cycle.py), or, without one, when its parameters were
-updated and the next forward begins (updates.py). Which plan it runs under is the ladder's
+A step ends when its optimizers have stepped (optimizers.py), or, without one, when its parameters
+were updated and the next forward begins (updates.py). Which plan it runs under is the ladder's
 choice (ladder.py), made when it begins. What is known of it is in `job.step`.
 """
 

@@ -15,13 +15,13 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from reprise.torch.internals.generator import GeneratorState
-from reprise.torch.internals.geometry import Geometry
+from reprise.torch.internals.ambient import GeneratorState
 from reprise.torch.internals.guard import surely
-from reprise.torch.internals.stale import refuse_modified
-from reprise.torch.tape.records import Held, Node
+from reprise.torch.internals.saved_hooks import refuse_modified
+from reprise.torch.internals.subclass import Geometry
+from reprise.torch.tape.records import Cell, Held, Node, Own
 
-__all__ = ["alone", "call", "copy", "first_life", "view", "view_alone"]
+__all__ = ["alone", "call", "copy", "first_life", "load", "view", "view_alone"]
 
 T = TypeVar("T")
 
@@ -61,6 +61,24 @@ def call(node: Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
         surely(before.restore)
 
 
+def load(value: Any, own: Tensor | None, find: Callable[[Cell, int], Tensor | None]) -> Any:
+    """Returns an argument for a replay with its tensors in place, which may be in lists and dicts.
+    `own`: the copy that the call writes; `find` returns the copy of a cell at a version."""
+    if isinstance(value, Held):
+        if value.tensor is not None:
+            return first_life(value)
+        assert value.cell is not None
+        assert value.geometry is not None
+        return view(find(value.cell, value.version), value.geometry)
+    if isinstance(value, Own):
+        return view(own, value.geometry)
+    if isinstance(value, (list, tuple)):
+        return [load(v, own, find) for v in value]
+    if isinstance(value, dict):
+        return {key: load(v, own, find) for key, v in value.items()}
+    return value
+
+
 def first_life(held: Held) -> Tensor:
     """Returns the tensor that a call holds, or raises if it was modified."""
     tensor = held.tensor
@@ -71,7 +89,6 @@ def first_life(held: Held) -> Tensor:
 
 
 def _lies_as(tensor: Tensor, geometry: Geometry) -> bool:
-    """Returns whether a tensor has this position in its storage."""
     return (
         tensor.size() == geometry[0]
         and tensor.stride() == geometry[1]

@@ -19,8 +19,7 @@ last use. So what is alive follows the schedule without looking at it again.
 A use is an unpack, or a replay that leads to one. A schedule may also replay an op whose outputs
 nothing uses. The compiler leaves such a replay out and does not count its reads as uses: they would
 never come, and the life they were counted for would never end. The result is rehearsed
-(rehearsal.py) before it is returned.
-Time and memory are linear in the schedule.
+(program.py) before it is returned. Time and memory are linear in the schedule.
 """
 
 from __future__ import annotations
@@ -28,14 +27,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from reprise.base.errors import RepriseError
 from reprise.torch.capture.captured import BACKWARD, FORWARD, CapturedStorage
 from reprise.torch.capture.step_graph import CapturedGraph
 from reprise.torch.internals.ops import OpKind, mutated_positions
-from reprise.torch.tape.program import Burst, Program, Replay, Row
-from reprise.torch.tape.rehearsal import rehearse, versions_needed
+from reprise.torch.tape.program import Burst, Program, Replay, Row, rehearse, versions_needed
 
 __all__ = ["PlanRejected", "compile_plan"]
 
@@ -44,15 +42,6 @@ Life = tuple[int, int]  # storage, number
 
 class PlanRejected(RepriseError):
     """The tape cannot run this plan; nothing was changed."""
-
-
-@dataclass(slots=True)
-class _Walk:
-    """The evaluator's state, with lives instead of bytes."""
-
-    version: dict[int, int] = field(default_factory=dict)
-    life: dict[int, int] = field(default_factory=dict)
-    born: Counter[int] = field(default_factory=Counter)
 
 
 @dataclass(slots=True)
@@ -81,7 +70,11 @@ class _Compiler:
         for number, op in enumerate(self._ops):
             for storage in self._listed(op.mutates) if op.phase != FORWARD else ():
                 self._writes[storage].append(number)
-        self._walk = _Walk()
+        # The evaluator's state, with lives instead of bytes: by storage, what is present and which
+        # of the lives that were born.
+        self._version: dict[int, int] = {}
+        self._life: dict[int, int] = {}
+        self._born: Counter[int] = Counter()
         self._ran: Counter[int] = Counter()
         self._next = 0  # next op in base order
         self._again: list[_Again] = []
@@ -96,7 +89,10 @@ class _Compiler:
         a rehearsal of the program fails."""
         for entry in schedule:
             if entry < 0:
-                self._free(-entry - 1)
+                if self._version.pop(-entry - 1, None) is None:
+                    raise PlanRejected(
+                        f"plan: storage {-entry - 1} is freed while it is not present"
+                    )
             elif entry >= len(self._ops):
                 raise PlanRejected(f"plan: op {entry} is not in the captured step")
             elif self._ran[entry] == 0:
@@ -113,10 +109,6 @@ class _Compiler:
 
     # ---- Walking the schedule -------------------------------------------------
 
-    def _free(self, storage: int) -> None:
-        if self._walk.version.pop(storage, None) is None:
-            raise PlanRejected(f"plan: storage {storage} is freed while it is not present")
-
     def _first_run(self, number: int) -> None:
         if number != self._next:
             raise PlanRejected(f"plan: op {number} runs before op {self._next}")
@@ -126,7 +118,7 @@ class _Compiler:
         for unpack in self._unpacks_at.get(number, ()):
             storage = self._graph.step.slots[self._graph.step.unpacks[unpack].slot].storage
             if storage.id >= 0:
-                self._unpack_life[unpack] = self._walk.life[storage.id]
+                self._unpack_life[unpack] = self._life[storage.id]
         self._write(number)
 
     def _replay(self, number: int) -> None:
@@ -142,8 +134,8 @@ class _Compiler:
             raise PlanRejected(f"{name} runs again outside the backward")
         self._check_window(number, self._next)
         self._check_inputs(number)
-        reads = [(s, self._walk.life[s]) for s in self._listed(op.reads)]
-        changes = [(s, self._walk.life[s]) for s in self._listed(op.mutates)]
+        reads = [(s, self._life[s]) for s in self._listed(op.reads)]
+        changes = [(s, self._life[s]) for s in self._listed(op.mutates)]
         for storage, life in changes:
             if life == 0:
                 raise PlanRejected(f"{name} would write storage {storage} of the program")
@@ -162,7 +154,7 @@ class _Compiler:
 
     def _check_inputs(self, number: int) -> None:
         for storage, version in self._needed[number].items():
-            present = self._walk.version.get(storage)
+            present = self._version.get(storage)
             if present != version:
                 held = "is absent" if present is None else f"is at version {present}"
                 raise PlanRejected(
@@ -172,21 +164,21 @@ class _Compiler:
 
     def _write(self, number: int) -> list[Life]:
         """Writes the outputs of an op; returns the lives that begin with it."""
-        op, walk = self._ops[number], self._walk
+        op = self._ops[number]
         born: list[Life] = []
         for storage in self._listed(op.writes):
-            present = walk.version.get(storage)
+            present = self._version.get(storage)
             if present is None:
-                walk.life[storage] = walk.born[storage]
-                born.append((storage, walk.born[storage]))
-                walk.born[storage] += 1
-                walk.version[storage] = 1
+                self._life[storage] = self._born[storage]
+                born.append((storage, self._born[storage]))
+                self._born[storage] += 1
+                self._version[storage] = 1
             elif present != 1:
                 raise PlanRejected(
                     f"plan: op {number} writes storage {storage}, present at version {present}"
                 )
         for storage in self._listed(op.mutates):
-            walk.version[storage] += 1
+            self._version[storage] += 1
         return born
 
     @staticmethod

@@ -205,7 +205,6 @@ class _Looks(_Job):
     row = Row(torch.ops.aten.neg.default, 0)
 
     def forward(self, cold: _ColdCaches) -> list[Tensor]:
-        """Runs the calls; no output has a gradient."""
         for _ in range(self.length):
             self.row.func(self.x)
             cold.between()

@@ -64,7 +64,6 @@ class KeptCosts:
 
 
 def _processor() -> str:
-    """Returns the name of the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

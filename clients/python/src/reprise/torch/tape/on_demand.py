@@ -2,7 +2,7 @@
 """Recomputes a storage when the step no longer follows its plan: from the records and from the
 copies that are present, whatever the program says.
 
-    tensor = OnDemand(counts).make(cell, version)
+    tensor = make_on_demand(counts, cell, version)
 
 Nothing is counted down and nothing is freed. Copies stay with their cells, because then time
 matters more than memory. It loops instead of recursing: chains are thousands of calls long.
@@ -10,6 +10,7 @@ matters more than memory. It loops instead of recursing: chains are thousands of
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -17,37 +18,28 @@ from torch import Tensor
 from reprise.base.errors import RepriseError
 from reprise.torch.internals.ambient import Surroundings
 from reprise.torch.internals.ops import tensors_in
-from reprise.torch.tape.calls import alone, call, copy, first_life, view
-from reprise.torch.tape.records import Cell, Held, Own
+from reprise.torch.tape.calls import alone, call, copy, load
+from reprise.torch.tape.records import Cell
 
-__all__ = ["OnDemand"]
-
-
-class _Memo(dict[tuple[int, int], Tensor]):
-    """Copies made on demand, by cell and version."""
+__all__ = ["make_on_demand"]
 
 
-class OnDemand:
-    """Recomputes storages of one step."""
+# Copies made on demand, by cell and version.
+_Memo = dict[tuple[int, int], Tensor]
 
-    __slots__ = ("_counts",)
 
-    def __init__(self, counts: Any) -> None:
-        self._counts = counts
+def make_on_demand(counts: Any, cell: Cell, version: int) -> Tensor:
+    """Returns a copy of a cell at this version; `counts` are those of its step. Raises RepriseError
+    if it cannot be recomputed."""
+    return alone(_make_all, counts, cell, version)
 
-    def make(self, cell: Cell, version: int) -> Tensor:
-        """Returns a copy of a cell at this version. Raises RepriseError if it cannot be
-        recomputed."""
-        return alone(self._make_all, _Memo(), cell, version)
 
-    def _make_all(self, memo: _Memo, cell: Cell, version: int) -> Tensor:
-        """Makes everything that the copy needs, then the copy."""
-        with Surroundings() as around:
-            return self._made(memo, cell, version, around)
-
-    def _made(self, memo: _Memo, cell: Cell, version: int, around: Surroundings) -> Tensor:
-        """Makes it, every call in the state in which it was recorded."""
-        todo = [(cell, version)]
+def _make_all(counts: Any, cell: Cell, version: int) -> Tensor:
+    """Makes everything that the copy needs, then the copy, every call in the state in which it was
+    recorded."""
+    memo: _Memo = {}
+    todo = [(cell, version)]
+    with Surroundings() as around:
         while todo:
             target, at = todo[-1]
             if _find(memo, target, at) is not None:
@@ -62,33 +54,35 @@ class OnDemand:
                         missing.append((source, held.version))
             if missing:
                 todo += missing
-                continue
-            self._make(memo, target, at, around)
-        made = _find(memo, cell, version)
-        assert made is not None
-        return made
+            else:
+                counts.on_demand += _make(memo, target, at, around)
+    made = _find(memo, cell, version)
+    assert made is not None
+    return made
 
-    def _make(self, memo: _Memo, target: Cell, version: int, around: Surroundings) -> None:
-        """Runs the calls that make a cell at this version. Their inputs must be present."""
-        start = _start(memo, target, version)
-        own = copy(_find(memo, target, start)) if start else None
-        for node in target.chain[start:version]:
-            assert node is not None
-            args = [_load_from(memo, value, own) for value in node.args or ()]
-            kwargs = _load_from(memo, node.kwargs, own)
-            around.be(node.around)
-            out = call(node, args, kwargs)
-            self._counts.on_demand += 1
-            if own is not None:
-                continue
-            for reference, tensor in zip(node.outputs, tensors_in(out), strict=False):
-                cell = None if reference is None else reference()
-                if cell is target:
-                    own = tensor
-                elif cell is not None and _find(memo, cell, 1) is None and len(cell.chain) == 1:
-                    _keep(memo, cell, 1, tensor)
-        assert own is not None
-        _keep(memo, target, version, own)
+
+def _make(memo: _Memo, target: Cell, version: int, around: Surroundings) -> int:
+    """Runs the calls that make a cell at this version, and returns how many these are. Their inputs
+    must be present."""
+    start = _start(memo, target, version)
+    own = copy(_find(memo, target, start)) if start else None
+    for node in target.chain[start:version]:
+        assert node is not None
+        args = load(node.args or (), own, partial(_find, memo))
+        kwargs = load(node.kwargs, own, partial(_find, memo))
+        around.be(node.around)
+        out = call(node, args, kwargs)
+        if own is not None:
+            continue
+        for reference, tensor in zip(node.outputs, tensors_in(out), strict=False):
+            cell = None if reference is None else reference()
+            if cell is target:
+                own = tensor
+            elif cell is not None and _find(memo, cell, 1) is None and len(cell.chain) == 1:
+                _keep(memo, cell, 1, tensor)
+    assert own is not None
+    _keep(memo, target, version, own)
+    return version - start
 
 
 def _find(memo: _Memo, cell: Cell, version: int) -> Tensor | None:
@@ -119,20 +113,3 @@ def _start(memo: _Memo, cell: Cell, version: int) -> int:
         f"storage {cell.id} of this step's plan cannot be recomputed at version {version}: an "
         "internal error in Reprise, please report it; set REPRISE_DISABLE=1 to train without it"
     )
-
-
-def _load_from(memo: _Memo, value: Any, own: Tensor | None) -> Any:
-    """Returns an argument for a replay on demand, with its tensors. Nothing is counted."""
-    if isinstance(value, Held):
-        if value.tensor is not None:
-            return first_life(value)
-        assert value.cell is not None
-        assert value.geometry is not None
-        return view(_find(memo, value.cell, value.version), value.geometry)
-    if isinstance(value, Own):
-        return view(own, value.geometry)
-    if isinstance(value, (list, tuple)):
-        return [_load_from(memo, v, own) for v in value]
-    if isinstance(value, dict):
-        return {key: _load_from(memo, v, own) for key, v in value.items()}
-    return value

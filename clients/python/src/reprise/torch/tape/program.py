@@ -2,15 +2,18 @@
 """What the tape does in one step, as plain data: which ops of the forward are recorded, which saved
 tensors are given up, and which calls are replayed before the backward needs them.
 
-compile_plan.py makes a `Program` of a plan, rehearsal.py checks it, and tape_run.py runs it.
+compile_plan.py makes a `Program` of a plan, `rehearse` checks it, and tape_run.py runs it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Burst", "Program", "Replay", "Row"]
+from reprise.torch.capture.captured import CapturedOp, CapturedStep
+
+__all__ = ["Burst", "Program", "Replay", "Row", "rehearse", "versions_needed"]
 
 
 @dataclass(slots=True)
@@ -69,7 +72,115 @@ class Program:
     sources: frozenset[int] = frozenset()
     wrapped: bool = False  # some discarded tensor is the part of a wrapper, as of a DTensor
 
-    @property
-    def dropped(self) -> int:
-        """How many saved tensors are given up."""
-        return sum(self.slots)
+
+def versions_needed(ops: Sequence[CapturedOp]) -> list[dict[int, int]]:
+    """Returns by op the version of every listed storage that it reads, in base order."""
+    current: dict[int, int] = {}
+    needed = []
+    for op in ops:
+        needed.append({s.id: current[s.id] for s in op.reads if s.id >= 0})
+        for s in op.writes:
+            current[s.id] = 1
+        for s in op.mutates:
+            if s.id >= 0:
+                current[s.id] += 1
+    return needed
+
+
+def rehearse(program: Program, step: CapturedStep) -> str:
+    """Follows a program before its first use as the tape will, with counts, not tensors. Returns
+    why the tape could not run it to its end; empty if it can.
+
+    The tape frees a copy after its last use and a recorded call after its last replay. If the
+    program frees something too early, that must be found when the plan is compiled, not in a step.
+    For the step as captured, the rehearsal proves that
+
+    - every replay finds its inputs, in the first life of a tensor or in a copy of the right
+      version;
+    - every unpack of a discarded tensor finds its copy;
+    - so at every event everything that is unpacked later can be made from what is present, by
+      replays that are still to come and whose inputs are present or made by others of them. This is
+      what lets the replayer recompute anything on demand when a backward leaves the captured order.
+
+    Takes time linear in the number of arguments of all replays."""
+    rehearsal = _Rehearsal(program, step)
+    for slot, burst in zip(program.events, program.bursts, strict=True):
+        for replay in burst:
+            why = rehearsal.replay(replay)
+            if why:
+                return why
+        why = rehearsal.unpack(slot) if program.slots[slot] else ""
+        if why:
+            return why
+    return ""
+
+
+class _Rehearsal:
+    """The state of a rehearsal: which copies are present, in which version, and how often they are
+    used."""
+
+    def __init__(self, program: Program, step: CapturedStep) -> None:
+        self._program, self._step = program, step
+        self._needed = versions_needed(step.ops)
+        self._left = {row.op: row.replays for row in program.rows if row.replays}
+        self._first = {row.op: list(row.first_life_reads) for row in program.rows if row.replays}
+        self._cells = {s for row in program.rows for s in row.cells if s >= 0}
+        self._version: dict[int, int] = {}  # of the copies that are present
+        self._uses: dict[int, int] = {}
+        self._firsts = list(program.firsts)  # how many unpacks still return the saved tensor
+
+    def replay(self, replay: Replay) -> str:
+        """Replays a call; returns why it cannot run, or an empty string."""
+        op = self._step.ops[replay.op]
+        name = f"op {replay.op} {op.name}"
+        if self._left.get(replay.op, 0) <= 0:
+            return f"{name} is to be replayed, but its record was already released"
+        self._left[replay.op] -= 1
+        used = set()
+        first = self._first[replay.op]
+        own = {s.id for s in op.mutates}
+        for position, storage in enumerate(op.arguments):
+            if storage.id not in self._cells or first[position] < 0:
+                continue  # the record holds it
+            if first[position] > 0 and storage.id not in own:
+                first[position] -= 1
+                continue
+            why = self._find(storage.id, self._needed[replay.op][storage.id], name)
+            if why:
+                return why
+            used.add(storage.id)
+        if not own:
+            for made, uses in replay.keep.items():
+                if made not in self._cells:
+                    return f"{name} makes storage {made}, which the tape cannot keep"
+                self._version[made], self._uses[made] = 1, uses
+        for storage_id in used:
+            if storage_id in own:
+                self._version[storage_id] += 1
+            self._use(storage_id)
+        return ""
+
+    def unpack(self, slot: int) -> str:
+        """Unpacks a saved tensor; returns why it is not available, or an empty string."""
+        if self._firsts and self._firsts[slot] > 0:
+            self._firsts[slot] -= 1
+            return ""
+        storage = self._step.slots[slot].storage.id
+        why = self._find(storage, self._program.versions[slot], f"saved tensor {slot}")
+        if not why:
+            self._use(storage)
+        return why
+
+    def _find(self, storage: int, version: int, who: str) -> str:
+        """Returns why no copy of a storage has this version; empty if one has."""
+        found = self._version.get(storage)
+        if found == version:
+            return ""
+        held = "has been released" if found is None else f"is at version {found}"
+        return f"{who} needs storage {storage} at version {version}, whose copy {held}"
+
+    def _use(self, storage: int) -> None:
+        self._uses[storage] -= 1
+        if self._uses[storage] <= 0:
+            self._uses.pop(storage)
+            self._version.pop(storage)

@@ -24,14 +24,13 @@ from torch import Tensor
 
 from reprise.torch.capture import kinds
 from reprise.torch.compiled.shortcut import has_shortcut, shortcut
-from reprise.torch.internals.generator import GeneratorState, device_of
-from reprise.torch.internals.geometry import geometry_of
+from reprise.torch.internals.ambient import GeneratorState, device_of
 from reprise.torch.internals.modes import Op
 from reprise.torch.internals.ops import hidden_writes, tensors_in
-from reprise.torch.internals.stale import refuse_stale
-from reprise.torch.internals.subclass import saved_alias, version_of
+from reprise.torch.internals.saved_hooks import refuse_stale
+from reprise.torch.internals.subclass import geometry_of, saved_alias, version_of
 from reprise.torch.tape.calls import view_alone
-from reprise.torch.tape.on_demand import OnDemand
+from reprise.torch.tape.on_demand import make_on_demand
 from reprise.torch.tape.program import Program, Row
 from reprise.torch.tape.records import (
     Cell,
@@ -56,24 +55,6 @@ def written_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list
 class PythonEngine:
     """The records of one step, and its position in the program."""
 
-    __slots__ = (
-        "__weakref__",
-        "armed",
-        "audited",
-        "cursor",
-        "keeps",
-        "leaves",
-        "life",
-        "next",
-        "nodes",
-        "on_demand",
-        "program",
-        "replayer",
-        "safe",
-        "slot",
-        "task",
-    )
-
     def __init__(self, program: Program, counts: Any) -> None:
         self.program = program
         self.armed = True  # whether everything has been as captured so far
@@ -90,7 +71,7 @@ class PythonEngine:
         # Storage -> records that hold a tensor on it, for the copy before a write.
         self.leaves: dict[int, list[weakref.ref[Node]]] = {}
         self.replayer = Replayer(self.nodes, counts)
-        self.on_demand = OnDemand(counts)
+        self._counts = counts
 
     # ---- Forward ----------------------------------------------------------------
 
@@ -122,7 +103,6 @@ class PythonEngine:
         return out
 
     def _make_cells(self, row: Row, node: Node, out: Any) -> None:
-        """Makes cells for the outputs of a recorded call that the plan discards."""
         outputs = (out,) if isinstance(out, Tensor) else tensors_in(out)
         for position, tensor in enumerate(outputs):
             number = row.cells[position] if position < len(row.cells) else -1
@@ -134,7 +114,6 @@ class PythonEngine:
             node.outputs.append(weakref.ref(cell))
 
     def _remember(self, op: int, node: Node) -> None:
-        """Stores a recorded call by its op and by the storages that it holds."""
         self.nodes[op] = reference = weakref.ref(node)
         for held in node.held:
             if held.tensor is not None:
@@ -229,7 +208,6 @@ class PythonEngine:
         return made
 
     def _again(self, ref: Ref, cell: Cell) -> Tensor:
-        """Returns the recomputed tensor."""
         if ref.made is not None:
             if not self.safe:
                 use(cell)
@@ -249,7 +227,7 @@ class PythonEngine:
         if cell.tensor is not None and cell.version == version:
             return cell.tensor
         self.safe = True
-        return self.on_demand.make(cell, version)
+        return make_on_demand(self._counts, cell, version)
 
     def _as_saved(self, ref: Ref) -> Tensor:
         """Returns the tensor as it was saved, and releases it after the last unpack that expects

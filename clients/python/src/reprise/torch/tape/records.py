@@ -27,13 +27,11 @@ import torch
 from torch import Tensor
 
 from reprise.torch.compiled.shortcut import Shortcut
-from reprise.torch.internals.ambient import current
-from reprise.torch.internals.generator import GeneratorState
-from reprise.torch.internals.geometry import Geometry, geometry_of
+from reprise.torch.internals.ambient import GeneratorState, current
 from reprise.torch.internals.guard import told
 from reprise.torch.internals.ops import hidden_writes, without_statistics
-from reprise.torch.internals.stale import GONE, refuse_stale
-from reprise.torch.internals.subclass import version_of
+from reprise.torch.internals.saved_hooks import GONE, refuse_stale
+from reprise.torch.internals.subclass import Geometry, geometry_of, version_of
 
 __all__ = [
     "Cell",

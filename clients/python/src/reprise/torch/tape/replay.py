@@ -3,10 +3,13 @@
 with what is present, its outputs stay for the planned number of uses, and its arguments are
 released after its last planned replay.
 
-Whatever is needed can always be recomputed. A rehearsed program (rehearsal.py) finds what it needs
+Whatever is needed can always be recomputed. A rehearsed program (program.py) finds what it needs
 while the backward runs as captured. When it no longer does, nothing more is freed, and what later
 replays would have made is made from the same records (on_demand.py). Whatever the counts say, the
 only copy or record from which something needed can be made is never freed (`use`, `_done_with`).
+
+In a step that finds out why values differ (check/control.py), every call runs a second time from
+the same inputs.
 """
 
 from __future__ import annotations
@@ -21,12 +24,11 @@ from reprise.torch.check.control import Control
 from reprise.torch.internals.ambient import Surroundings
 from reprise.torch.internals.ops import tensors_in
 from reprise.torch.meter.windows import OpRecorder
-from reprise.torch.tape.calls import alone, call, first_life, view
+from reprise.torch.tape.calls import alone, call, copy, load, view
 from reprise.torch.tape.program import Burst
-from reprise.torch.tape.records import Cell, Held, Node, Own
-from reprise.torch.tape.twice import Twice
+from reprise.torch.tape.records import Cell, Node, Own
 
-__all__ = ["Replayer", "use"]
+__all__ = ["Replayer", "Twice", "use"]
 
 
 class Replayer:
@@ -83,12 +85,12 @@ class Replayer:
                     return False
         around.be(node.around)
         if node.flat is None:
-            args = [_load(value, own) for value in node.args]
+            args = load(node.args, own, _copy)
         else:
             args = node.args.copy()
             for position, item in node.flat:
-                args[position] = _tensor(item, own)
-        kwargs = _load(node.kwargs, own) if node.kwargs else node.kwargs
+                args[position] = load(item, own, _copy)
+        kwargs = load(node.kwargs, own, _copy) if node.kwargs else node.kwargs
         used: list[Cell] = []
         for held in node.held:
             if held.tensor is None:
@@ -96,7 +98,13 @@ class Replayer:
                     used.append(held.cell)  # type: ignore[arg-type]
             elif held.reads > 0:
                 held.reads -= 1
-                if held.reads == 0 and _elsewhere(held):
+                cell = held.cell
+                # Whether it can be read from its cell from now on.
+                if (
+                    held.reads == 0
+                    and cell
+                    and (cell.tensor is not None or cell.recorded(0, held.version))
+                ):
                     held.tensor = None
         node.replays -= 1
         again = None if self.control is None else Twice(self.control, node, op, own)
@@ -148,12 +156,6 @@ def _only_way_back(cell: Cell | None) -> bool:
     return not cell.recorded(0, max(cell.waiting))
 
 
-def _elsewhere(held: Held) -> bool:
-    """Returns whether an argument can be read from its cell from now on."""
-    cell = held.cell
-    return cell is not None and (cell.tensor is not None or cell.recorded(0, held.version))
-
-
 def _done_with(node: Node) -> None:
     """Releases what a call holds after its last planned replay, unless one of its outputs still
     needs it."""
@@ -164,23 +166,61 @@ def _done_with(node: Node) -> None:
     node.forget()
 
 
-def _tensor(item: Held | Own, own: Tensor | None) -> Tensor:
-    """Returns a tensor argument of a planned replay."""
-    if isinstance(item, Own):
-        return view(own, item.geometry)
-    if item.tensor is not None:
-        return first_life(item)
-    assert item.cell is not None
-    assert item.geometry is not None
-    return view(item.cell.tensor, item.geometry)
+def _copy(cell: Cell, _: int) -> Tensor | None:
+    return cell.tensor
 
 
-def _load(value: Any, own: Tensor | None) -> Any:
-    """Returns an argument with its tensors in place, which may be in lists and dicts."""
-    if isinstance(value, (Held, Own)):
-        return _tensor(value, own)
-    if isinstance(value, (list, tuple)):
-        return [_load(v, own) for v in value]
-    if isinstance(value, dict):
-        return {key: _load(v, own) for key, v in value.items()}
-    return value
+class Twice:
+    """A call that runs a second time from the same inputs, so that its results can be compared."""
+
+    def __init__(self, control: Control, node: Node, op: int, own: Tensor | None) -> None:
+        """Prepares the second run; to be called before the first one. `own` is what the call writes
+        in place."""
+        self._control, self._node, self._op, self._own = control, node, op, own
+        cells = [None if c is None else c() for c in node.outputs]
+        self._storages = [None if c is None else c.id for c in cells]
+        self._before = self._flipped = None
+        control.begins()
+        if own is not None:
+            self._before = copy(own)
+            if control.unsteady(self._storages[0]):
+                self._flipped = control.flip(self._storages[0], copy(own))
+
+    def compare(self, args: list[Any], kwargs: dict[str, Any], out: Any) -> None:
+        """Runs the call again and compares the outputs. To be called after its first run."""
+        self._compare(args, kwargs, out)
+        self._control.ends(self._op)
+
+    def _compare(self, args: list[Any], kwargs: dict[str, Any], out: Any) -> None:
+        """Runs the call again on copies and shows both results to the control."""
+        control, own = self._control, self._own
+        if own is None or self._before is None:
+            made = list(tensors_in(out))
+            if self._op in control.allocating:
+                control.allocated(self._storages, made)
+                return
+            again = tensors_in(call(self._node, args, kwargs))
+            control.twice(self._op, self._storages, made, again)
+            return
+        if self._flipped is not None:
+            self._written(self._flipped, args, kwargs)
+            control.written(self._storages[0], own, self._flipped)
+            self._flipped = None
+        self._written(self._before, args, kwargs)
+        control.twice(self._op, self._storages, [own], [self._before])
+
+    def _written(self, copy: Tensor, args: list[Any], kwargs: dict[str, Any]) -> None:
+        """Runs the call again, so that it writes `copy` instead of its target."""
+        node = self._node
+        call(node, _instead(node.args or [], args, copy), _instead(node.kwargs or {}, kwargs, copy))
+
+
+def _instead(recorded: Any, loaded: Any, own: Tensor) -> Any:
+    """Returns the loaded arguments with `own` in place of the storage that the call writes."""
+    if isinstance(recorded, Own):
+        return view(own, recorded.geometry)
+    if isinstance(recorded, (list, tuple)):
+        return [_instead(r, v, own) for r, v in zip(recorded, loaded, strict=True)]
+    if isinstance(recorded, dict):
+        return {key: _instead(value, loaded[key], own) for key, value in recorded.items()}
+    return loaded

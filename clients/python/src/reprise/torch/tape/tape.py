@@ -35,14 +35,13 @@ from reprise.torch.compiled import fast
 from reprise.torch.compiled.shortcut import prepare
 from reprise.torch.internals.guard import surely
 from reprise.torch.internals.modes import Mode, Op
-from reprise.torch.internals.open_hooks import Hooks
+from reprise.torch.internals.open_hooks import Hooks, for_parts
 from reprise.torch.internals.ops import IGNORED, PLAIN_TYPES, may_write
-from reprise.torch.internals.stale import refuse_modified, refuse_stale
+from reprise.torch.internals.saved_hooks import refuse_modified, refuse_stale
 from reprise.torch.internals.watch import close_watches, resume, tell, waiting, watch
 from reprise.torch.tape.native_program import Compiled
 from reprise.torch.tape.program import Program
 from reprise.torch.tape.tape_run import Counts, Run, unpack
-from reprise.torch.tape.wrapped import for_parts
 
 __all__ = ["Counts", "Run", "Tape", "native_engine", "unpack"]
 
@@ -72,7 +71,7 @@ class Tape(Mode):
         # By program, of either engine: slot and event with which the last forward of a step begins;
         # None if it depends on earlier forwards.
         self._last: dict[int, tuple[int, int] | None] = {}
-        self._run = self.begin()
+        self.run = self.begin()  # of the newest step
 
     def _take_engine(self) -> None:
         """Converts the program for the native engine, if there is one that can run it."""
@@ -105,13 +104,8 @@ class Tape(Mode):
 
         `counts` of a spent run continue the same step. `at` is called with 1 + op; `here`
         is the address of the same function in C, for ops that never reach Python."""
-        self._run = Run(self.program, counts, self._compiled, at, here, self._device)
-        return self._run
-
-    @property
-    def run(self) -> Run:
-        """The run of the newest step."""
-        return self._run
+        self.run = Run(self.program, counts, self._compiled, at, here, self._device)
+        return self.run
 
     def begin_more(self, spent: Run, at: At = ignore_end, here: int = 0) -> Run:
         """Begins the part of a step that has more forwards than captured, after all captured ones
@@ -135,7 +129,7 @@ class Tape(Mode):
     def region(self, *, packs: bool = True) -> Iterator[None]:
         """Runs a forward of the root under the tape. `packs`: with its saved-tensor hooks; without
         them, those of a capture call the run."""
-        run, program = self._run, self.program
+        run, program = self.run, self.program
         close_watches()
         if not program.replays:
             # Everything is kept, so there is nothing to do and nothing to check.
@@ -185,7 +179,7 @@ class Tape(Mode):
         what follows runs unobserved. The backward may still recompute what was discarded so far, so
         writes to its inputs are watched. Under a mode or hooks of the program nothing can be
         removed: then everything stays in place and keeps all saved tensors."""
-        run, layers = self._run, self._surrounding
+        run, layers = self.run, self._surrounding
         run.mismatch(why)
         if layers is None or _get_current_dispatch_mode_stack()[-1:] != [self]:
             return
@@ -208,7 +202,6 @@ class Tape(Mode):
 
     @staticmethod
     def _hooks(run: Run) -> Any:
-        """Returns the saved-tensor hooks of the engine that runs the step."""
         if run.native is None:
             hooks: tuple[Any, Any] = run.pack, unpack
         else:
@@ -239,7 +232,7 @@ class Tape(Mode):
             return op.run()  # a DTensor finds out the shape of a result
         if types and not PLAIN_TYPES.issuperset(types):
             return NotImplemented  # a subclass makes inner calls, which come here
-        run, func = self._run, op.func
+        run, func = self.run, op.func
         engine = run.engine
         if self._others:
             tell(self._others, func, op.args, op.kwargs)
@@ -266,4 +259,4 @@ class Tape(Mode):
 
     def failed(self) -> None:
         """Keeps everything from here on, after an internal error."""
-        self._run.mismatch("an internal error in Reprise")
+        self.run.mismatch("an internal error in Reprise")

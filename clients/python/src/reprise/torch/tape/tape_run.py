@@ -26,10 +26,10 @@ from torch import Tensor
 from reprise.agent.marks import At, ignore_end
 from reprise.torch.check.control import Control
 from reprise.torch.check.values import Audit, Given
+from reprise.torch.internals.engine import graph_is_kept
 from reprise.torch.internals.guard import caught, described, told
 from reprise.torch.internals.modes import Op
-from reprise.torch.internals.passes import graph_is_kept
-from reprise.torch.internals.stale import GONE, refuse_stale
+from reprise.torch.internals.saved_hooks import GONE, refuse_stale
 from reprise.torch.internals.subclass import saved_alias, version_of
 from reprise.torch.internals.watch import close_watches
 from reprise.torch.meter.state import stream_of
@@ -63,22 +63,6 @@ class _Life:
 
 class Run:
     """The state of one step that runs under a program."""
-
-    __slots__ = (
-        "__weakref__",
-        "_audit",
-        "_latest",
-        "_whole",
-        "at",
-        "changed",
-        "counts",
-        "engine",
-        "home",
-        "native",
-        "program",
-        "region",
-        "stream",
-    )
 
     def __init__(
         self,
@@ -394,8 +378,9 @@ class Run:
 
     # ---- Backward ---------------------------------------------------------------
 
-    def unpack(self, packed: Any) -> Tensor:
-        """Returns the tensor of what this run packed."""
+    @staticmethod
+    def unpack(packed: Any) -> Tensor:
+        """Returns the tensor of what a run packed."""
         return unpack(packed)
 
     def advance(self, slot: int) -> None:
