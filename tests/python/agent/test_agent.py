@@ -204,15 +204,12 @@ def test_records_arrive_in_order_in_the_file(script, tmp_path, read_sink):
     assert out.splitlines() == ["2 0 0", "inert the session was stopped"]
 
 
-# Ids are whole or refused, by the builtin functions as by the way through ctypes.
+# Ids are whole or refused.
 MARKS = """
 import sys
-from reprise.agent import abi, marks
 from reprise.agent.agent import Agent
 a = Agent.start(run_id="r", sink="file:" + sys.argv[1])
 begin, end, at = a.op_begin, a.op_end, a.at
-if sys.argv[2] == "ctypes":
-    begin, end, at = marks._checked(abi.load().quick)
 print(type(begin).__name__, end=" ")
 begin(2**64 - 1, 2**32 - 1, 2**32 - 2, 2**63 + 1, -2**63, 2**64 - 2)
 end(2**64 - 1)
@@ -237,17 +234,14 @@ begin(1), end(1)
 """
 
 
-@pytest.mark.parametrize(
-    ("way", "kind"), [("builtin", "builtin_function_or_method"), ("ctypes", "function")]
-)
-def test_op_ids_are_never_truncated(script, tmp_path, read_sink, way, kind):
-    out = script(MARKS, tmp_path / "sink", way)
+def test_op_ids_are_never_truncated(script, tmp_path, read_sink):
+    out = script(MARKS, tmp_path / "sink")
 
     sink = read_sink(tmp_path / "sink")
     whole = 2**64 - 1, 2**63 + 1, -(2**63), 2**64 - 2, 2**32 - 1, 2**32 - 2
     assert sink.begun == [whole, (2**32 + 5, 0, -1, 0, 0, 0)]
     assert sink.ended == [2**64 - 1, 2**32 + 5]
-    assert out.split() == [kind, "OOOOOOOTTTTOOTOOT"]
+    assert out.split() == ["builtin_function_or_method", "OOOOOOOTTTTOOTOOT"]
 
 
 def test_a_mark_of_an_op_leaves_no_reference_behind(script, tmp_path):

@@ -128,9 +128,7 @@ class Daemon:
         while time.monotonic() < deadline:
             if ready.exists():
                 said = json.loads(ready.read_text())
-                # A daemon of version 0.1 needs no token.
-                token = Path(said.get("token_file", os.devnull)).read_text().strip()
-                return Server(said["url"], token)
+                return Server(said["url"], Path(said["token_file"]).read_text().strip())
             if self.process.poll() is not None:
                 break
             time.sleep(0.05)

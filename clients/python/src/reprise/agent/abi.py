@@ -184,8 +184,6 @@ STRUCTS: dict[str, type[ctypes.Structure]] = {
 }
 
 _STATUS = c_int32
-# Added to ABI 1 later: an agent of before has none of these.
-_LATER = frozenset({"reprise_plan_applied"})
 
 _QUICK: dict[str, tuple[Any, list[Any]]] = {
     "reprise_capabilities": (_STATUS, [POINTER(Caps)]),
@@ -193,6 +191,7 @@ _QUICK: dict[str, tuple[Any, list[Any]]] = {
     "reprise_window_end": (_STATUS, []),
     "reprise_window_kinds": (c_uint32, []),
     "reprise_abi_version": (c_uint32, []),
+    "reprise_python_bind": (_STATUS, [POINTER(PythonCalls)]),
     "reprise_intern": (c_uint32, [c_char_p, c_size_t]),
     "reprise_op_begin": (None, [c_uint64, c_uint32, c_uint32, c_uint64, c_int64, c_uint64]),
     "reprise_op_end": (None, [c_uint64]),
@@ -272,8 +271,6 @@ def _bind(path: Path) -> Library:
             try:
                 function = getattr(dll, name)
             except AttributeError:
-                if name in _LATER:
-                    continue
                 raise RepriseError(
                     f"{path}: has no {name}; it is not this version's agent"
                 ) from None

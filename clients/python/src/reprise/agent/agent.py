@@ -289,10 +289,7 @@ class Agent:
             return None
         if code < 0:
             raise RepriseError(f"step graph of {len(json)} bytes: {_CODES.get(code, code)}")
-        view = self._new_view()
-        known = self._library.quick.reprise_plan_poll(want.request_id, 0, ctypes.byref(view))
-        # An agent without request ids answers under the id of the graph.
-        return int(graph.value if known == abi.EINVAL else want.request_id)
+        return int(want.request_id)
 
     def poll_plan(self, request_id: int, have: int = 0) -> PlanReply:
         """Returns what there is for a request: a plan other than `have`, a refusal, or "pending".
@@ -330,10 +327,7 @@ class Agent:
     def plan_applied(self, plan_id: int, own_ns: int, peak_bytes: int) -> None:
         """Steps run under it from now on: what the executor needs for itself per step, and the
         peak as it runs the plan."""
-        try:
-            self._quickly("reprise_plan_applied", plan_id, own_ns, peak_bytes)
-        except AttributeError:  # an agent of before
-            self.plan_state(plan_id, abi.PLAN_APPLIED)
+        self._quickly("reprise_plan_applied", plan_id, own_ns, peak_bytes)
 
     def plan_state(self, plan_id: int, state: int, why: str = "") -> None:
         """Tells what became of a plan, or (plan 0) of the job: `abi.PLAN_REFUSED`, `PLAN_STOPPED`,

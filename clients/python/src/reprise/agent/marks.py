@@ -7,11 +7,9 @@ in a planned step that reports its position.
     at(1 + op)
 
 A foreign-function call through ctypes costs several times what the agent does in it, so the agent
-also offers them in CPython's own calling convention; `PyCFunction_NewEx` makes builtin functions of
-them. If that is not possible (another Python, an older agent), they go through ctypes.
-
-Ids are 64-bit numbers and are never truncated: ctypes would pass 2**64 + 5 as 5, and without
-declared argument types 2**32 + 5 as 5. Both ways raise OverflowError and record nothing.
+offers them in CPython's own calling convention; `PyCFunction_NewEx` makes builtin functions of
+them. Ids are 64-bit numbers and are never truncated: what is larger raises OverflowError, and
+nothing is recorded.
 """
 
 from __future__ import annotations
@@ -21,6 +19,8 @@ import sys
 from collections.abc import Callable
 from ctypes import POINTER, c_char_p, c_int, c_void_p, py_object
 from typing import Any, Protocol
+
+from reprise.base.errors import RepriseError
 
 __all__ = ["At", "OpBegin", "OpEnd", "PythonCalls", "bind", "ignore_begin", "ignore_end"]
 
@@ -79,26 +79,27 @@ _definitions: list[_MethodDef] = []
 
 
 def bind(quick: ctypes.PyDLL) -> tuple[OpBegin, OpEnd, At]:
-    """Returns the calls `op_begin`, `op_end` and `at` of the loaded agent."""
-    if sys.implementation.name == "cpython" and hasattr(quick, "reprise_python_bind"):
-        calls = PythonCalls(
-            struct_size=ctypes.sizeof(PythonCalls),
-            as_u64=_address(ctypes.pythonapi.PyLong_AsUnsignedLongLong),
-            as_i64=_address(ctypes.pythonapi.PyLong_AsLongLong),
-            occurred=_address(ctypes.pythonapi.PyErr_Occurred),
-            retain=_address(ctypes.pythonapi.Py_IncRef),
-            none=id(None),
-            type_error=id(TypeError),
-            overflow_error=id(OverflowError),
-        )
-        setattr(calls, "raise", _address(ctypes.pythonapi.PyErr_SetString))
-        quick.reprise_python_bind.argtypes = [POINTER(PythonCalls)]
-        if quick.reprise_python_bind(ctypes.byref(calls)) == 0:
-            begin = _builtin("op_begin", quick.reprise_python_op_begin, _FASTCALL)
-            end = _builtin("op_end", quick.reprise_python_op_end, _ONE_ARGUMENT)
-            at = _builtin("at", quick.reprise_python_at, _ONE_ARGUMENT)
-            return begin, end, at
-    return _checked(quick)
+    """Returns the calls `op_begin`, `op_end` and `at` of the loaded agent. Raises RepriseError if
+    this Python has no such functions, or if the agent does not take them."""
+    if sys.implementation.name != "cpython":
+        raise RepriseError(f"the agent needs CPython, not {sys.implementation.name}")
+    calls = PythonCalls(
+        struct_size=ctypes.sizeof(PythonCalls),
+        as_u64=_address(ctypes.pythonapi.PyLong_AsUnsignedLongLong),
+        as_i64=_address(ctypes.pythonapi.PyLong_AsLongLong),
+        occurred=_address(ctypes.pythonapi.PyErr_Occurred),
+        retain=_address(ctypes.pythonapi.Py_IncRef),
+        none=id(None),
+        type_error=id(TypeError),
+        overflow_error=id(OverflowError),
+    )
+    setattr(calls, "raise", _address(ctypes.pythonapi.PyErr_SetString))
+    if quick.reprise_python_bind(ctypes.byref(calls)) != 0:
+        raise RepriseError("the agent is not this version's; install matching versions")
+    begin = _builtin("op_begin", quick.reprise_python_op_begin, _FASTCALL)
+    end = _builtin("op_end", quick.reprise_python_op_end, _ONE_ARGUMENT)
+    at = _builtin("at", quick.reprise_python_at, _ONE_ARGUMENT)
+    return begin, end, at
 
 
 def ignore_begin(op: int, /, *_: int) -> None:
@@ -118,41 +119,3 @@ def _builtin(name: str, function: Any, flags: int) -> Any:
     _definitions.append(definition)
     make = ctypes.PYFUNCTYPE(py_object, POINTER(_MethodDef), c_void_p, c_void_p)
     return make(("PyCFunction_NewEx", ctypes.pythonapi))(ctypes.byref(definition), None, None)
-
-
-def _checked(quick: ctypes.PyDLL) -> tuple[OpBegin, OpEnd, At]:
-    """Returns the calls through ctypes, with a check of every argument, because ctypes truncates
-    numbers that are too large."""
-
-    def begin(
-        op: int,
-        name: int = 0,
-        shapes: int = 0,
-        parent: int = 0,
-        seq_nr: int = -1,
-        forward_thread: int = 0,
-        /,
-    ) -> None:
-        for value, bits in ((op, 64), (name, 32), (shapes, 32), (parent, 64), (forward_thread, 64)):
-            _check(value, 0, bits)
-        _check(seq_nr, 1 << 63, 63)
-        quick.reprise_op_begin(op, name, shapes, parent, seq_nr, forward_thread)
-
-    def end(op: int, /) -> None:
-        _check(op, 0, 64)
-        quick.reprise_op_end(op)
-
-    def at(op_plus_one: int, /) -> None:
-        _check(op_plus_one, 0, 64)
-        quick.reprise_at(op_plus_one)
-
-    return begin, end, at
-
-
-def _check(value: int, below_zero: int, bits: int) -> None:
-    """Raises TypeError or OverflowError unless `value` is an int from `-below_zero` to 2**bits -
-    1."""
-    if not isinstance(value, int):
-        raise TypeError(f"an int is needed, not {type(value).__name__}")
-    if not -below_zero <= value < 1 << bits:
-        raise OverflowError(f"{value} does not fit into {bits} bits")

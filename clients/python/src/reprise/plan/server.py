@@ -220,7 +220,7 @@ def _beside(socket: Path) -> Server:
     try:
         token = socket.with_name("server.token").read_text().strip()
     except OSError:
-        token = ""  # a daemon of 0.1 asks for none
+        token = ""  # and the server says so
     if certificate:
         # The name in the certificate need not be one of this machine's.
         host, _, port = listen.rpartition(":")
