@@ -29,7 +29,8 @@ from reprise.torch.meter.state import (  # noqa: E402
     start_counting,
 )
 from reprise.torch.tape.compile_plan import compile_plan  # noqa: E402
-from reprise.torch.tape.tape import Counts, Tape  # noqa: E402
+from reprise.torch.tape.tape import Tape  # noqa: E402
+from reprise.torch.tape.tape_run import Counts  # noqa: E402
 
 Loss = Callable[[Any], Tensor]
 

@@ -21,7 +21,6 @@ from reprise.base.errors import RepriseError
 if TYPE_CHECKING:
     from reprise.torch.internals.native import Native
 
-__all__ = ["main"]
 
 Check = dict[str, str]
 

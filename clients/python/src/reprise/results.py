@@ -7,8 +7,6 @@ from typing import Any
 
 from reprise.plan.result import Known, Result
 
-__all__ = ["report"]
-
 
 def report(planned: Any) -> Result:
     """Returns predicted against measured of a model that `reprise.auto` or `reprise.keras.auto` has

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from zoo import GPT, ResNet
 
 import reprise
-from reprise.torch.capture.capture import BACKWARD
+from reprise.torch.capture.captured import BACKWARD
 from reprise.torch.check.verify import Check
 from reprise.torch.estimation import estimate as estimating
 from reprise.torch.estimation import fake

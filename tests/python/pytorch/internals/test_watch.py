@@ -16,7 +16,7 @@ from nets import WIDTH, Leaky, job
 from torch import Tensor, nn
 
 from reprise.torch.internals.watch import close_watches
-from reprise.torch.tape.tape import Run
+from reprise.torch.tape.tape_run import Run
 
 
 def tape_of(made: Job) -> Tape:

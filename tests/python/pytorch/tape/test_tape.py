@@ -27,7 +27,7 @@ from torch.utils.checkpoint import checkpoint
 
 from reprise.torch.tape import tape_run
 from reprise.torch.tape.records import Node
-from reprise.torch.tape.tape import unpack
+from reprise.torch.tape.tape_run import unpack
 
 pytestmark = pytest.mark.usefixtures("half")  # with and without the native engine of the tape
 

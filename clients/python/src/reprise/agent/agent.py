@@ -29,8 +29,6 @@ from reprise.agent.marks import At, OpBegin, OpEnd, ignore_begin, ignore_end
 from reprise.agent.received import Plan
 from reprise.base.errors import RepriseError
 
-__all__ = ["Agent", "PlanReply", "own_run_id"]
-
 # Ctrl-C is seen between slices: the C call returns PENDING on a signal.
 WAIT_SLICE_S = 0.2
 # A daemon that does not answer for so long is not only being started again.

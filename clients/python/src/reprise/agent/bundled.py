@@ -15,8 +15,6 @@ from typing import NoReturn
 
 from reprise.base.errors import RepriseError
 
-__all__ = ["PACKAGE", "checkout", "command", "daemon", "program"]
-
 PACKAGE = Path(__file__).resolve().parents[1]
 
 

@@ -32,8 +32,6 @@ from typing import IO
 from reprise.agent import abi, bundled
 from reprise.base.errors import RepriseError
 
-__all__ = ["Collector", "ensure", "find", "runtime_dir", "socket_paths"]
-
 SYSTEM_SOCKET = Path("/run/reprise/agent.sock")
 START_TIMEOUT_S = 15.0
 # What a daemon prints if another one uses its folder.

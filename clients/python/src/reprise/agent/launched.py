@@ -15,8 +15,6 @@ import hashlib
 import os
 from pathlib import Path
 
-__all__ = ["shared_run_id", "uuid7_of"]
-
 
 def shared_run_id() -> str | None:
     """Returns the run id that the ranks of this machine share, made from RANK, WORLD_SIZE,

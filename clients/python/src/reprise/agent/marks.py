@@ -22,8 +22,6 @@ from typing import Any, Protocol
 
 from reprise.base.errors import RepriseError
 
-__all__ = ["At", "OpBegin", "OpEnd", "PythonCalls", "bind", "ignore_begin", "ignore_end"]
-
 _FASTCALL = 0x0080
 _ONE_ARGUMENT = 0x0008
 

@@ -22,16 +22,6 @@ from typing import Any
 from reprise.base.errors import RepriseError
 from reprise.base.proto_json import Fields
 
-__all__ = [
-    "BoundProof",
-    "BoundScope",
-    "Decision",
-    "FreePolicy",
-    "Infeasible",
-    "InfeasibleBudget",
-    "Plan",
-]
-
 MAX_PLAN_BYTES = 16 << 20
 
 

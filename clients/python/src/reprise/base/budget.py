@@ -18,8 +18,6 @@ from typing import Literal
 
 from reprise.base.errors import RepriseError
 
-__all__ = ["Budget"]
-
 Kind = Literal["bytes", "share", "percent", "fit", "least"]
 
 _WRITTEN_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "kB", "MB", "GB", "TB")

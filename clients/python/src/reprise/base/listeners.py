@@ -13,8 +13,6 @@ import socket
 import sys
 from collections.abc import Collection, Iterator, Sequence
 
-__all__ = ["check_listener"]
-
 _LISTENS = "0A"
 _ANY = ("0" * 8, "0" * 32)
 _MAPPED = "0000000000000000FFFF0000"  # ::ffff:0:0/96

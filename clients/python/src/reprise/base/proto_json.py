@@ -20,8 +20,6 @@ from typing import Any, TypeVar
 
 from reprise.base.errors import RepriseError
 
-__all__ = ["Fields", "shorten"]
-
 # More entries than any step has; limits how much memory hostile text can take.
 MAX_ENTRIES = 4_000_000
 

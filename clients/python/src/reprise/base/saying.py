@@ -10,8 +10,6 @@ import os
 import re
 import sys
 
-__all__ = ["because", "named", "say", "shown"]
-
 # Control characters, line separators, and what turns the direction of writing.
 _COMMANDS = re.compile(
     "[\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069]"

@@ -9,13 +9,6 @@ from __future__ import annotations
 
 import math
 
-__all__ = [
-    "format_bytes",
-    "format_bytes_up",
-    "format_duration",
-    "format_percent",
-]
-
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 

@@ -16,8 +16,6 @@ from reprise.jax.kinds import flops_of, kind_of
 from reprise.jax.program import bytes_of
 from reprise.plan.step_graph import StepGraph
 
-__all__ = ["CapturedStep", "capture"]
-
 # Of a core that computes while its memory is busy: what ranks ops, not what times them.
 _FLOPS_PER_NS, _BYTES_PER_NS, _START_NS = 20, 5, 1000
 

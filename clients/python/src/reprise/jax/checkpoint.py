@@ -24,8 +24,6 @@ from reprise.jax.function import PlannedFunction, auto
 from reprise.jax.planning import MOST_EQUATIONS, Found
 from reprise.plan.result import Known, Result
 
-__all__ = ["CheckpointedLoss", "checkpoint"]
-
 
 class CheckpointedLoss:
     """A loss that is called and differentiated as it was before, once."""

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from reprise.jax.kinds import is_fusible, is_loop, is_remade, is_view
 from reprise.jax.program import Equation, Program, bytes_of
 
-__all__ = ["Cluster", "Clusters", "cluster"]
-
 # A chain that every reader makes again is no longer than this.
 MOST_STEPS = 16
 

@@ -12,8 +12,6 @@ import jax
 
 from reprise.base.errors import RepriseError
 
-__all__ = ["Memory", "compile_flat", "compiler_options", "memory_of", "ways_to_compile"]
-
 # On the CPU, XLA takes optimization barriers out before it melts and orders instructions, and
 # merges what they held apart. Without this pass they stay until memory has been assigned.
 _KEEP_BARRIERS = {"cpu": {"xla_disable_hlo_passes": "cse_barrier_expander"}}

@@ -21,8 +21,6 @@ from reprise.jax.planning import Found
 from reprise.jax.ulps import Difference, difference
 from reprise.plan import evaluate
 
-__all__ = ["Alive", "Explanation", "explain"]
-
 SHOWN = 8
 
 

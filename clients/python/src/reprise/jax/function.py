@@ -22,8 +22,6 @@ from reprise.jax.ulps import Difference
 from reprise.plan.result import Known, Result
 from reprise.plan.wish import Wish, is_disabled
 
-__all__ = ["PlannedFunction", "auto", "value_and_grad"]
-
 # Tracers of a program that is being written down, not of one that is being transformed.
 _WRITING = ("DynamicJaxprTracer", "ShardMapTracer")
 

@@ -30,8 +30,6 @@ from reprise.base.proto_json import Fields
 from reprise.jax.compiled import Memory
 from reprise.plan.wish import Wish
 
-__all__ = ["Kept", "key_of", "read", "write"]
-
 MOST_FILES = 512
 MOST_TEXT = 4096
 

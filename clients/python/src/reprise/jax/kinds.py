@@ -10,8 +10,6 @@ from typing import Any
 from reprise.jax.loops import inner_bodies
 from reprise.jax.program import Equation, Program
 
-__all__ = ["flops_of", "is_fusible", "is_loop", "is_remade", "is_view", "kind_of"]
-
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())

@@ -15,19 +15,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-__all__ = [
-    "MOST_PARTS",
-    "Pieces",
-    "Span",
-    "body_of",
-    "equations_of",
-    "inner_bodies",
-    "joined",
-    "part",
-    "shortened",
-    "spans",
-]
-
 # Primitive -> where the body is.
 _CALLS = {
     "jit": "jaxpr",

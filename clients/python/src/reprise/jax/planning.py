@@ -41,8 +41,6 @@ from reprise.plan.result import Known
 from reprise.plan.session import is_within_run
 from reprise.plan.wish import Wish
 
-__all__ = ["MOST_EQUATIONS", "MOST_ROUNDS", "Found", "bytes_of_budget", "find"]
-
 MOST_ROUNDS = 3
 # Opening a loop costs compile time for each of its iterations.
 MOST_EQUATIONS = 6000

@@ -27,8 +27,6 @@ from reprise.jax.loops import (
     spans,
 )
 
-__all__ = ["Equation", "Program", "bytes_of", "trace"]
-
 
 @dataclass(slots=True, eq=False)
 class Equation:

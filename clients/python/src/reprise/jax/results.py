@@ -18,8 +18,6 @@ from reprise.jax.captured import CapturedStep
 from reprise.jax.program import bytes_of
 from reprise.plan import evaluate
 
-__all__ = ["peak_in_results"]
-
 
 def peak_in_results(step: CapturedStep, schedule: Sequence[int], donated: Iterable[Any]) -> int:
     """Returns the peak in bytes. `donated`: the arguments in whose memory results lie; nothing else

@@ -16,8 +16,6 @@ import jax
 from reprise.jax.captured import CapturedStep
 from reprise.jax.clusters import Cluster, Clusters
 
-__all__ = ["TABLE_BYTES", "planned", "run_cluster", "run_light"]
-
 # XLA on the CPU keeps a table of pointers for each barrier until the end of the program.
 TABLE_BYTES = 64
 

@@ -18,8 +18,6 @@ from reprise.jax.program import bytes_of
 from reprise.jax.rewrite import run_cluster
 from reprise.plan import evaluate
 
-__all__ = ["Workspaces"]
-
 # Of what the step holds: what is smaller is not worth a compilation.
 _SMALLEST_SHARE = 256
 

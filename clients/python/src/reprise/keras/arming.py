@@ -16,8 +16,6 @@ from reprise.base.errors import RepriseError
 from reprise.plan.result import Known, Result
 from reprise.plan.wish import Wish, is_disabled
 
-__all__ = ["Budget", "arm", "auto", "is_armed", "measure", "remove", "report"]
-
 _STEP = "_reprise_step"
 
 

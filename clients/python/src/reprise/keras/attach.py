@@ -20,8 +20,6 @@ from reprise.base.saying import say
 from reprise.keras.arming import arm, is_armed
 from reprise.plan.wish import is_disabled
 
-__all__ = ["attach"]
-
 OLDEST = (3, 15)
 
 

@@ -14,8 +14,6 @@ from typing import Any
 
 import keras
 
-__all__ = ["let_go_early", "undo"]
-
 _RUN = "_run_through_graph"
 
 

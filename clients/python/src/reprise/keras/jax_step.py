@@ -14,8 +14,6 @@ from reprise.base.saying import say
 from reprise.keras.step import Step, StepReports
 from reprise.plan.result import Result
 
-__all__ = ["JaxStep"]
-
 UNCHECKED = "Keras on JAX compares no gradients, and XLA's bytes of the program are the peak"
 
 

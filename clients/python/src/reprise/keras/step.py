@@ -12,8 +12,6 @@ from reprise.base.errors import RepriseError
 from reprise.plan import Plan, report_step
 from reprise.plan.reporting import report_unchecked
 
-__all__ = ["Step", "StepReports"]
-
 
 class Step:
     """A planned step of one model."""

@@ -17,8 +17,6 @@ from reprise.keras.step import Step, StepReports
 from reprise.plan import Plan
 from reprise.plan.result import Known, Result
 
-__all__ = ["TensorFlowStep"]
-
 
 class TensorFlowStep(Step):
     def __init__(

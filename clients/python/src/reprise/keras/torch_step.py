@@ -20,8 +20,6 @@ from reprise.keras.functional_graph import let_go_early, undo
 from reprise.keras.step import Step
 from reprise.torch.session import api
 
-__all__ = ["TorchStep"]
-
 _APPLY = "apply"
 
 

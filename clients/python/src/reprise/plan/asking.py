@@ -21,7 +21,6 @@ from reprise.plan.step_graph import MOST_SUM, StepGraph
 if TYPE_CHECKING:
     from reprise.plan.server import Sent, Server
 
-__all__ = ["TradeoffPoint", "check_time_limit", "counted", "plan", "run_of", "sweep"]
 
 STRATEGIES = ("auto", "memory", "speed", "collection", "per_block", "save_all")
 MOST_TIME_S = 600.0

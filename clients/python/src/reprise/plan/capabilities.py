@@ -15,8 +15,6 @@ from reprise.agent.received import FreePolicy
 from reprise.base.errors import RepriseError
 from reprise.plan.step_graph import filled
 
-__all__ = ["EXECUTORS", "FLAGS", "MOST", "Capabilities"]
-
 # As in formats/convert/capabilities.cc: numbers of the runs, and of nanoseconds.
 MOST = {"max_runs": (1 << 31) - 1, "ns_per_op": 1 << 50}
 FLAGS = (

@@ -21,8 +21,6 @@ from reprise.base.errors import RepriseError
 from reprise.plan.capabilities import Capabilities
 from reprise.plan.step_graph import Op, StepGraph
 
-__all__ = ["Evaluation", "base_schedule", "evaluate", "free", "with_frees"]
-
 
 def free(storage: int) -> int:
     """The entry of a schedule that frees it."""

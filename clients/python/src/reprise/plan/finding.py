@@ -14,8 +14,6 @@ import os
 from reprise.base.errors import RepriseError
 from reprise.plan.server import Server, split_address
 
-__all__ = ["find_server", "server_at"]
-
 
 def find_server() -> Server:
     """Returns the server to ask. Raises ServerUnavailable if none answers and none can be

@@ -23,7 +23,6 @@ from reprise.plan.step_graph import MOST_SUM
 if TYPE_CHECKING:
     from reprise.agent.agent import Agent
 
-__all__ = ["report_check", "report_step", "report_unchecked"]
 
 # The newest plan that was reported under, to say once that it is applied.
 _applied = 0

@@ -8,8 +8,6 @@ from typing import Protocol, runtime_checkable
 
 from reprise.agent.received import Plan
 
-__all__ = ["Known", "Result"]
-
 
 @runtime_checkable
 class Result(Protocol):

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from ssl import SSLContext
 
-__all__ = ["LONGEST_S", "Sent", "Server", "split_address"]
 
 # A plan may be searched for ten minutes (server/service/planning/planning.h).
 LONGEST_S = 660.0

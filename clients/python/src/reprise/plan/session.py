@@ -23,7 +23,6 @@ from reprise.plan.step_graph import SIZES, TEXTS, Op, StepGraph, Storage, filled
 if TYPE_CHECKING:
     from reprise.agent.agent import Agent
 
-__all__ = ["agent_of", "close", "current", "is_within_run", "plan_within_run"]
 
 _agent: Agent | None = None
 

@@ -21,18 +21,6 @@ from typing import Any, NoReturn, SupportsIndex
 
 from reprise.base.errors import RepriseError
 
-__all__ = [
-    "CATEGORIES",
-    "KINDS",
-    "PHASES",
-    "SIZES",
-    "TEXTS",
-    "Op",
-    "StepGraph",
-    "Storage",
-    "filled",
-]
-
 FORMAT = "reprise.graph/1"
 # The fields of a graph beside its lists.
 TEXTS = ("name", "source", "note", "flavour")

@@ -21,8 +21,6 @@ from statistics import median
 from reprise.base.units import format_bytes, format_bytes_up, format_duration, format_percent
 from reprise.plan import BoundProof, Plan
 
-__all__ = ["Tally", "Verdict"]
-
 # Of a plan's steps so many times are kept, the newest.
 TIMES = 10_001
 

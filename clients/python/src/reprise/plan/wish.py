@@ -23,8 +23,6 @@ from reprise.base.saying import say
 from reprise.base.units import format_bytes, format_percent
 from reprise.plan.asking import check_time_limit
 
-__all__ = ["Answer", "OnInfeasible", "Wish", "is_disabled", "too_dear"]
-
 OnInfeasible = Literal["raise", "nearest", "plain"]
 WAYS = ("raise", "nearest", "plain")
 

@@ -31,8 +31,6 @@ from reprise.tensorflow.kinds import (
 )
 from reprise.tensorflow.trace import OpRecord
 
-__all__ = ["CapturedStep", "OrderedOps", "capture", "constant_bytes", "ordered_ops", "step_ops"]
-
 # For dimensions that are not known: so that tensors with them are not taken for empty.
 ASSUMED = 32
 # Ops that may return inputs as they are.

@@ -21,8 +21,6 @@ from typing import Any
 
 from reprise.tensorflow.gradients import gradients as planned
 
-__all__ = ["gradients", "gradients_collection", "gradients_memory", "gradients_speed"]
-
 
 def _keeping(checkpoints: str) -> Any:
     """Returns `tf.gradients` with these checkpoints, unless it is called with others."""

@@ -26,8 +26,6 @@ from reprise.tensorflow.planning import Applied, Request, rewrite_step
 from reprise.tensorflow.rehearsal import Rehearsal, handle_type, resources_of
 from reprise.tensorflow.report import compare, reported
 
-__all__ = ["PlannedFunction", "auto"]
-
 
 class PlannedFunction:
     """A planned step, called as the original function."""

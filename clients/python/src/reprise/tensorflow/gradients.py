@@ -29,8 +29,6 @@ from reprise.tensorflow.planning import Applied, Request, rewrite_step, take_bac
 # Bound at import, because a program may replace it with this module's function later.
 _plain_gradients = gradients_impl.gradients
 
-__all__ = ["gradients", "replace_gradients"]
-
 
 @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
 def gradients(

@@ -22,8 +22,6 @@ from tensorflow.python.eager.polymorphic_function.atomic_function import AtomicF
 
 from reprise.base.saying import say
 
-__all__ = ["keep_away", "without_grappler"]
-
 # Set on graphs that Grappler must not rewrite.
 _ATTRIBUTE = "_reprise_keeps_order"
 

@@ -8,18 +8,6 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = [
-    "forwards",
-    "forwards_second",
-    "has_ops_inside",
-    "is_source",
-    "is_view",
-    "kind_of",
-    "may_share",
-    "may_write_over",
-    "reads_sizes_only",
-]
-
 
 def _named(text: str) -> frozenset[str]:
     return frozenset(text.split())

@@ -21,8 +21,6 @@ from reprise.base.errors import RepriseError
 from reprise.plan import with_frees
 from reprise.tensorflow.captured import CapturedStep
 
-__all__ = ["COLLECTION", "MODES", "articulation_points", "checkpoints_of", "schedule_of"]
-
 COLLECTION = "checkpoints"
 MODES = ("memory", "speed", "collection")
 _COSTLY = re.compile(r"Conv|MatMul|Einsum")

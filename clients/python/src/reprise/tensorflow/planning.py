@@ -34,8 +34,6 @@ from reprise.tensorflow.rehearsal import Rehearsal, in_order
 from reprise.tensorflow.rewrite import Rewriter
 from reprise.tensorflow.trace import op_records
 
-__all__ = ["Applied", "Request", "applied_to", "rewrite_step", "take_back"]
-
 EXECUTOR = "tf-graph"
 MOST_ROUNDS = 3
 # Of a smallest plan: how many budgets are tried.

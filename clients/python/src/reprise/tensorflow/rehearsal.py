@@ -23,8 +23,6 @@ from reprise.tensorflow.kinds import is_source
 from reprise.tensorflow.rewrite import run_one_by_one
 from reprise.tensorflow.trace import peak_bytes, run_traced
 
-__all__ = ["Rehearsal", "fed", "handle_type", "in_order", "resources_of"]
-
 # What returns the value of a variable: by its handle, and, in TensorFlow 1, by reference.
 _READING = frozenset({"ReadVariableOp", "Identity"})
 

@@ -27,8 +27,6 @@ from reprise.tensorflow.planning import Applied, applied_to
 from reprise.tensorflow.rehearsal import Rehearsal, fed, resources_of
 from reprise.tensorflow.trace import peak_bytes, run_traced
 
-__all__ = ["check", "compare", "reported", "validate"]
-
 _VARIABLES = frozenset({"ReadVariableOp", "Variable", "VariableV2", "Identity"})
 # By plan: the number of the newest step that was reported.
 _steps: dict[str, int] = {}

@@ -17,8 +17,6 @@ from tensorflow.core.framework import attr_value_pb2
 from reprise.base.errors import RepriseError
 from reprise.tensorflow.captured import CapturedStep
 
-__all__ = ["Rewriter", "check_features", "run_one_by_one"]
-
 _NEEDED = ("_update_input", "_add_control_input")
 
 

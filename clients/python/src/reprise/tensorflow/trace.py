@@ -17,8 +17,6 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["OpRecord", "op_records", "peak_bytes", "run_traced"]
-
 
 @dataclass(frozen=True, slots=True)
 class OpRecord:

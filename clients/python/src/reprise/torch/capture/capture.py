@@ -35,12 +35,8 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from reprise.torch.capture.captured import (
     BACKWARD,
     FORWARD,
-    OPTIMIZER,
     CapturedOp,
     CapturedStep,
-    CapturedStorage,
-    SavedTensor,
-    Unpack,
 )
 from reprise.torch.capture.fuse import without_idle
 from reprise.torch.capture.identity import Storages
@@ -67,18 +63,6 @@ from reprise.torch.internals.watch import tell, waiting
 from reprise.torch.meter.meter import Meter
 from reprise.torch.meter.state import known_names, model_device, now_ns, stream_of, work_clock
 from reprise.torch.meter.windows import OpRecorder
-
-__all__ = [
-    "BACKWARD",
-    "FORWARD",
-    "OPTIMIZER",
-    "Capture",
-    "CapturedOp",
-    "CapturedStep",
-    "CapturedStorage",
-    "SavedTensor",
-    "Unpack",
-]
 
 
 class Capture(Mode):

@@ -14,18 +14,6 @@ from typing import Any
 
 from reprise.torch.internals.ops import OpKind
 
-__all__ = [
-    "BACKWARD",
-    "FORWARD",
-    "OPTIMIZER",
-    "CapturedOp",
-    "CapturedStep",
-    "CapturedStorage",
-    "Chosen",
-    "SavedTensor",
-    "Unpack",
-]
-
 FORWARD, BACKWARD, OPTIMIZER = 1, 2, 3  # numbered as reprise.v1.Phase
 
 

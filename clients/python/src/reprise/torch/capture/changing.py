@@ -33,8 +33,6 @@ from reprise.torch.capture.captured import (
 )
 from reprise.torch.internals.ops import OpKind, is_of_pytorch
 
-__all__ = ["follow_changes", "keep_collected", "written_elsewhere"]
-
 
 def written_elsewhere(step: CapturedStep) -> set[CapturedStorage]:
     """Returns the storages that are written by ops that are not PyTorch's own."""

@@ -18,8 +18,6 @@ from typing import Any
 from reprise.torch.capture.captured import CapturedStorage
 from reprise.torch.capture.step_graph import CapturedGraph
 
-__all__ = ["fitted"]
-
 Point = tuple[int, CapturedGraph]
 
 

@@ -26,8 +26,6 @@ from dataclasses import replace
 from reprise.torch.capture.captured import CapturedOp, CapturedStep, CapturedStorage, SavedTensor
 from reprise.torch.internals.ops import OpKind
 
-__all__ = ["fuse_nodes", "without_idle"]
-
 
 def fuse_nodes(step: CapturedStep) -> CapturedStep:
     """Returns the step with one op per autograd node that reads saved tensors."""

@@ -33,8 +33,6 @@ from reprise.torch.internals.ops import OpKind, outputs_in, tensors_in
 from reprise.torch.internals.subclass import lacks_memory, parts_of
 from reprise.torch.meter.meter import Meter
 
-__all__ = ["Storages"]
-
 _TEMPORARY = 6  # reprise.v1.Category
 
 

@@ -37,16 +37,6 @@ from reprise.torch.internals.ops import (
     tensors_in,
 )
 
-__all__ = [
-    "CAPTURED_TYPES",
-    "chosen_by",
-    "follow",
-    "is_plain",
-    "kind_of",
-    "signature_of",
-    "written_by",
-]
-
 DEVIATIONS = 2
 # An estimated step runs on fake tensors (estimate.py).
 CAPTURED_TYPES = PLAIN_TYPES | {FakeTensor}

@@ -27,8 +27,6 @@ from reprise.torch.capture.captured import CapturedOp, CapturedStep, CapturedSto
 from reprise.torch.internals.guard import quietly
 from reprise.torch.internals.ops import OpKind, gathers
 
-__all__ = ["Resizes", "list_gathered"]
-
 _COMMUNICATION = 7  # reprise.v1.Category
 
 Window = tuple[int, int]  # first and last op before which a replay finds the storage filled

@@ -35,8 +35,6 @@ from reprise.torch.internals.subclass import (
 )
 from reprise.torch.internals.traces import program_line
 
-__all__ = ["Packing"]
-
 
 class _Packed:
     """What autograd keeps instead of a tensor."""

@@ -27,8 +27,6 @@ from reprise.torch.capture.unpacked import Unpacked
 from reprise.torch.internals import optimizers
 from reprise.torch.internals.guard import quiet
 
-__all__ = ["Place"]
-
 
 class Place:
     """The current phase and module of a step. `unpacked` is told which autograd node runs."""

@@ -40,8 +40,6 @@ from reprise.torch.capture.fuse import fuse_nodes
 from reprise.torch.capture.lent import list_gathered
 from reprise.torch.internals.ops import OpKind
 
-__all__ = ["RNG_STATE_BYTES", "CapturedGraph", "build", "own_frees", "settle", "state_bytes"]
-
 # torch.get_rng_state() of the CPU generator.
 RNG_STATE_BYTES = 5056
 

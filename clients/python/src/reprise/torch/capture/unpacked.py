@@ -24,8 +24,6 @@ from reprise.torch.capture.captured import CapturedOp, CapturedStorage, SavedTen
 from reprise.torch.internals.engine import graph_is_kept
 from reprise.torch.internals.guard import quiet
 
-__all__ = ["Unpacked", "reads"]
-
 
 def reads(op: CapturedOp, storages: Iterable[CapturedStorage]) -> None:
     """Adds storages to those that an op reads, once each, except those that it made."""

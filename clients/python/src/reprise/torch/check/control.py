@@ -39,8 +39,6 @@ from reprise.torch.compiled.digest import digest
 from reprise.torch.internals.outside import OutsideCopy
 from reprise.torch.internals.subclass import geometry_of
 
-__all__ = ["Control"]
-
 # Share of the elements that a kernel never wrote that may have been the same twice by chance.
 CHANCE = 0.01
 

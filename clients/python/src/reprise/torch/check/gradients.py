@@ -22,8 +22,6 @@ from reprise.torch.compiled.digest import digest
 from reprise.torch.internals import guard
 from reprise.torch.internals.outside import OutsideCopy
 
-__all__ = ["Gradients"]
-
 
 class Gradients:
     """Watches what the backwards of one step do to the gradients of parameters."""

@@ -14,8 +14,6 @@ from typing import Any
 
 from reprise.plan import Plan
 
-__all__ = ["holds", "put"]
-
 
 def _folder(plan: Plan) -> Path:
     base = os.environ.get("XDG_STATE_HOME") or os.path.join(

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["BUFFER", "GRADIENTS", "OUTPUT", "VALUES", "CheckResult"]
-
 # What a program may ask to be compared.
 VALUES, GRADIENTS = "values", "gradients"
 # Stands before the name of a buffer among the names of what differs.

@@ -34,8 +34,6 @@ from reprise.base.units import format_bytes
 from reprise.torch.compiled.digest import digest, load, store
 from reprise.torch.internals.guard import caught, described
 
-__all__ = ["Audit", "Given", "Originals"]
-
 
 class Given(NamedTuple):
     """What is kept of a discarded tensor: its digest, and its place in the file (-1: none)."""

@@ -49,8 +49,6 @@ from reprise.torch.rerun.repeatable import Parameters, Remembered, hooked, obser
 from reprise.torch.rerun.restart import on_gradient, restarting
 from reprise.torch.rerun.snapshot import Buffers, Generators, Snapshot
 
-__all__ = ["Check"]
-
 Digest = bytes  # a field of a class below is called `bytes`
 
 

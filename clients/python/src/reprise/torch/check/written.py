@@ -30,8 +30,6 @@ from torch import Tensor, nn
 from reprise.torch.compiled.digest import digest
 from reprise.torch.internals.ops import PLAIN_TYPES
 
-__all__ = ["Written", "buffers_of", "digests_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class _State:

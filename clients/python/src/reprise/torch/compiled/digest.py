@@ -26,8 +26,6 @@ from torch import Tensor
 
 from reprise.torch.compiled import fast
 
-__all__ = ["digest", "load", "store"]
-
 _CHUNK = 1 << 20  # bytes that are copied at a time if the elements are not contiguous
 
 

@@ -32,20 +32,6 @@ from reprise.torch.internals.native import SOURCES, Native
 from reprise.torch.internals.ops import IGNORED, PLAIN_TYPES
 from reprise.torch.internals.versions import careful, is_careful
 
-__all__ = [
-    "FAST",
-    "BelowGate",
-    "alone",
-    "being_built",
-    "library",
-    "load",
-    "name_of",
-    "prepare",
-    "report_engine",
-    "report_python_only",
-    "why_python",
-]
-
 FAST = Native(
     "fast",
     "reprise.torch.compiled.fast",

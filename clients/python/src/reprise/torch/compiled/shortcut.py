@@ -27,8 +27,6 @@ from torch.utils._python_dispatch import _disable_current_modes
 from reprise.torch.compiled import fast
 from reprise.torch.internals.ops import overloads, trains_at
 
-__all__ = ["Shortcut", "has_shortcut", "prepare", "shortcut"]
-
 _MASKS = overloads("aten.bernoulli_.float")
 
 

@@ -18,8 +18,6 @@ import torch
 from reprise.torch.capture.step_graph import CapturedGraph
 from reprise.torch.internals.ops import OpKind
 
-__all__ = ["roofline_ns", "walk", "with_rooflines"]
-
 
 def with_rooflines(graph: CapturedGraph) -> CapturedGraph:
     """Returns the graph with the op times that are assumed on this machine, and its peak."""

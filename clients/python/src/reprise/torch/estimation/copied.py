@@ -33,8 +33,6 @@ from reprise.base.errors import RepriseError
 from reprise.torch.estimation.shape import Shape
 from reprise.torch.rerun.repeatable import attributes, hooked
 
-__all__ = ["faked", "refuse_to_disturb", "unnoticed"]
-
 # Values that modules may hold in Python, and functions that are looked into.
 MOST = 20_000
 # Bytes of an array that is copied.

@@ -27,8 +27,6 @@ from reprise.torch.estimation.fake import device_of, fake_graph, resized
 from reprise.torch.estimation.fit import fit
 from reprise.torch.estimation.planner import asked
 
-__all__ = ["Estimate", "estimate", "recorded_peaks"]
-
 # Lists to which every predicted peak is appended (for the pytest mark).
 _listeners: list[list[int]] = []
 

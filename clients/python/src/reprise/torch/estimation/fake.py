@@ -19,8 +19,6 @@ from reprise.torch.estimation.fake_meter import FakeTensors
 from reprise.torch.estimation.once import capture_step
 from reprise.torch.estimation.shape import Shape
 
-__all__ = ["device_of", "fake_graph", "resized"]
-
 _STEP = "the step cannot be estimated from shapes alone"
 _FAULT = "the step was not estimated: an internal error in Reprise"
 

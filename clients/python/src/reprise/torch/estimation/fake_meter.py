@@ -24,8 +24,6 @@ from reprise.torch.estimation.workspaces import workspace_bytes
 from reprise.torch.internals.ops import IGNORED
 from reprise.torch.meter.storage_meter import StorageMeter, storages_in
 
-__all__ = ["FakeMeter", "FakeTensors"]
-
 
 class FakeMeter(StorageMeter):
     """Counts the bytes of fake tensors, wherever they would be."""

@@ -35,8 +35,6 @@ from reprise.torch.estimation.fake import device_of, fake_graph
 from reprise.torch.estimation.planner import asked
 from reprise.torch.meter.room import in_bytes
 
-__all__ = ["MOST", "Fit", "Fitting", "fit", "largest", "searched"]
-
 # The largest size that is tried.
 MOST = 1 << 20
 # Sizes that are told, from the largest without a plan to the largest with one.

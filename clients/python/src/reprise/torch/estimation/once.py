@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from reprise.base.errors import RepriseError
-from reprise.torch.capture.capture import Capture, CapturedStep
+from reprise.torch.capture.capture import Capture
+from reprise.torch.capture.captured import CapturedStep
 from reprise.torch.capture.step_graph import CapturedGraph, build
 from reprise.torch.internals.forward import ArmedForward
 from reprise.torch.internals.optimizers import remove_unused
@@ -30,8 +31,6 @@ from reprise.torch.meter.state import (
     open_meter,
     start_counting,
 )
-
-__all__ = ["capture_once", "capture_step"]
 
 
 def capture_step(

@@ -13,8 +13,6 @@ from typing import Any
 from reprise.agent.agent import Agent
 from reprise.plan import Plan
 
-__all__ = ["ask", "asked", "replacement"]
-
 WAIT_S = 60.0
 
 

@@ -19,8 +19,6 @@ from reprise.base.units import format_bytes
 from reprise.torch.capture.captured import BACKWARD
 from reprise.torch.estimation.once import capture_step
 
-__all__ = ["Saved", "SavedStorage", "saved"]
-
 
 @dataclass(frozen=True, slots=True)
 class SavedStorage:

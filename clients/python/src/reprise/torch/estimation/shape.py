@@ -20,8 +20,6 @@ from torch.utils._pytree import tree_map
 from reprise.base.errors import RepriseError
 from reprise.torch.internals.subclass import is_wrapper
 
-__all__ = ["Shape", "shapes_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Shape:

@@ -42,8 +42,6 @@ from reprise.torch.internals.ops import OpKind, outputs_in, tensors_in
 from reprise.torch.meter.state import model_device
 from reprise.torch.rerun.snapshot import Generators
 
-__all__ = ["FLAVOUR", "Sketch", "sketched"]
-
 # Of graphs that are made from shapes, as the server reads it (formats/convert/sentence.cc).
 FLAVOUR = "eager-shapes"
 

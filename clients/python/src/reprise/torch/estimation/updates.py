@@ -28,8 +28,6 @@ from reprise.torch.estimation.fake_meter import FakeTensors
 from reprise.torch.estimation.shape import Shape
 from reprise.torch.internals.ops import tensors_in
 
-__all__ = ["needs_of", "optimizers_of"]
-
 
 def optimizers_of(model: nn.Module) -> list[Optimizer]:
     """Returns the optimizers that exist and update parameters of a model: for each parameter the

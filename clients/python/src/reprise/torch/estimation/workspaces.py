@@ -19,7 +19,6 @@ from torch import Tensor
 
 from reprise.torch.internals.ops import tensors_in
 
-__all__ = ["workspace_bytes"]
 
 # Of what an op writes, elsewhere than on a CPU.
 MARGIN = 0.05

@@ -24,8 +24,6 @@ from reprise.base.errors import RepriseError
 from reprise.plan import Plan
 from reprise.torch.check import quarantine
 
-__all__ = ["Executor", "Handle", "StepStats", "installed"]
-
 Graph = TypeVar("Graph", contravariant=True)
 Installed = TypeVar("Installed", bound="Handle", covariant=True)
 

@@ -35,19 +35,6 @@ from reprise.torch.internals.contracts import PRECISION
 from reprise.torch.internals.guard import surely
 from reprise.torch.internals.ops import tensors_in
 
-__all__ = [
-    "FACTS",
-    "Ambient",
-    "Fact",
-    "GeneratorState",
-    "Surroundings",
-    "current",
-    "device_of",
-    "during",
-    "enter",
-    "leave",
-]
-
 _C: Any = torch._C
 # The smallest number that is not denormal. Its half is 0 where denormal numbers are flushed; a
 # constant expression would be computed by Python's compiler.

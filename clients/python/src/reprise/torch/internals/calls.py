@@ -24,8 +24,6 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_
 
 from reprise.torch.internals.guard import fault, is_oom, ours, quietly
 
-__all__ = ["Call", "Level", "around", "chained", "given", "in_turn", "method_of", "watched"]
-
 
 class Call:
     """One call of the program that our code makes; remembers whether it began, its result and its

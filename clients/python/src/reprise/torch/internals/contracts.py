@@ -22,8 +22,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["CONTRACTS", "NEEDED", "Contract", "lost", "missing"]
-
 
 @dataclass(frozen=True, slots=True)
 class Contract:

@@ -23,15 +23,6 @@ from torch import nn
 
 from reprise.torch.internals.traces import frames
 
-__all__ = [
-    "halves_backwards",
-    "rank_here",
-    "ranks_have_met",
-    "schedules",
-    "several_ranks",
-    "unwrapped",
-]
-
 _SCHEDULES = "torch.distributed.pipelining.schedules"
 _HALVES = ("BACKWARD_INPUT", "BACKWARD_WEIGHT")
 

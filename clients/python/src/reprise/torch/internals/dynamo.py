@@ -32,8 +32,6 @@ from torch import nn
 from reprise.torch.internals.calls import watched
 from reprise.torch.internals.contracts import SET_EVAL_FRAME
 
-__all__ = ["compiled_in_pieces", "compiled_parts", "is_compiled", "ranks", "watch"]
-
 Called = Callable[[str], None]
 
 _MODULE, _, _SETS = SET_EVAL_FRAME.name.rpartition(".")

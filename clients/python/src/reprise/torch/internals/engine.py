@@ -21,8 +21,6 @@ import torch
 
 from reprise.torch.internals import calls
 
-__all__ = ["around", "graph_is_kept", "no_longer"]
-
 _NAME = "_engine_run_backward"
 
 Wrapper = Callable[..., Any]

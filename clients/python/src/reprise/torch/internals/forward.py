@@ -29,8 +29,6 @@ from reprise.torch.internals import stand_ins
 from reprise.torch.internals.calls import Call
 from reprise.torch.internals.dynamo import is_compiled
 
-__all__ = ["ArmedForward"]
-
 Around = Callable[[Call, tuple[Any, ...], dict[str, Any]], Any]
 
 # What we put into the `__dict__` of an armed module. Pickling and copying look up the last name on

@@ -32,22 +32,6 @@ import torch
 from reprise.base.errors import RepriseError
 from reprise.base.saying import named, say
 
-__all__ = [
-    "caught",
-    "described",
-    "failure",
-    "fault",
-    "is_oom",
-    "listen",
-    "no_longer",
-    "otherwise",
-    "ours",
-    "quiet",
-    "quietly",
-    "surely",
-    "told",
-]
-
 # Returns whether it has reported the error.
 Listener = Callable[[Exception], bool]
 F = TypeVar("F", bound=Callable[..., Any])

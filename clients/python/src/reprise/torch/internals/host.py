@@ -36,8 +36,6 @@ from reprise.torch.internals.outside import hide, host_buffer
 from reprise.torch.internals.saved_hooks import refuse_stale
 from reprise.torch.internals.subclass import Geometry, geometry_of
 
-__all__ = ["HostSaved", "HostSaves"]
-
 _COPY = "_reprise_host"
 
 

@@ -20,8 +20,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from reprise.torch.internals.calls import Call, around
 from reprise.torch.internals.guard import fault, ours, quietly, surely
 
-__all__ = ["FunctionMode", "Mode", "Op"]
-
 
 class Op:
     """One op that a dispatch mode is shown; `run` calls it."""

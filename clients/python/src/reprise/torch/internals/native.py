@@ -33,8 +33,6 @@ import torch
 
 from reprise.base.errors import RepriseError
 
-__all__ = ["SOURCES", "Native"]
-
 SOURCES = Path(__file__).parents[1] / "compiled"
 # Where a wheel brings libraries that scripts/wheel has built.
 PREBUILT = SOURCES / "prebuilt"

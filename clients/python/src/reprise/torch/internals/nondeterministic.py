@@ -17,8 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["adds_in_any_order"]
-
 _ADD = """
     adaptive_max_pool2d_backward adaptive_max_pool3d_backward avg_pool3d_backward
     _adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward

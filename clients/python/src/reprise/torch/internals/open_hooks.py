@@ -32,8 +32,6 @@ from torch.autograd.graph import saved_tensors_hooks
 from reprise.torch.internals import saved_hooks, stand_ins
 from reprise.torch.internals.subclass import part_of, put_back
 
-__all__ = ["Hooks", "Open", "close", "for_parts", "sweep"]
-
 _DISABLE = "disable_saved_tensors_hooks"
 _plain: Any = getattr(torch.autograd.graph, _DISABLE)
 _lock = threading.Lock()

@@ -18,31 +18,6 @@ from torch import Tensor
 
 from reprise.torch.internals.nondeterministic import adds_in_any_order
 
-__all__ = [
-    "IGNORED",
-    "PLAIN_TYPES",
-    "OpKind",
-    "chooses_rows",
-    "collected_by",
-    "filled_by",
-    "first_kind",
-    "gathers",
-    "hidden_writes",
-    "is_collective",
-    "is_of_pytorch",
-    "may_write",
-    "mutated_positions",
-    "never_again",
-    "only_allocates",
-    "overloads",
-    "partly_written",
-    "statistics_of",
-    "tensors_in",
-    "trains_at",
-    "without_statistics",
-]
-
-
 # Any other type is a subclass that handles its calls itself; the calls inside are seen.
 PLAIN_TYPES = frozenset({Tensor, torch.nn.Parameter})
 

@@ -35,8 +35,6 @@ from torch.optim.optimizer import (
 
 from reprise.torch.internals import guard
 
-__all__ = ["Cycle", "described", "leave", "observe", "remove_unused"]
-
 _FUSED_ON = ("cpu", "cuda")
 # After this many calls without an end, an optimizer of the cycle has evidently stopped stepping.
 PATIENCE = 64

@@ -16,8 +16,6 @@ from torch import Tensor
 
 from reprise.torch.internals.subclass import bytes_of, is_wrapper, part_of, put_back
 
-__all__ = ["OutsideCopy", "copied", "hide", "host_buffer", "is_hidden", "replaced", "restored"]
-
 # Smaller ones are not worth a mapping.
 _MAPPED = 1 << 16
 

@@ -17,16 +17,6 @@ from torch import Tensor
 from reprise.torch.internals.guard import caught, fault, ours, told
 from reprise.torch.internals.subclass import saved_alias, version_of
 
-__all__ = [
-    "GONE",
-    "Saved",
-    "packing",
-    "refuse_modified",
-    "refuse_stale",
-    "unpacking",
-]
-
-
 GONE = (
     "Trying to backward through the graph a second time: its saved tensors were freed when memory "
     "ran out in its backward"

@@ -27,8 +27,6 @@ from torch import Tensor, nn
 
 from reprise.torch.internals.guard import quietly, surely
 
-__all__ = ["unwatched"]
-
 _MODULE = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
 _HOOKS = ("pre_backward", "post_backward")
 

@@ -24,17 +24,6 @@ import torch
 from reprise.torch.internals.calls import around
 from reprise.torch.internals.guard import quietly, surely
 
-__all__ = [
-    "Caller",
-    "Forward",
-    "Method",
-    "Reduce",
-    "leave",
-    "lifted",
-    "of_the_program",
-    "reaches",
-]
-
 # A docstring is an attribute of its class, and would hide the one that the class inherits.
 _DOC: Any = property(lambda self: self.__wrapped__.__doc__)
 

@@ -35,20 +35,6 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 
-__all__ = [
-    "Geometry",
-    "bytes_of",
-    "geometry_of",
-    "is_wrapper",
-    "lacks_memory",
-    "part_of",
-    "parts_of",
-    "put_back",
-    "saved_alias",
-    "shape_of",
-    "version_of",
-]
-
 
 class _Way(Enum):
     ALIASED = auto()  # of an alias of its only part

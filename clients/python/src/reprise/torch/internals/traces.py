@@ -13,8 +13,6 @@ from types import FrameType, TracebackType
 
 import torch
 
-__all__ = ["PACKAGE", "frames", "let_go", "program_call", "program_line", "without_ours"]
-
 # The folder of this package, which is not imported as a whole: it imports this.
 PACKAGE = os.path.join(os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..")), "")
 _TORCH = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "")

@@ -20,8 +20,6 @@ import torch
 
 from reprise.torch.internals.contracts import lost, missing
 
-__all__ = ["CAREFUL_EVERY", "careful", "described", "is_careful", "lacks", "range_of"]
-
 # On a CPU, and the limits of what runs without care. docs/install.md says what was run with each.
 OLDEST_TORCH = (2, 8)
 NEWEST_TORCH = (2, 15)

@@ -51,8 +51,6 @@ from reprise.torch.internals.modes import FunctionMode, Mode, Op
 from reprise.torch.internals.ops import PLAIN_TYPES, may_write, tensors_in
 from reprise.torch.internals.sharding import unwatched
 
-__all__ = ["before_step", "close_watches", "open_watches", "resume", "tell", "waiting", "watch"]
-
 # A run whose records may still be replayed (tape/tape_run.py).
 Watched = Any
 

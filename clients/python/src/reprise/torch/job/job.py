@@ -23,8 +23,6 @@ from reprise.torch.meter.meter import Meter
 from reprise.torch.meter.step_times import StepTimes
 from reprise.torch.training.job import Job
 
-__all__ = ["EagerJob"]
-
 
 class EagerJob(Job):
     """What the parts of one eager model share."""

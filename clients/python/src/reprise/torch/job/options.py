@@ -9,8 +9,6 @@ from reprise.base.budget import Budget
 from reprise.plan.wish import OnInfeasible
 from reprise.torch.check.result import VALUES
 
-__all__ = ["Options"]
-
 
 @dataclass(frozen=True, slots=True)
 class Options:

@@ -11,8 +11,6 @@ from reprise.torch.ladder.ladder import Ladder
 from reprise.torch.ladder.rung import Rung
 from reprise.torch.tape.executor import TapePlan
 
-__all__ = ["Plans"]
-
 
 @dataclass(slots=True)
 class Plans:

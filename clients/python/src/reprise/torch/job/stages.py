@@ -23,8 +23,6 @@ from reprise.torch.internals.distributed import schedules
 from reprise.torch.internals.forward import ArmedForward
 from reprise.torch.internals.guard import quiet
 
-__all__ = ["ArmedStages", "Stages", "arm", "stages_around", "stages_of"]
-
 
 class Stages(nn.Module):
     """A model whose parts the program calls one by one. It refers to them weakly and is never

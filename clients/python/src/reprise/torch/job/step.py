@@ -13,8 +13,6 @@ from reprise.torch.ladder.rung import Key
 from reprise.torch.meter.step_times import StepTimes
 from reprise.torch.tape.tape_run import Run
 
-__all__ = ["Step"]
-
 
 class Step:
     """The newest step of one model. Its session moves it on (session/steps.py); others read it."""

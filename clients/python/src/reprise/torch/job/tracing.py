@@ -9,8 +9,6 @@ from reprise.torch.meter.state import blocked
 from reprise.torch.meter.windows import OpWindow
 from reprise.torch.tape.tape_run import Run
 
-__all__ = ["Tracing"]
-
 
 class Tracing:
     """What is traced of the step under way."""

@@ -23,8 +23,6 @@ from reprise.torch.internals import calls
 from reprise.torch.joint.joint_pass import JointPass
 from reprise.torch.joint.site import Site
 
-__all__ = ["Code"]
-
 
 class Code:
     """The compiled code of one model."""

@@ -28,8 +28,6 @@ from reprise.torch.internals.ops import tensors_in
 from reprise.torch.meter.meter import Meter
 from reprise.torch.meter.state import now_ns, open_meter
 
-__all__ = ["JointCosts", "hint"]
-
 # For all measurements of a graph; and no op is measured that touches more than this.
 BUDGET_NS = 2_000_000_000
 MOST_BYTES = 1 << 30

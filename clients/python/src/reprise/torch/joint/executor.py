@@ -21,8 +21,6 @@ from reprise.plan import Decision, Plan
 from reprise.torch.executor.protocol import StepStats
 from reprise.torch.joint.joint_graph import LOSS, JointGraph, Made
 
-__all__ = ["CAPABILITIES", "JointExecutor", "JointPlan", "tag"]
-
 # Random ops keep their masks. The second one can do more than a partitioner does; its plans are
 # checked (peak.py).
 CAPABILITIES = ("joint", "tape:seeded_ok=0:max_runs=2:free_policy=eager:duplicate_outputs=0")

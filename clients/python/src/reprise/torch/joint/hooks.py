@@ -27,8 +27,6 @@ from reprise.torch.internals.calls import chained, given, in_turn
 from reprise.torch.internals.contracts import INDUCTOR_PASS, JOINT_PASS
 from reprise.torch.internals.traces import frames
 
-__all__ = ["FunctorchHook", "InductorHook", "find_hooks"]
-
 Visit = Callable[[Any], None]
 
 

@@ -65,8 +65,6 @@ from reprise.torch.policy.state import Stage
 from reprise.torch.training.job import Job
 from reprise.torch.training.loop import TrainingLoop
 
-__all__ = ["CompiledJob"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Ended:

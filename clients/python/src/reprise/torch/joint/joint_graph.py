@@ -23,8 +23,6 @@ from torch import Tensor
 from reprise.torch.internals.ops import tensors_in
 from reprise.torch.joint.costs import JointCosts, hint
 
-__all__ = ["LOSS", "JointGraph", "Made", "alike", "has_backward", "joint_graph", "with_loss"]
-
 LOSS = "reprise.outside"
 # What is alive in it, by the bytes of the gradients it hands back. A cross entropy takes twice as
 # much, squares and their mean three times.

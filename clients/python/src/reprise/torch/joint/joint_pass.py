@@ -47,8 +47,6 @@ from reprise.torch.joint.peak import peak_under
 from reprise.torch.meter.room import in_bytes, room_on
 from reprise.torch.meter.state import alive_bytes
 
-__all__ = ["JointPass", "install", "supported"]
-
 Ask = Callable[[dict[str, Any], str], tuple[Plan | None, str]]
 
 

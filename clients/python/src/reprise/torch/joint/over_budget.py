@@ -29,8 +29,6 @@ from reprise.torch.joint.peak import peak_under
 from reprise.torch.joint.step_memory import StepMemory
 from reprise.torch.joint.whole import Whole, with_held, with_optimizer
 
-__all__ = ["Next", "OverBudget"]
-
 # Factor on the bytes that a plan needs beyond what it says: the peaks of the next one are
 # elsewhere, and it should not come just as close.
 MARGIN = 1.02

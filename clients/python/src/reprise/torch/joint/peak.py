@@ -15,8 +15,6 @@ from typing import Any
 
 from reprise.plan import Capabilities, StepGraph, evaluate, with_frees
 
-__all__ = ["peak_under"]
-
 # Whatever is recomputed was allowed by whoever chose it.
 _ANYTHING = Capabilities(seeded_ok=True, collective_ok=True)
 

@@ -35,8 +35,6 @@ from reprise.torch.internals.dynamo import compiled_parts, ranks
 from reprise.torch.internals.forward import ArmedForward
 from reprise.torch.joint.site import Around, CompiledModule, Site, Wrap, site_of
 
-__all__ = ["Pieces", "pieces_of"]
-
 
 def pieces_of(model: nn.Module) -> Pieces | None:
     """Returns where the calls of the compiled parts of a model go. None if there are none, if one

@@ -20,8 +20,6 @@ from reprise.plan import Plan
 from reprise.torch.meter.meter import Meter
 from reprise.torch.meter.room import room_on
 
-__all__ = ["ReferenceRoom"]
-
 
 class ReferenceRoom:
     """Decides whether there is memory for the comparisons of one job."""

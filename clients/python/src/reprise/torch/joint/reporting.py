@@ -18,8 +18,6 @@ from reprise.plan import Plan
 from reprise.torch.training.measure import Measured
 from reprise.torch.training.record import Record
 
-__all__ = ["Reporting"]
-
 _KEY = "compiled"  # inputs of other sizes are other graphs
 
 

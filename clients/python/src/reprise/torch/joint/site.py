@@ -28,8 +28,6 @@ from reprise.torch.internals.calls import Call, chained, method_of
 from reprise.torch.internals.dynamo import is_compiled
 from reprise.torch.internals.forward import ArmedForward
 
-__all__ = ["Around", "CompiledModule", "Site", "Wrap", "site_of"]
-
 _IN_PLACE = "_compiled_call_impl"
 Around = Callable[[Call, tuple[Any, ...], dict[str, Any]], Any]
 # Given a backend of torch.compile, returns the one to use in its place.

@@ -25,8 +25,6 @@ from reprise.torch.internals import guard
 from reprise.torch.meter.meter import Meter
 from reprise.torch.meter.state import open_meter, start_counting
 
-__all__ = ["StepMemory"]
-
 
 class StepMemory:
     """Measures the steps of one job."""

@@ -26,8 +26,6 @@ from typing import Any, NamedTuple
 
 from reprise.torch.joint.joint_graph import LOSS
 
-__all__ = ["Decided", "Whole", "with_held", "with_optimizer"]
-
 # Kinds of equal parts. Each is compiled code of its own, and torch.compile keeps so much of one
 # function and no more.
 MOST_KINDS = 8

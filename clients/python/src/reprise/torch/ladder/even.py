@@ -17,8 +17,6 @@ from dataclasses import replace
 from reprise.torch.capture.captured import CapturedOp
 from reprise.torch.capture.step_graph import CapturedGraph
 
-__all__ = ["evened"]
-
 
 def evened(graph: CapturedGraph) -> CapturedGraph:
     """Returns the graph with micro-batches of one size, the largest of them."""

@@ -35,8 +35,6 @@ from reprise.torch.capture.fitted import fitted
 from reprise.torch.capture.step_graph import CapturedGraph
 from reprise.torch.ladder.rung import Key, Rung
 
-__all__ = ["Ladder"]
-
 MAX_RUNGS = 8
 MAX_CAPTURES = 16
 # After so many, or two more than twice the ways that were found, more do not help.

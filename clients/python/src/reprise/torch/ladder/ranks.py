@@ -34,8 +34,6 @@ import torch
 from reprise.base.errors import RepriseError
 from reprise.torch.internals.distributed import rank_here, several_ranks
 
-__all__ = ["PLAN", "Missing", "Ranks", "coming", "in_pipeline", "leave", "run_of_job"]
-
 TIMEOUT = datetime.timedelta(seconds=120)
 # For the others to come to a meeting: a rank that waits may hold up whoever needs what it makes.
 PATIENCE = datetime.timedelta(seconds=2.5)

@@ -22,8 +22,6 @@ from reprise.torch.internals.subclass import parts_of, shape_of
 from reprise.torch.tape.executor import TapePlan
 from reprise.torch.tape.tape import Tape
 
-__all__ = ["Key", "Rung", "key_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Key:

@@ -25,8 +25,6 @@ from reprise.base.errors import RepriseError
 from reprise.torch.internals.contracts import ALLOCATOR_SETTINGS
 from reprise.torch.meter.meter import MOST_BLOCKS, Meter
 
-__all__ = ["CudaMeter", "device_index", "expandable"]
-
 NATIVE, ASYNC = "native", "cudaMallocAsync"
 
 

@@ -28,9 +28,6 @@ from reprise.base.errors import RepriseError
 from reprise.torch.internals.guard import quiet
 from reprise.torch.meter import probe
 
-__all__ = ["MOST_BLOCKS", "Meter", "ProbeMeter"]
-
-
 MOST_BLOCKS = 1 << 16
 # How long the allocations of a step may wait in total for memory that other threads free.
 LATE_NS = 1_000_000_000

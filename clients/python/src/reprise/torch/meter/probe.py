@@ -18,8 +18,6 @@ from pathlib import Path
 from reprise.base.errors import RepriseError
 from reprise.torch.internals.native import SOURCES, Native
 
-__all__ = ["PROBE", "build", "load"]
-
 PROBE = Native(
     "probe",
     "reprise.torch.meter.probe",

@@ -29,17 +29,6 @@ from reprise.base.budget import Budget
 from reprise.base.units import format_bytes
 from reprise.torch.meter.cuda_meter import expandable
 
-__all__ = [
-    "EXPANDABLE",
-    "Room",
-    "advice",
-    "capacity",
-    "in_bytes",
-    "room_on",
-    "share_of",
-    "whole_of",
-]
-
 EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 ADVICE_FROM = 0.05  # the share of a GPU in fragments from which on we give advice
 

@@ -21,20 +21,6 @@ from reprise.torch.meter.meter import Meter, ProbeMeter
 from reprise.torch.meter.storage_meter import StorageMeter, open_modes
 from reprise.torch.meter.windows import open_windows
 
-__all__ = [
-    "alive_bytes",
-    "alive_tensors",
-    "blocked",
-    "captures_graph",
-    "known_names",
-    "model_device",
-    "now_ns",
-    "open_meter",
-    "start_counting",
-    "stream_of",
-    "work_clock",
-]
-
 _PARAMETER, _GRADIENT, _STATE = 1, 2, 3  # reprise.v1.Category
 
 

@@ -27,8 +27,6 @@ import torch
 
 from reprise.torch.meter.state import now_ns, work_clock
 
-__all__ = ["StepTimes", "Then"]
-
 # The most steps whose time is not read yet. Waiting for the oldest costs nothing: a device cannot
 # queue this much work, so the host has already waited for it.
 MOST_UNREAD = 64

@@ -30,8 +30,6 @@ from reprise.agent.agent import Agent
 from reprise.torch.internals.modes import Mode, Op
 from reprise.torch.internals.open_hooks import close
 
-__all__ = ["KernelWindow", "OpRecorder", "OpWindow", "open_windows", "runs_kernels"]
-
 # How long the collector may take to read what a traced step has reported.
 READ_S = 2.0
 

@@ -48,8 +48,6 @@ from reprise.torch.policy.events import GraphSent
 from reprise.torch.policy.state import Stage
 from reprise.torch.tape.executor import TapePlan
 
-__all__ = ["RankCoordinator"]
-
 MEET_EVERY = 16
 # A rank that waits for a plan meets the others this often, in seconds, before their patience ends.
 WAIT_S = 2.0

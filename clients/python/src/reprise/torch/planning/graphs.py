@@ -15,8 +15,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import NamedTuple
 
-from reprise.torch.capture.capture import FORWARD, CapturedStep
-from reprise.torch.capture.captured import CapturedStorage
+from reprise.torch.capture.captured import FORWARD, CapturedStep, CapturedStorage
 from reprise.torch.capture.step_graph import CapturedGraph, build, settle
 from reprise.torch.internals.ops import OpKind
 from reprise.torch.internals.subclass import is_wrapper
@@ -24,8 +23,6 @@ from reprise.torch.job.job import EagerJob
 from reprise.torch.job.stages import Stages
 from reprise.torch.ladder.rung import Key
 from reprise.torch.planning.op_times import OpTimes
-
-__all__ = ["Graphs", "Made"]
 
 
 class Made(NamedTuple):

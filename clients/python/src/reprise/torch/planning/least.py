@@ -19,8 +19,6 @@ from reprise.torch.ladder.rung import Rung
 from reprise.torch.meter.room import room_on
 from reprise.torch.planning.message import on_the_host
 
-__all__ = ["LEAST", "asks_for_least", "least_is_too_large"]
-
 # As a budget: the server's plan that needs least memory.
 LEAST = Budget.least()
 # Held back inside it, as a share: a step that is checked takes some kilobytes more than others.

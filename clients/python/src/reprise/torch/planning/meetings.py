@@ -18,8 +18,6 @@ from reprise.torch.planning.coordination import RankCoordinator
 from reprise.torch.planning.planning import Planning
 from reprise.torch.policy.events import RanksMet
 
-__all__ = ["Meetings"]
-
 MEETINGS = 2  # at the most, for the ranks to find each other
 
 

@@ -12,8 +12,6 @@ from reprise.base.units import format_bytes
 from reprise.torch.capture.captured import CapturedStep
 from reprise.torch.ladder.rung import Rung
 
-__all__ = ["ON_THE_HOST", "on_the_host", "unsupported"]
-
 ON_THE_HOST = "Saved tensors stay in host memory, and steps are slow"
 
 

@@ -21,8 +21,6 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["Notes"]
-
 TIGHTER, TIGHTEST = 0.9, 0.5
 
 

@@ -17,8 +17,6 @@ from reprise.torch.job.job import EagerJob
 from reprise.torch.policy.events import BudgetSent
 from reprise.torch.policy.state import Stage
 
-__all__ = ["Offers"]
-
 
 class Offers:
     """Waits for a budget in one session."""

@@ -38,8 +38,6 @@ from reprise.torch.meter.state import blocked
 from reprise.torch.policy.state import Stage
 from reprise.torch.tape.tape import native_engine
 
-__all__ = ["OpTimes"]
-
 Times = dict[str, list[int]]  # by name, in the order of the calls
 
 

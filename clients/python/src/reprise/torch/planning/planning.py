@@ -18,7 +18,7 @@ from reprise.agent.received import InfeasibleBudget
 from reprise.base.budget import Budget
 from reprise.plan import Plan
 from reprise.plan.wish import too_dear
-from reprise.torch.capture.capture import CapturedStep
+from reprise.torch.capture.captured import CapturedStep
 from reprise.torch.capture.step_graph import CapturedGraph, own_frees
 from reprise.torch.estimation.sketch import Sketch
 from reprise.torch.executor.protocol import installed
@@ -47,8 +47,6 @@ from reprise.torch.policy.events import (
 )
 from reprise.torch.policy.state import Stage
 from reprise.torch.tape.executor import TapeExecutor, TapePlan
-
-__all__ = ["TIGHTER", "Planning"]
 
 # Share of what the last plan takes within which the next one is asked for after memory ran out.
 TIGHTER = 0.9

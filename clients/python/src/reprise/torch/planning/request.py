@@ -22,8 +22,6 @@ from reprise.torch.meter.room import advice, capacity, in_bytes, share_of
 from reprise.torch.planning.notes import Notes
 from reprise.torch.tape.executor import TapeExecutor
 
-__all__ = ["own_budget", "replied", "sent", "within_device"]
-
 # The allocator takes memory from the driver in pieces of 20 MiB for most tensors, of 2 MiB for
 # those below 1 MiB, and cannot use what is left of the device when the next piece does not fit.
 PIECES = (20 << 20) + (2 << 20)

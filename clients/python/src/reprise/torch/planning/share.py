@@ -17,8 +17,6 @@ from typing import Any
 from reprise.base.budget import Budget
 from reprise.base.units import format_bytes
 
-__all__ = ["Share"]
-
 # Of what the share leaves to a step: static memory that grows by less is its input.
 GROWN = 0.1
 

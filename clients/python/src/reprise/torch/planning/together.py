@@ -25,8 +25,6 @@ from reprise.torch.job.job import EagerJob
 from reprise.torch.policy.state import Stage
 from reprise.torch.training.loop import open_loops
 
-__all__ = ["Together"]
-
 # Steps in a row that overlap with steps of another model, after which they are trained together: a
 # model that steps now and then would make one long step of many.
 IN_A_ROW = 2

@@ -16,8 +16,6 @@ from enum import Enum
 from reprise.torch.policy import events
 from reprise.torch.policy.state import JobState, Stage
 
-__all__ = ["UNSEEN", "Action", "Actions", "decide"]
-
 # Planned steps after the first check, after which prediction and measurement are said in a line.
 SAID_AFTER = 3
 # Steps in which every recomputed value is made twice before something is concluded from them: an op

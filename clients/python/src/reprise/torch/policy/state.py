@@ -15,8 +15,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["JobState", "Stage"]
-
 
 class Stage(Enum):
     """The stages; the value is how a line of the log says it."""

@@ -33,8 +33,6 @@ from reprise.torch.internals.guard import is_oom
 from reprise.torch.job.job import EagerJob
 from reprise.torch.meter.room import room_on
 
-__all__ = ["Answer"]
-
 # Share of what there was that a plan may take. On a CPU malloc keeps some of what is freed; on a
 # GPU the allocator rounds, and some of it lies in fragments.
 USABLE = 0.9

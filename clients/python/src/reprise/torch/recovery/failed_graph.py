@@ -17,8 +17,6 @@ from torch import Tensor
 from reprise.torch.compiled import fast
 from reprise.torch.tape.records import Kept, Ref
 
-__all__ = ["leaves", "release_graph"]
-
 
 def _nodes(heads: Any) -> Iterator[Any]:
     todo = [head.grad_fn for head in heads if isinstance(head, Tensor)]

@@ -40,8 +40,6 @@ from reprise.torch.meter.meter import Meter
 from reprise.torch.meter.state import known_names
 from reprise.torch.tape.records import Kept
 
-__all__ = ["Finder", "asked_bytes", "module_of"]
-
 LONGEST_S = 0.5
 MOST = 256
 MOST_NODES = 20_000

@@ -33,8 +33,6 @@ from reprise.torch.internals.guard import is_oom
 from reprise.torch.internals.traces import let_go, without_ours
 from reprise.torch.rerun.snapshot import Buffers, Generators
 
-__all__ = ["Before", "Told", "is_oom", "make_room", "room", "watch"]
-
 # Is called with the error or, before there is one, with the bytes that were asked for.
 Told = Callable[[BaseException | None, int], None]
 

@@ -26,8 +26,6 @@ from reprise.torch.rerun.restart import Arrived, Outputs
 from reprise.torch.rerun.snapshot import Inputs, Snapshot, WatchedState
 from reprise.torch.tape.costs import STEP_BYTES
 
-__all__ = ["PlannedForward", "rehearsed"]
-
 # Runs whose median is the cost of remembering a forward.
 ROUNDS = 7
 

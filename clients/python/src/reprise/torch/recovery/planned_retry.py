@@ -35,12 +35,12 @@ from torch import Tensor
 
 from reprise.torch.internals import guard
 from reprise.torch.internals.engine import around, no_longer
+from reprise.torch.internals.guard import is_oom
 from reprise.torch.internals.outside import OutsideCopy
 from reprise.torch.internals.subclass import is_wrapper
 from reprise.torch.job.job import EagerJob
 from reprise.torch.meter.room import room_on
 from reprise.torch.recovery.failed_graph import leaves, release_graph
-from reprise.torch.recovery.oom import is_oom
 from reprise.torch.recovery.planned_forward import PlannedForward, rehearsed
 from reprise.torch.recovery.progress import Progress
 from reprise.torch.rerun.repeatable import Remembered
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from reprise.plan import Plan
     from reprise.torch.ladder.rung import Rung
 
-__all__ = ["PlannedRetry"]
 
 # Bytes of the gradients of outputs that are copied in every step: a copy of more would take longer
 # than all else that is remembered.

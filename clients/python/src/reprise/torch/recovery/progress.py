@@ -20,8 +20,6 @@ from reprise.torch.recovery import moment, oom
 from reprise.torch.tape.tape_run import Run
 from reprise.torch.training.loop import open_loops
 
-__all__ = ["Progress"]
-
 # Reports of what fills the memory per job: one takes up to half a second.
 MOMENTS_AT_MOST = 16
 

@@ -43,8 +43,6 @@ from reprise.torch.policy.events import (
 )
 from reprise.torch.policy.state import Stage
 
-__all__ = ["Startup"]
-
 # Share of what a step makes that a plan which has not seen one holds back: workspaces are assumed.
 COARSE = 0.05
 # Share of the room that the allocator needs.

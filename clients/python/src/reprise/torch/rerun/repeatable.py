@@ -25,8 +25,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as modules
 
-__all__ = ["Parameters", "Remembered", "attributes", "hooked", "observed"]
-
 # Levels of containers and objects below an attribute that are looked into.
 LEVELS = 4
 # Values that are remembered of one model at most: what is looked at before and after a forward

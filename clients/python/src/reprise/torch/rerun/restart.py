@@ -35,16 +35,6 @@ from reprise.torch.internals.ops import tensors_in
 from reprise.torch.internals.outside import OutsideCopy, spanned
 from reprise.torch.internals.subclass import bytes_of
 
-__all__ = [
-    "Arrived",
-    "Entry",
-    "OutputGradients",
-    "Outputs",
-    "is_ordinary",
-    "on_gradient",
-    "restarting",
-]
-
 
 def is_ordinary(rest: Sequence[Any]) -> bool:
     """Returns whether a call of autograd's engine neither keeps its graph nor is differentiated

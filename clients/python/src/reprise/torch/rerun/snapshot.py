@@ -33,8 +33,6 @@ from reprise.torch.compiled import fast
 from reprise.torch.internals.host import host_bytes
 from reprise.torch.internals.outside import OutsideCopy, replaced
 
-__all__ = ["Buffers", "Generators", "Inputs", "Snapshot", "Untouched", "WatchedState"]
-
 # Bytes of a buffer or an input that is copied before every forward: statistics and tokens take
 # less, masks and images more.
 STATISTICS = 1 << 16

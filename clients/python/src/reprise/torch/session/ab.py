@@ -26,7 +26,6 @@ from reprise.torch.rerun.snapshot import Generators
 if TYPE_CHECKING:
     from reprise.torch.training.report import Report
 
-__all__ = ["check"]
 
 STEPS = 8
 

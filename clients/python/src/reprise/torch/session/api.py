@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     A = TypeVar("A", bound=nn.Module | Sequence[nn.Module])
 
-__all__ = ["Report", "auto", "remove", "report"]
-
 
 @otherwise(lambda model, *_, **__: model)
 def auto(

@@ -30,8 +30,6 @@ from reprise.base.saying import say
 from reprise.torch.internals import calls, guard
 from reprise.torch.internals.distributed import unwrapped
 
-__all__ = ["attach"]
-
 # Calls of optimizers after the first model was armed, after which every model has been seen.
 STEPS = 3
 # Calls of optimizers without any: what is trained is not called in a way that is seen here.

@@ -26,8 +26,6 @@ from reprise.torch.recovery import oom
 from reprise.torch.recovery.planned_forward import PlannedForward
 from reprise.torch.session.steps import Parts, Steps
 
-__all__ = ["Attempts"]
-
 
 class Attempts:
     """Runs forwards of one session, and runs them again if memory runs out."""
@@ -57,7 +55,7 @@ class Attempts:
         try:
             return steps.forward(call, args, kwargs)
         except BaseException as error:
-            if not oom.is_oom(error):
+            if not guard.is_oom(error):
                 steps.abandon()
                 raise
             # While all that filled the memory is still there.
@@ -114,7 +112,7 @@ class Attempts:
             with forward.before.settings():
                 return steps.forward(forward.call, *arguments)
         except BaseException as error:
-            if oom.is_oom(error):
+            if guard.is_oom(error):
                 guard.quietly(self._progress.ran_out, error)
                 self.gave_up("out of memory again", "it has already been run again")
             raise

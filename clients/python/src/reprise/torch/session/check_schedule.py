@@ -41,8 +41,6 @@ from reprise.torch.policy.policy import Action
 from reprise.torch.session.findings import Findings
 from reprise.torch.tape.tape_run import Run
 
-__all__ = ["CheckSchedule", "Looks"]
-
 
 class Looks(Enum):
     """How closely a step is looked at."""

@@ -23,8 +23,6 @@ from reprise.torch.internals.calls import Call
 from reprise.torch.internals.forward import ArmedForward
 from reprise.torch.training import armed
 
-__all__ = ["defer", "on_meta"]
-
 _WHY = "its parameters are on the meta device: it is planned once it trains with memory for them"
 
 

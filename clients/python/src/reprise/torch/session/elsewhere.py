@@ -27,8 +27,6 @@ from torch.nn.modules.module import (
 from reprise.torch.internals.guard import quiet
 from reprise.torch.joint.site import site_of
 
-__all__ = ["Elsewhere", "compiled_around"]
-
 
 def compiled_around(model: nn.Module) -> nn.Module | None:
     """Returns the model itself if it was compiled in place, or the wrapper around it."""

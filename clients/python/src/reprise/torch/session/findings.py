@@ -21,8 +21,6 @@ from reprise.torch.internals.ops import never_again
 from reprise.torch.job.job import EagerJob
 from reprise.torch.planning.planning import Planning
 
-__all__ = ["Findings"]
-
 
 class Findings:
     """Acts on the results of checks in one session."""

@@ -23,8 +23,6 @@ import torch
 
 from reprise.torch.job.job import EagerJob
 
-__all__ = ["FirstCalls", "tries_algorithms"]
-
 # Steps in a row that may stay without a capture: a job whose every step has another shape is
 # captured all the same.
 PASSED_OVER = 8

@@ -30,8 +30,6 @@ from reprise.torch.internals.guard import described
 from reprise.torch.meter.room import in_bytes
 from reprise.torch.meter.state import alive_bytes, model_device
 
-__all__ = ["answer"]
-
 
 def answer(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Answers for a step whose first forward is called with these arguments, and ends the

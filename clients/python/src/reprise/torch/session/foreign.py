@@ -7,8 +7,6 @@ from importlib.util import find_spec
 from types import FunctionType
 from typing import Any
 
-__all__ = ["call_for"]
-
 
 def call_for(thing: Any) -> str | None:
     """Returns a sentence that names the call; None for objects of PyTorch, and for others of no

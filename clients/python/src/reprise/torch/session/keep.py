@@ -17,8 +17,6 @@ from torch import Tensor
 
 from reprise.torch.session.steps import capturing
 
-__all__ = ["keep"]
-
 
 class _Block:
     """A block in which a plan discards nothing."""

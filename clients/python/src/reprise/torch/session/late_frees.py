@@ -22,8 +22,6 @@ from reprise.torch.internals.distributed import several_ranks
 from reprise.torch.job.job import EagerJob
 from reprise.torch.ladder.rung import Rung
 
-__all__ = ["LateFrees"]
-
 _STEPS = 3  # in which waiting did not help
 
 

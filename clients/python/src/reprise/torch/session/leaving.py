@@ -15,8 +15,6 @@ from reprise.torch.job.job import EagerJob
 from reprise.torch.ladder.rung import Rung
 from reprise.torch.tape.tape_run import Counts
 
-__all__ = ["Leaving"]
-
 # Numbers of such steps after which it is said how they differ: ever more rarely.
 LOOKS = (1, 3, 9, 27, 81, 243)
 

@@ -17,8 +17,6 @@ from reprise.torch.job.job import EagerJob
 from reprise.torch.ladder.rung import Rung
 from reprise.torch.planning.planning import Planning
 
-__all__ = ["Peaks"]
-
 # An excess is known to the byte if at least this share of it is in use during the whole step, as
 # averaged weights are.
 STANDS = 0.9

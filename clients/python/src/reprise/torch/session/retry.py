@@ -25,8 +25,6 @@ from reprise.torch.planning.together import Together
 from reprise.torch.policy.events import PlainStepEnded
 from reprise.torch.policy.policy import Action
 
-__all__ = ["Retry"]
-
 # Share of a peak by which another one differs.
 CHANGED = 0.1
 # Bytes by which it differs at least: less comes and goes with garbage.

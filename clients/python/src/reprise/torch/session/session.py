@@ -69,8 +69,6 @@ from reprise.torch.tape.executor import TapeExecutor, TapePlan
 from reprise.torch.training import armed
 from reprise.torch.training.loop import TrainingLoop, forward_runs, open_loops
 
-__all__ = ["Session"]
-
 # AgentCaps.cupti, from which on kernels are traced.
 KERNELS = 2
 _oom_watches: list[Any] = []  # one, while a session is open
@@ -238,7 +236,7 @@ class Session(TrainingLoop):
         self._leave()
         job = self.job
         # That was the end of the program.
-        short = job.step.under_way and oom.is_oom(getattr(sys, "last_value", None))
+        short = job.step.under_way and guard.is_oom(getattr(sys, "last_value", None))
         if short and job.budget is not None:
             guard.quietly(self.planning.notes.ran_out)
         for do in (self.planned_retry.close, self._steps.release_capture):

@@ -39,8 +39,6 @@ from reprise.torch.session.elsewhere import compiled_around
 from reprise.torch.session.session import Session
 from reprise.torch.training import armed
 
-__all__ = ["start"]
-
 # Seconds to wait for the first plan, unless REPRISE_PLAN_TIMEOUT says otherwise.
 DEFAULT_WAIT_S = 60.0
 

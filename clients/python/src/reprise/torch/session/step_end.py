@@ -31,8 +31,6 @@ from reprise.torch.session.watched import Watched
 from reprise.torch.tape.executor import TapePlan
 from reprise.torch.tape.tape_run import Run
 
-__all__ = ["StepEnd"]
-
 
 @dataclass(slots=True)
 class _Ended:

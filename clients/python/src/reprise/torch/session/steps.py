@@ -24,7 +24,8 @@ import torch
 from torch.optim import Optimizer
 
 from reprise.agent import abi
-from reprise.torch.capture.capture import BACKWARD, FORWARD, OPTIMIZER, Capture
+from reprise.torch.capture.capture import Capture
+from reprise.torch.capture.captured import BACKWARD, FORWARD, OPTIMIZER
 from reprise.torch.internals.dynamo import compiled_in_pieces
 from reprise.torch.internals.dynamo import watch as watch_compiled
 from reprise.torch.internals.watch import close_watches, resume
@@ -52,8 +53,6 @@ from reprise.torch.session.watched import Watched
 from reprise.torch.tape.tape import Tape
 from reprise.torch.tape.tape_run import Run
 from reprise.torch.training.loop import open_loops
-
-__all__ = ["Steps", "capturing"]
 
 _capturing: list[EagerJob] = []  # one at a time in a process
 

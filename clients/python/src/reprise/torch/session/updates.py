@@ -19,8 +19,6 @@ from reprise.torch.compiled.digest import digest
 from reprise.torch.internals.ops import PLAIN_TYPES
 from reprise.torch.job.job import EagerJob
 
-__all__ = ["Updates"]
-
 FEW = 4
 
 

@@ -18,8 +18,6 @@ from reprise.torch.meter.state import blocked
 from reprise.torch.policy.state import Stage
 from reprise.torch.session.elsewhere import Elsewhere
 
-__all__ = ["Waiting"]
-
 # Steps of an optimizer without a forward of the model, after which the modules that run instead are
 # looked for: one may come from a loop that has not begun.
 LOOKS = 2

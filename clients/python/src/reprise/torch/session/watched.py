@@ -26,8 +26,6 @@ from reprise.torch.job.job import EagerJob
 from reprise.torch.policy.events import PageServed
 from reprise.torch.policy.state import Stage
 
-__all__ = ["Watched"]
-
 # Captures that may fail before none is tried any more: each costs a slow step.
 TRIES = 3
 # Executor that the page plans for until a budget is given.

@@ -21,8 +21,6 @@ from reprise.torch.internals.saved_hooks import refuse_modified
 from reprise.torch.internals.subclass import Geometry
 from reprise.torch.tape.records import Cell, Held, Node, Own
 
-__all__ = ["alone", "call", "copy", "first_life", "load", "view", "view_alone"]
-
 T = TypeVar("T")
 
 

@@ -35,8 +35,6 @@ from reprise.torch.capture.step_graph import CapturedGraph
 from reprise.torch.internals.ops import OpKind, mutated_positions
 from reprise.torch.tape.program import Burst, Program, Replay, Row, rehearse, versions_needed
 
-__all__ = ["PlanRejected", "compile_plan"]
-
 Life = tuple[int, int]  # storage, number
 
 

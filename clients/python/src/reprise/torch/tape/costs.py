@@ -31,8 +31,6 @@ from reprise.torch.tape.costs_kept import KeptCosts
 from reprise.torch.tape.program import Program, Replay, Row
 from reprise.torch.tape.tape import Tape, native_engine
 
-__all__ = ["Costs", "measured_costs"]
-
 SHORT, LENGTH = 3, 39
 ROUNDS = 12
 # With more processes than cores every parallel kernel waits for its other threads: seconds become

@@ -21,8 +21,6 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["KeptCosts"]
-
 _FOLDER = Path(__file__).parent
 
 

@@ -24,8 +24,6 @@ from reprise.torch.tape.costs import Costs, measured_costs
 from reprise.torch.tape.launches import launch_ns, launches
 from reprise.torch.tape.tape import Tape
 
-__all__ = ["TapeExecutor", "TapePlan"]
-
 
 class TapePlan:
     """A plan that the tape runs, until it is removed."""

@@ -23,8 +23,6 @@ import torch
 
 from reprise.torch.capture.captured import CapturedStep
 
-__all__ = ["Launches", "launch_ns", "launches"]
-
 ROUNDS, CALLS = 7, 50
 
 

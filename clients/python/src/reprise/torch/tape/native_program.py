@@ -21,8 +21,6 @@ from reprise.torch.compiled import fast
 from reprise.torch.internals.ops import statistics_of, trains_at
 from reprise.torch.tape.program import Program, Row
 
-__all__ = ["Compiled", "thin"]
-
 
 def _hooked(program: Program) -> set[int]:
     """Returns the windows whose saved tensors go through the hooks: those in which a tensor is

@@ -21,9 +21,6 @@ from reprise.torch.internals.ops import tensors_in
 from reprise.torch.tape.calls import alone, call, copy, load
 from reprise.torch.tape.records import Cell
 
-__all__ = ["make_on_demand"]
-
-
 # Copies made on demand, by cell and version.
 _Memo = dict[tuple[int, int], Tensor]
 

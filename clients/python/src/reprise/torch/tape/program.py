@@ -13,8 +13,6 @@ from typing import Any
 
 from reprise.torch.capture.captured import CapturedOp, CapturedStep
 
-__all__ = ["Burst", "Program", "Replay", "Row", "rehearse", "versions_needed"]
-
 
 @dataclass(slots=True)
 class Row:

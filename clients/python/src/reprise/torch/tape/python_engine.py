@@ -44,8 +44,6 @@ from reprise.torch.tape.records import (
 )
 from reprise.torch.tape.replay import Replayer, use
 
-__all__ = ["PythonEngine", "written_by"]
-
 
 def written_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
     """Returns the tensors that a call writes: as its schema says, and running statistics."""

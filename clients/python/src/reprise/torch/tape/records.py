@@ -33,20 +33,6 @@ from reprise.torch.internals.ops import hidden_writes, without_statistics
 from reprise.torch.internals.saved_hooks import GONE, refuse_stale
 from reprise.torch.internals.subclass import Geometry, geometry_of, version_of
 
-__all__ = [
-    "Cell",
-    "Held",
-    "Kept",
-    "Node",
-    "Own",
-    "Ref",
-    "alias_below",
-    "cell_of",
-    "mark",
-    "record",
-    "unmark",
-]
-
 _CELL = "_reprise_cell"
 _NOTHING: dict[str, Any] = {}
 _INPLACE_OR_VIEW = torch._C.DispatchKey.ADInplaceOrView

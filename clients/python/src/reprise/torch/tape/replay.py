@@ -28,8 +28,6 @@ from reprise.torch.tape.calls import alone, call, copy, load, view
 from reprise.torch.tape.program import Burst
 from reprise.torch.tape.records import Cell, Node, Own
 
-__all__ = ["Replayer", "Twice", "use"]
-
 
 class Replayer:
     """Runs the replays of one step."""

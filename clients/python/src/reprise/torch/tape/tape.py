@@ -43,8 +43,6 @@ from reprise.torch.tape.native_program import Compiled
 from reprise.torch.tape.program import Program
 from reprise.torch.tape.tape_run import Counts, Run, unpack
 
-__all__ = ["Counts", "Run", "Tape", "native_engine", "unpack"]
-
 
 def native_engine() -> Any:
     """Returns the module of the native engine, with its gate installed; None if there is none."""

@@ -39,8 +39,6 @@ from reprise.torch.tape.program import Program, Row
 from reprise.torch.tape.python_engine import PythonEngine, written_by
 from reprise.torch.tape.records import Kept, Ref
 
-__all__ = ["Counts", "Run", "unpack"]
-
 
 @dataclass(slots=True)
 class Counts:

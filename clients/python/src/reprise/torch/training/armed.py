@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from reprise.torch.training.loop import TrainingLoop
 
-__all__ = ["add", "cancel", "current", "deferred", "take", "unarmed", "with_loop"]
 
 # By model, the loops that it has had since it was armed, the current one last. A wrapper that only
 # communicates stands for the model inside.

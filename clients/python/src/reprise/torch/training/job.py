@@ -35,8 +35,6 @@ from reprise.torch.policy.state import JobState, Stage
 from reprise.torch.training.measure import Measured
 from reprise.torch.training.record import Record
 
-__all__ = ["Job"]
-
 
 class Job:
     """What is known of one armed model, however its steps are run."""

@@ -16,8 +16,6 @@ import time
 from collections import deque
 from statistics import median
 
-__all__ = ["Load"]
-
 # The wait alone makes steps this much longer or shorter before their times are not compared; and
 # not so much any more before they are again.
 MOST, AGAIN = 1.25, 1.15

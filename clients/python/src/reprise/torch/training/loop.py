@@ -29,8 +29,6 @@ from reprise.torch.internals.distributed import ranks_have_met
 from reprise.torch.policy.state import Stage
 from reprise.torch.training.job import Job
 
-__all__ = ["TrainingLoop", "fatal_error", "forward_runs", "open_loops"]
-
 # A flat copy of all parameters may be so much longer than they are.
 PADDED = 1.25
 # The loops of this process that have not ended, in the order in which they began.

@@ -11,8 +11,6 @@ from statistics import median
 from reprise.torch.check.result import CheckResult
 from reprise.torch.meter.step_times import Then
 
-__all__ = ["Measured"]
-
 # Different peaks of plain steps that are remembered per input, which bounds the memory.
 DIFFERENT = 64
 # Different peaks of steps without a plan that are counted apart; others count with the next higher.

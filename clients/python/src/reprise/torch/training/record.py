@@ -20,8 +20,6 @@ from reprise.plan.verdict import Tally, Verdict
 from reprise.torch.check.result import CheckResult
 from reprise.torch.training.load import Load
 
-__all__ = ["Record"]
-
 
 class Record:
     """Reports the steps, checks and plans of one session. `on_host`: its steps wait for processors,

@@ -11,8 +11,6 @@ from reprise.torch.internals.guard import otherwise
 if TYPE_CHECKING:
     from reprise.agent.received import Plan
 
-__all__ = ["Report"]
-
 
 @dataclass(frozen=True, slots=True)
 class Report:
