@@ -112,8 +112,6 @@ def sketched(
     return Sketch(graph, graph.measured_peak_bytes - held)
 
 
-
-
 def _backward(outputs: Any) -> int:
     """Goes back from the loss among the outputs, or from one that stands for it. Returns the bytes
     of outputs that a loss outside the model may be the last to read."""

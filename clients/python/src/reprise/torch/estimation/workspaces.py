@@ -19,7 +19,6 @@ from torch import Tensor
 
 from reprise.torch.internals.ops import tensors_in
 
-
 # Of what an op writes, elsewhere than on a CPU.
 MARGIN = 0.05
 _FLOAT = 4  # bytes: attention on a CPU computes in single precision

@@ -24,7 +24,6 @@ from reprise.torch.internals.modes import Mode, Op
 from reprise.torch.internals.ops import tensors_in
 from reprise.torch.meter.meter import Meter
 
-
 _open_modes = 0
 
 

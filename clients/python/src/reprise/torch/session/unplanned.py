@@ -12,7 +12,6 @@ import os
 from reprise.base.units import format_bytes
 from reprise.torch.job.job import EagerJob
 
-
 # Bytes of a peak below which it is not said what malloc keeps of it.
 MUCH = 64 << 20
 
