@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""examples/train_mlp.cu: a loop without any framework, through the C ABI, under its plan.
+"""tests/gpu/train_mlp.cu: a loop without any framework, through the C ABI, under its plan.
 
 Where there is no GPU it is compiled as plain C++, where its kernels are loops; with nvcc it is
 compiled as it is shipped, as tests/gpu/bundle does.
@@ -24,7 +24,7 @@ SMALL = ("--layers", "12", "--width", "64", "--batch", "256", "--steps", "8")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("example") / "train_mlp"
     flags = ("-O2", "-std=c++20", "-Wall", "-Wextra", "-Werror", "-x", "c++")
-    source = ("-I", ROOT / "profiler/include", ROOT / "examples/train_mlp.cu", "-o", out)
+    source = ("-I", ROOT / "profiler/include", ROOT / "tests/gpu/train_mlp.cu", "-o", out)
     library = ("-L", BUILD / "lib", "-lreprise_agent", f"-Wl,-rpath,{BUILD / 'lib'}")
     subprocess.run(["g++", *flags, *source, *library], check=True)
     return out
@@ -86,7 +86,7 @@ def test_nvcc_compiles_it_as_it_is_shipped(tmp_path: Path) -> None:
     library = ("-L", BUILD / "lib", "-lreprise_agent")
     out = tmp_path / "train_mlp"
     subprocess.run(
-        [nvcc, *flags, ROOT / "examples/train_mlp.cu", "-o", out, *library],
+        [nvcc, *flags, ROOT / "tests/gpu/train_mlp.cu", "-o", out, *library],
         check=True, capture_output=True, timeout=300,
     )  # fmt: skip
 

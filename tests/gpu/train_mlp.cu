@@ -4,7 +4,7 @@
 // framework but only the C ABI of libreprise_agent.so.
 //
 //   nvcc -O2 -std=c++20 --extended-lambda -I profiler/include
-//     examples/train_mlp.cu -o train_mlp -L build/lib -lreprise_agent
+//     tests/gpu/train_mlp.cu -o train_mlp -L build/lib -lreprise_agent
 //   reprise run -- ./train_mlp --budget 0.5x
 //
 // The network is a chain, x[l] = tanh(x[l-1] W[l]), with a squared error at the
