@@ -10,7 +10,7 @@ from local_agent import LocalAgent
 from torch import nn
 
 from reprise.base.budget import Budget
-from reprise.torch.job.options import Options
+from reprise.torch.job.job import Options
 from reprise.torch.session.session import Session
 from reprise.torch.tape.costs import Costs
 from reprise.torch.training import armed

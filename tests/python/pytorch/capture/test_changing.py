@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from reprise.torch.capture.capture import Capture
 from reprise.torch.capture.step_graph import CapturedGraph, build
 from reprise.torch.meter.state import alive_tensors
-from reprise.torch.planning.message import unsupported
+from reprise.torch.planning.request import unsupported
 from reprise.torch.tape.compile_plan import PlanRejected
 from reprise.torch.tape.tape import Tape
 

@@ -25,7 +25,7 @@ from reprise.torch.check.verify import Check
 from reprise.torch.estimation import estimate as estimating
 from reprise.torch.estimation import fake
 from reprise.torch.estimation.once import capture_step
-from reprise.torch.job.options import Options
+from reprise.torch.job.job import Options
 from reprise.torch.session import ab
 from reprise.torch.session import start as starting
 from reprise.torch.session.session import Session

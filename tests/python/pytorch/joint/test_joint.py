@@ -26,9 +26,8 @@ from reprise.plan import Plan
 from reprise.torch.internals.contracts import INDUCTOR_PASS, JOINT_PASS
 from reprise.torch.internals.forward import ArmedForward
 from reprise.torch.joint.hooks import FunctorchHook, InductorHook, find_hooks
-from reprise.torch.joint.joint_graph import joint_graph
+from reprise.torch.joint.joint_graph import joint_graph, peak_under
 from reprise.torch.joint.joint_pass import JointPass, install
-from reprise.torch.joint.peak import peak_under
 from reprise.torch.meter.state import open_meter
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("compiles_afresh")]

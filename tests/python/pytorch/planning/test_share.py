@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from reprise.base.budget import Budget
-from reprise.torch.planning.share import Share
+from reprise.torch.planning.request import Share
 
 # Static bytes and peak of step graphs as they are planned; whether nothing fits; what is asked for.
 CASES: dict[str, tuple[list[tuple[int, int, bool]], list[str]]] = {

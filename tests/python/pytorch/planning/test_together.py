@@ -15,7 +15,7 @@ from loops import curves, deep, sgd
 from torch import Tensor, nn
 
 import reprise
-from reprise.torch.job.options import Options
+from reprise.torch.job.job import Options
 from reprise.torch.policy.state import Stage
 from reprise.torch.session import start as starting
 from reprise.torch.session.session import Session

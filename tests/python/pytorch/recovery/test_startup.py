@@ -32,7 +32,7 @@ from reprise.torch.estimation.sketch import sketched
 from reprise.torch.estimation.updates import needs_of, optimizers_of
 from reprise.torch.meter.room import Room, room_on
 from reprise.torch.meter.state import alive_bytes
-from reprise.torch.planning import least
+from reprise.torch.planning import request
 from reprise.torch.policy.state import Stage
 from reprise.torch.recovery import startup
 
@@ -544,7 +544,7 @@ def test_if_neither_a_plan_nor_the_plain_step_fits_the_smallest_plan_is_used(
 def test_if_the_smallest_plan_does_not_fit_the_log_says_what_would(
     expected: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(least, "room_on", lambda _: Room(1000, "the test's memory", True))
+    monkeypatch.setattr(request, "room_on", lambda _: Room(1000, "the test's memory", True))
     held = alive_bytes(CPU)  # by other tests of this process: the job counts it as its own
     allowed, smallest = held + 300_000, held + 600_000
     agent, model = Strict(1 << 40, smallest), made()
@@ -569,7 +569,7 @@ def test_if_the_smallest_plan_does_not_fit_the_log_says_what_would(
 def test_a_smallest_plan_that_turns_out_too_large_is_not_used(
     expected: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(least, "room_on", lambda _: Room(1 << 30, "the test's memory", True))
+    monkeypatch.setattr(request, "room_on", lambda _: Room(1 << 30, "the test's memory", True))
     agent, model = Strict(1 << 40), made()
     session = arm(model, agent, first="host", budget="300kB")
 

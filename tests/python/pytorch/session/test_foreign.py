@@ -9,7 +9,7 @@ import pytest
 
 import reprise
 from reprise.plan import StepGraph
-from reprise.torch.session.foreign import call_for
+from reprise.torch.session.api import call_for
 
 
 def made_by(module: str, name: str) -> Any:

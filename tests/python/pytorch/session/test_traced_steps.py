@@ -12,7 +12,7 @@ from local_agent import LocalAgent
 from torch import nn
 
 from reprise.torch.capture.captured import CapturedStep
-from reprise.torch.job import tracing
+from reprise.torch.job import job
 from reprise.torch.planning import planning
 
 
@@ -69,9 +69,9 @@ def test_what_is_measured_after_a_captured_step_is_not_among_its_allocations(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     order: list[str] = []
-    end, captured = tracing.Tracing.end, planning.Planning.captured
+    end, captured = job.Tracing.end, planning.Planning.captured
 
-    def ended(self: tracing.Tracing) -> None:
+    def ended(self: job.Tracing) -> None:
         order.append("recorded")
         end(self)
 
@@ -79,7 +79,7 @@ def test_what_is_measured_after_a_captured_step_is_not_among_its_allocations(
         order.append("planned")
         captured(self, step)
 
-    monkeypatch.setattr(tracing.Tracing, "end", ended)
+    monkeypatch.setattr(job.Tracing, "end", ended)
     monkeypatch.setattr(planning.Planning, "captured", planned)
 
     _trained(3)

@@ -22,7 +22,7 @@ from reprise.torch.executor.protocol import StepStats
 from reprise.torch.joint.joint_graph import LOSS, JointGraph, Made
 
 # Random ops keep their masks. The second one can do more than a partitioner does; its plans are
-# checked (peak.py).
+# checked (joint_graph.py).
 CAPABILITIES = ("joint", "tape:seeded_ok=0:max_runs=2:free_policy=eager:duplicate_outputs=0")
 # Any one constant: a larger id on a user would turn its input into a saved one.
 _GROUP = 0

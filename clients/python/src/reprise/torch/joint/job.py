@@ -48,10 +48,9 @@ from reprise.torch.joint.executor import JointPlan
 from reprise.torch.joint.joint_pass import JointPass
 from reprise.torch.joint.over_budget import Next, OverBudget
 from reprise.torch.joint.pieces import pieces_of
-from reprise.torch.joint.reference import ReferenceRoom
 from reprise.torch.joint.reporting import Reporting
 from reprise.torch.joint.site import site_of
-from reprise.torch.joint.step_memory import StepMemory
+from reprise.torch.joint.step_memory import ReferenceRoom, StepMemory
 from reprise.torch.policy.events import (
     Broke,
     CompiledStepEnded,

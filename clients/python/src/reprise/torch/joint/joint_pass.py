@@ -42,8 +42,14 @@ from reprise.torch.internals.guard import described
 from reprise.torch.internals.ops import tensors_in
 from reprise.torch.joint.executor import CAPABILITIES, JointExecutor, tag
 from reprise.torch.joint.hooks import find_hooks
-from reprise.torch.joint.joint_graph import JointGraph, Made, alike, has_backward, joint_graph
-from reprise.torch.joint.peak import peak_under
+from reprise.torch.joint.joint_graph import (
+    JointGraph,
+    Made,
+    alike,
+    has_backward,
+    joint_graph,
+    peak_under,
+)
 from reprise.torch.meter.room import in_bytes, room_on
 from reprise.torch.meter.state import alive_bytes
 

@@ -23,9 +23,8 @@ from typing import Any, NamedTuple
 from reprise.base.saying import say
 from reprise.base.units import format_bytes
 from reprise.plan import Plan
-from reprise.torch.joint.joint_graph import with_loss
+from reprise.torch.joint.joint_graph import peak_under, with_loss
 from reprise.torch.joint.joint_pass import JointPass
-from reprise.torch.joint.peak import peak_under
 from reprise.torch.joint.step_memory import StepMemory
 from reprise.torch.joint.whole import Whole, with_held, with_optimizer
 

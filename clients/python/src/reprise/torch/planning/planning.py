@@ -23,18 +23,24 @@ from reprise.torch.capture.step_graph import CapturedGraph, own_frees
 from reprise.torch.estimation.sketch import Sketch
 from reprise.torch.executor.protocol import installed
 from reprise.torch.internals.guard import told
-from reprise.torch.job.job import EagerJob
-from reprise.torch.job.plans import Plans
-from reprise.torch.ladder.even import evened
+from reprise.torch.job.job import EagerJob, Plans
 from reprise.torch.ladder.ladder import Ladder
-from reprise.torch.ladder.rung import Key, Rung
+from reprise.torch.ladder.rung import Key, Rung, evened
 from reprise.torch.planning.graphs import Graphs, Made
-from reprise.torch.planning.least import LEAST, asks_for_least, least_is_too_large
-from reprise.torch.planning.message import ON_THE_HOST, unsupported
 from reprise.torch.planning.notes import Notes
 from reprise.torch.planning.offers import Offers
-from reprise.torch.planning.request import own_budget, replied, sent, within_device
-from reprise.torch.planning.share import Share
+from reprise.torch.planning.request import (
+    LEAST,
+    ON_THE_HOST,
+    Share,
+    asks_for_least,
+    least_is_too_large,
+    own_budget,
+    replied,
+    sent,
+    unsupported,
+    within_device,
+)
 from reprise.torch.planning.together import Together
 from reprise.torch.policy.events import (
     BudgetRefused,

@@ -5,6 +5,8 @@ budget = own_budget(job, notes)                       # of the program
 budget = within_device(job, message, budget)          # no more than this process can have
 why = sent(job, executor, rung, message, budget)      # "": the request is under way
 reply = replied(job, rung, wait_s)
+on_the_host(rung, budget, smallest)                   # what would fit, where no plan does
+asks_for_least(job, rung, smallest, alone=True)       # is the plan that needs least requested?
 """
 
 from __future__ import annotations
@@ -16,9 +18,11 @@ from reprise.agent.agent import PlanReply
 from reprise.base.budget import Budget
 from reprise.base.errors import RepriseError
 from reprise.base.units import format_bytes, format_percent
+from reprise.plan import Plan
+from reprise.torch.capture.captured import CapturedStep
 from reprise.torch.job.job import EagerJob
 from reprise.torch.ladder.rung import Rung
-from reprise.torch.meter.room import advice, capacity, in_bytes, share_of
+from reprise.torch.meter.room import advice, capacity, in_bytes, room_on, share_of
 from reprise.torch.planning.notes import Notes
 from reprise.torch.tape.executor import TapeExecutor
 
@@ -102,3 +106,116 @@ def within_device(job: EagerJob, message: dict[str, Any], budget: Budget) -> Bud
         f"requested{advice(job.device)}"
     )
     return Budget(there - beyond)
+
+
+ON_THE_HOST = "Saved tensors stay in host memory, and steps are slow"
+
+
+def on_the_host(rung: Rung, budget: Budget | None, smallest: int) -> str:
+    """Returns what a job is told that neither fits nor has a plan. `smallest`: the smallest budget
+    that is not ruled out, in bytes."""
+    graph = rung.graph
+    text = f"{ON_THE_HOST}. What would fit: a budget of {format_bytes(smallest)} or more"
+    batch = next((shape[0] for shape in rung.key.shapes if shape), 0)
+    allowed = None if budget is None else budget.bytes
+    if allowed is None:  # a share of what the step needs
+        return text
+    dynamic = smallest - graph.static_bytes
+    fits = int(batch * (allowed - graph.static_bytes) / dynamic) if dynamic > 0 else 0
+    if 0 < fits < batch:
+        text += f", or a batch of about {fits} instead of {batch}"
+    return text
+
+
+def unsupported(step: CapturedStep) -> str:
+    """Returns what in a refused step cannot be planned yet; empty if nothing of the kind is
+    known."""
+    if not step.filled_by:
+        return ""
+    return (
+        f" Not supported yet: running ops again whose parameters {step.filled_by} writes within "
+        "the step. What they make is kept"
+    )
+
+
+# As a budget: the server's plan that needs least memory, for a job that fits neither within its
+# budget nor without a plan, or whose program wants the nearest one. It is requested once.
+LEAST = Budget.least()
+# Held back inside it, as a share: a step that is checked takes some kilobytes more than others.
+SPARE = 0.01
+
+
+def asks_for_least(job: EagerJob, rung: Rung, smallest: int, *, alone: bool) -> bool:
+    """Returns whether the plan that needs least is to be requested for a rung that was refused: not
+    again, not where several ranks decide (`alone`: they do not), and not without room for it.
+    `smallest`: the smallest budget that is not ruled out, in bytes."""
+    if rung.sketch:
+        return False
+    if not alone or rung.asked_least or not _has_room(job, smallest):
+        rung.refused = f"{rung.refused} {on_the_host(rung, job.budget, smallest)}"
+        return False
+    rung.asked_least, rung.spare_bytes = True, int(smallest * SPARE)
+    either = "" if job.host is None else "The job does not fit without a plan either: "
+    job.say(f"{rung.refused} {either}requesting the plan that needs least")
+    return True
+
+
+def least_is_too_large(job: EagerJob, rung: Rung, plan: Plan) -> bool:
+    """Returns whether there is no room for the plan that needs least; then says why in the rung."""
+    if _has_room(job, plan.peak_bytes):
+        return False
+    would = on_the_host(rung, job.budget, plan.budget_bytes)
+    rung.refused = f"The plan that needs least takes {format_bytes(plan.peak_bytes)}. {would}"
+    return True
+
+
+def _has_room(job: EagerJob, needed: int) -> bool:
+    """Returns whether the job may have this many bytes in all, as far as is known."""
+    room = room_on(job.device)
+    return room is None or needed <= job.meter.live() + room.bytes
+
+
+# Of what the share leaves to a step: static memory that grows by less is its input.
+GROWN = 0.1
+
+
+class Share:
+    """A budget that is a share of a step, in bytes.
+
+    It is fixed with the first graph that is planned: a share of the largest step known by then.
+    Later graphs are planned within the same bytes, however large their own step was, or the budget
+    would follow the data. It is raised where a step that needs more has no plan within them, and by
+    what is alive beside the steps from then on, which is beside the share."""
+
+    def __init__(self) -> None:
+        self._of = ""  # the budget that was fixed
+        self._bytes = self._static = 0
+        # By rung: what a share of its own step would be, and the static memory in it.
+        self._own: dict[int, tuple[int, int]] = {}
+
+    def within(self, budget: Budget, rung: int, message: dict[str, Any], largest: int) -> Budget:
+        """Returns the budget of a rung's step graph: any other than a share as it is. `largest`:
+        the highest peak of plain steps so far."""
+        if not budget.is_share:
+            return budget
+        static, peak = int(message["static_bytes"]), int(message["measured_peak_bytes"])
+        own = budget.of_step(static, peak) or 0
+        if self._of != budget:
+            self._of, self._static = budget, static
+            self._bytes = max(own, budget.of_step(static, largest) or 0)
+        grown = static - self._static
+        fixed = self._bytes + (grown if grown > GROWN * (self._bytes - self._static) else 0)
+        self._own[rung] = own, static
+        return budget if fixed == own else Budget(fixed)
+
+    def raised(self, rung: int) -> str:
+        """Fixes the share anew with the graph of a rung, if that is more, and returns how; "" if it
+        is not."""
+        own, static = self._own.pop(rung, (0, 0))
+        if own <= self._bytes:
+            return ""
+        before, self._bytes, self._static = self._bytes, own, static
+        return (
+            f"nothing fits a larger step in the {format_bytes(before)} that {self._of} was so far: "
+            f"it is {format_bytes(self._bytes)} from here on"
+        )

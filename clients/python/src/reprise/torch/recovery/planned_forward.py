@@ -12,12 +12,14 @@ Linear in parameters and buffers, of which the large ones are not copied.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from statistics import median
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from reprise.torch.compiled import fast
 from reprise.torch.internals.distributed import several_ranks
 from reprise.torch.internals.host import host_bytes
 from reprise.torch.job.job import EagerJob
@@ -25,6 +27,7 @@ from reprise.torch.rerun.repeatable import hooked, observed
 from reprise.torch.rerun.restart import Arrived, Outputs
 from reprise.torch.rerun.snapshot import Inputs, Snapshot, WatchedState
 from reprise.torch.tape.costs import STEP_BYTES
+from reprise.torch.tape.records import Kept, Ref
 
 # Runs whose median is the cost of remembering a forward.
 ROUNDS = 7
@@ -86,3 +89,36 @@ def rehearsed(model: nn.Module, forward: PlannedForward, small: int) -> int:
         arrived.take(grad)
         took.append(time.thread_time_ns() - begin)
     return int(median(took))
+
+
+def _nodes(heads: Any) -> Iterator[Any]:
+    todo = [head.grad_fn for head in heads if isinstance(head, Tensor)]
+    seen = set()
+    while todo:
+        node = todo.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            yield node
+            todo.extend(following for following, _ in node.next_functions)
+
+
+def leaves(heads: Any) -> Iterator[Tensor]:
+    """Yields the tensors that a backward adds gradients to."""
+    return (node.variable for node in _nodes(heads) if hasattr(node, "variable"))
+
+
+def release_graph(heads: Any) -> None:
+    """Releases what autograd has saved for a backward that will not run again, as if it had run.
+    Without the native engine, releases only what went through our hooks: all of it, then."""
+    module = fast.library()
+    if module is not None:
+        module.let_go([head for head in heads if isinstance(head, Tensor)])
+        return
+    for node in _nodes(heads):
+        for name in dir(node):
+            if name.startswith("_raw_saved"):
+                saved = getattr(node, name, None)
+                for one in saved if isinstance(saved, (list, tuple)) else (saved,):
+                    kept = getattr(one, "data", None)
+                    if isinstance(kept, (Kept, Ref)):
+                        kept.let_go()

@@ -40,8 +40,7 @@ from reprise.torch.internals.outside import OutsideCopy
 from reprise.torch.internals.subclass import is_wrapper
 from reprise.torch.job.job import EagerJob
 from reprise.torch.meter.room import room_on
-from reprise.torch.recovery.failed_graph import leaves, release_graph
-from reprise.torch.recovery.planned_forward import PlannedForward, rehearsed
+from reprise.torch.recovery.planned_forward import PlannedForward, leaves, rehearsed, release_graph
 from reprise.torch.recovery.progress import Progress
 from reprise.torch.rerun.repeatable import Remembered
 from reprise.torch.rerun.restart import Entry, OutputGradients, is_ordinary

@@ -33,8 +33,7 @@ from reprise.torch.internals.open_hooks import sweep
 from reprise.torch.internals.optimizers import Cycle
 from reprise.torch.internals.traces import frames
 from reprise.torch.internals.watch import before_step, close_watches, resume
-from reprise.torch.job.job import EagerJob
-from reprise.torch.job.options import Options
+from reprise.torch.job.job import EagerJob, Options
 from reprise.torch.job.stages import Stages, arm, stages_of
 from reprise.torch.ladder.ranks import leave
 from reprise.torch.meter.meter import Meter
@@ -60,9 +59,8 @@ from reprise.torch.session.first_calls import FirstCalls
 from reprise.torch.session.retry import Retry
 from reprise.torch.session.step_end import StepEnd
 from reprise.torch.session.steps import Parts, Steps
-from reprise.torch.session.unplanned import Unplanned
 from reprise.torch.session.updates import Updates
-from reprise.torch.session.waiting import Waiting
+from reprise.torch.session.waiting import Unplanned, Waiting
 from reprise.torch.session.watched import Watched
 from reprise.torch.tape.costs import Costs
 from reprise.torch.tape.executor import TapeExecutor, TapePlan

@@ -26,7 +26,7 @@ from reprise.torch.internals.distributed import rank_here, unwrapped
 from reprise.torch.internals.dynamo import compiled_in_pieces, compiled_parts
 from reprise.torch.internals.guard import described
 from reprise.torch.internals.versions import CAREFUL_EVERY, careful, lacks
-from reprise.torch.job.options import Options
+from reprise.torch.job.job import Options
 from reprise.torch.job.stages import Stages
 from reprise.torch.joint.job import CompiledJob
 from reprise.torch.joint.joint_pass import supported

@@ -5,6 +5,7 @@ waiting.forward()             # a forward that trains, of the armed module
 waiting.not_called()          # an optimizer of the model has stepped, and no step was under way
 waiting.unplanned()           # a step has ended that had no plan
 waiting.planned()             # one that had
+Unplanned(job).say(planned=True)   # the first plan is here: what ran above the budget before it
 
 A plan needs a forward through the armed module, an optimizer that steps, a few plain steps, one
 that can be captured, and one that the plan is for. Each of them may never come, and each is counted
@@ -13,6 +14,9 @@ here.
 
 from __future__ import annotations
 
+import os
+
+from reprise.base.units import format_bytes
 from reprise.torch.job.job import EagerJob
 from reprise.torch.meter.state import blocked
 from reprise.torch.policy.state import Stage
@@ -117,3 +121,58 @@ class Waiting:
                 return f"none of the {plans} plans is for this kind of step"
             return "no requested plan has arrived yet"
         return f"the model is still {job.stage.value}"
+
+
+# Bytes of a peak below which it is not said what malloc keeps of it.
+MUCH = 64 << 20
+
+
+class Unplanned:
+    """Says how many unplanned steps of one session exceed the budget."""
+
+    def __init__(self, job: EagerJob) -> None:
+        self._job = job
+
+    @property
+    def over_budget(self) -> int:
+        """The number of steps without a plan that peaked above the budget; 0 also if it is not
+        known yet."""
+        return self._job.measured.unplanned_over(self._budget_bytes())
+
+    def say(self, planned: bool) -> None:
+        """Says how many such steps there were, before the first plan or in a job that gets none."""
+        count, budget = self.over_budget, self._budget_bytes()
+        if not count:
+            return
+        steps = "1 step" if count == 1 else f"{count} steps"
+        when = "before the plan" if planned else "without a plan"
+        peak = max(self._job.measured.unplanned)
+        self._job.say(
+            f"{steps} ran {when} and peaked at {format_bytes(peak)}, over the budget "
+            f"of {format_bytes(budget)}{'' if planned else ', as the next will'}"
+            + (self._kept_by_malloc() if planned else "")
+        )
+
+    def _budget_bytes(self) -> int:
+        """Returns the budget in bytes as the planner reads it; a share is of what is not alive
+        during the whole step. 0 if not known."""
+        plans, budget = self._job.plans, self._job.budget
+        if plans.plan is not None and plans.plan.budget_bytes:
+            return plans.plan.budget_bytes
+        graph = plans.graph
+        if budget is None or (budget.is_share and graph is None):
+            return 0
+        static, peak = (graph.static_bytes, graph.measured_peak_bytes) if graph else (0, 0)
+        return budget.of_step(static, peak) or 0
+
+    def _kept_by_malloc(self) -> str:
+        """Says what the process itself holds after such steps, where it is not what its tensors
+        need; "" where that is little, or malloc was told to give large blocks back."""
+        told = "MALLOC_MMAP_THRESHOLD_" in os.environ
+        told = told or "mmap_threshold" in os.environ.get("GLIBC_TUNABLES", "")
+        if self._job.device.type != "cpu" or told or max(self._job.measured.unplanned) < MUCH:
+            return ""
+        return (
+            ". The process's own memory hardly falls from there: malloc keeps what is freed "
+            "(MALLOC_MMAP_THRESHOLD_=1000000 gives large blocks back)"
+        )
