@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from reprise import auto
-from reprise.torch.internals.guard import otherwise
+from reprise.torch.internals.entry import otherwise
 
 
 def test_an_unknown_argument_is_named_in_the_error() -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from reprise.agent.agent import PlanReply
 from reprise.torch.policy.state import Stage
-from reprise.torch.session import api, unplanned
+from reprise.torch.session import api, waiting
 
 pytestmark = pytest.mark.usefixtures("removed")
 
@@ -95,7 +95,7 @@ def test_steps_before_the_plan_are_counted_against_the_budget(
 def test_a_job_that_peaked_high_before_its_plan_logs_what_its_process_keeps(
     threshold: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(unplanned, "MUCH", 1000)
+    monkeypatch.setattr(waiting, "MUCH", 1000)
     monkeypatch.delenv("MALLOC_MMAP_THRESHOLD_", raising=False)
     if threshold:
         monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", threshold)

@@ -8,7 +8,6 @@ and after an optimizer, when a tensor dies. Each of these entry points goes thro
     around(ours, engine, args, kwargs)                     # a call of the program (calls.py)
     pack, unpack = packing(pack), unpacking(unpack)        # saved-tensor hooks (saved_hooks.py)
     @quiet                                                 # a callback whose result nobody uses
-    @otherwise(lambda model, *_, **__: model)              # a public call: what it returns instead
 
 An error there is reported once (`listen`), and the step goes on without a plan: an op that has not
 been called is called, a result that exists is returned, a saved tensor stays as it is.
@@ -24,12 +23,10 @@ A test makes every function of the package fail, except those of these files and
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
 from typing import Any, TypeVar
 
 import torch
 
-from reprise.base.errors import RepriseError
 from reprise.base.saying import named, say
 
 # Returns whether it has reported the error.
@@ -145,31 +142,3 @@ def quiet(do: F) -> F:
             return None
 
     return guarded  # type: ignore[return-value]
-
-
-# ---- The public API ----------------------------------------------------------------
-
-
-def otherwise(instead: Callable[..., Any]) -> Callable[[F], F]:
-    """Decorates a function of the public API: if it fails, the internal error is reported and
-    `instead(*args, **kwargs)` is returned. A RepriseError is meant for the program and is
-    raised, and so is a TypeError because the function has no such argument."""
-
-    def decorate(do: F) -> F:
-        @wraps(do)
-        def guarded(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return do(*args, **kwargs)
-            except RepriseError:
-                raise
-            except Exception as error:
-                trace = error.__traceback__
-                if isinstance(error, TypeError) and (trace is None or trace.tb_next is None):
-                    raise  # the function did not begin
-                if not caught(error):
-                    raise
-            return instead(*args, **kwargs)
-
-        return guarded  # type: ignore[return-value]
-
-    return decorate

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from reprise.base.errors import RepriseError
 from reprise.plan.wish import Wish, is_disabled
-from reprise.torch.internals.guard import otherwise
+from reprise.torch.internals.entry import otherwise
 from reprise.torch.training import armed
 from reprise.torch.training.report import Report
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from reprise.torch.internals.guard import otherwise
+from reprise.torch.internals.entry import otherwise
 
 if TYPE_CHECKING:
     from reprise.agent.received import Plan
