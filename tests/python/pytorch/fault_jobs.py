@@ -31,7 +31,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import reprise  # noqa: E402
 from reprise.torch.compiled.fast import FAST  # noqa: E402
-from reprise.torch.internals.guard import otherwise  # noqa: E402
+from reprise.torch.internals.entry import otherwise  # noqa: E402
 from reprise.torch.recovery import planned_retry  # noqa: E402
 from reprise.torch.training.armed import current  # noqa: E402
 

@@ -112,7 +112,7 @@ def compiled_late(armed: bool) -> Job:
 @kind
 def compiled_unaware(armed: bool) -> Job:
     """A compiled model in a program that does not know of Reprise, under `reprise run`."""
-    from reprise.torch.internals.guard import otherwise
+    from reprise.torch.internals.entry import otherwise
     from reprise.torch.session import attach
 
     model = torch.compile(Net(), backend="aot_eager")

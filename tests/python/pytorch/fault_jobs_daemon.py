@@ -11,7 +11,7 @@ import os
 from fault_jobs import Job, finished, kind, net, train
 
 import reprise
-from reprise.torch.internals.guard import otherwise
+from reprise.torch.internals.entry import otherwise
 from reprise.torch.session import attach
 
 __all__: list[str] = []

@@ -51,7 +51,7 @@ def test_a_function_is_refused_with_the_calls_that_take_one() -> None:
 def test_without_pytorch_other_objects_are_refused_in_a_sentence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("reprise.torch.session.foreign.find_spec", lambda name: None)
+    monkeypatch.setattr("reprise.torch.session.api.find_spec", lambda name: None)
 
     with pytest.raises(reprise.RepriseError, match="object: is no model of PyTorch"):
         reprise.auto(object(), budget="0.5x")
