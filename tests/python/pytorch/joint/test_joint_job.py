@@ -224,7 +224,7 @@ def test_a_comparison_that_does_not_fit_is_skipped_and_the_reason_is_logged(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     small = room.Room(1 << 10, "what the test says", True)
-    monkeypatch.setattr("reprise.torch.joint.reference.room_on", lambda _: small)
+    monkeypatch.setattr("reprise.torch.joint.step_memory.room_on", lambda _: small)
     expected, end, _ = train(squares, steps=3)
 
     found, after, job = train(squares, budget="0.8x", steps=3)
