@@ -27,7 +27,6 @@
 #include "profiler/include/reprise_agent.h"
 #include "profiler/include/reprise_sockets.h"
 #include "profiler/include/reprise_wire.h"
-#include "profiler/lock.h"
 #include "profiler/message.h"
 #include "profiler/names.h"
 #include "profiler/open_file.h"

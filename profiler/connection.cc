@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "profiler/clock.h"
-#include "profiler/sentence.h"
+#include "profiler/message.h"
 
 namespace reprise::profiler {
 namespace {

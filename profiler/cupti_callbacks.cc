@@ -1,8 +1,14 @@
+
 #include "profiler/cupti_callbacks.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "profiler/agent.h"
 #include "profiler/clock.h"
-#include "profiler/cupti_recording.h"
 
 namespace reprise::profiler {
 namespace {
@@ -52,6 +58,32 @@ void ReadBuffer(Agent *agent, uint8_t *buffer, size_t valid) {
   }
 }
 
+bool Write(int fd, const void *bytes, size_t n) {
+  const uint8_t *next = static_cast<const uint8_t *>(bytes);
+  while (n > 0) {
+    const ssize_t wrote = write(fd, next, n);
+    if (wrote <= 0) return false;
+    next += wrote;
+    n -= static_cast<size_t>(wrote);
+  }
+  return true;
+}
+
+// Calls `use` with every kernel's name that differs from the previous one.
+template <typename Use>
+void ForNames(const DeviceTracer &tracer, uint8_t *buffer, size_t valid,
+              const Use &use) {
+  const char *before = nullptr;
+  for (uint8_t *record = nullptr;
+       tracer.calls.ActivityGetNextRecord(buffer, valid, &record) == 0;) {
+    if (cupti::Field<uint32_t>(record, 0) != cupti::kConcurrentKernel) continue;
+    const char *name =
+        cupti::Field<const char *>(record, cupti::kKernelLayout.name);
+    if (name != nullptr && name != before) use(name);
+    before = name;
+  }
+}
+
 }  // namespace
 
 void OnBufferRequested(uint8_t **buffer, size_t *size, size_t *max_records) {
@@ -96,5 +128,80 @@ void OnBufferCompleted(void *context, uint32_t stream, uint8_t *buffer, size_t,
 uint64_t CuptiClock() { return ReadClock(CLOCK_MONOTONIC); }
 
 void OnCuptiCallback(void *, uint32_t, uint32_t, const void *) {}
+
+void RecordBuffer(Agent *agent, uint8_t *buffer, size_t valid) {
+  DeviceTracer &tracer = agent->tracer;
+  const uint32_t number =
+      __atomic_fetch_add(&tracer.recorded, 1u, __ATOMIC_RELAXED);
+  if (number >= kMaxRecordings) return;
+  char path[sizeof tracer.recording + 48];
+  snprintf(path, sizeof path, "%s/cupti-%d-%u.rrc", tracer.recording,
+           static_cast<int>(getpid()), number);
+  const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  if (fd < 0) return;
+  CuptiRecordingHeader header = {kCuptiRecordingMagic,
+                                 tracer.facts.cupti_version,
+                                 tracer.facts.driver_version,
+                                 tracer.clock_id,
+                                 valid,
+                                 0,
+                                 0};
+  ForNames(tracer, buffer, valid, [&](const char *) { ++header.names; });
+  bool good = Write(fd, &header, sizeof header) && Write(fd, buffer, valid);
+  ForNames(tracer, buffer, valid, [&](const char *name) {
+    const uint64_t address = reinterpret_cast<uint64_t>(name);
+    const uint32_t n = static_cast<uint32_t>(strlen(name));
+    good = good && Write(fd, &address, sizeof address) &&
+           Write(fd, &n, sizeof n) && Write(fd, name, n);
+  });
+  close(fd);
+  if (!good) unlink(path);
+}
+
+bool PreparePool(CuptiPool *pool) {
+  if (pool->memory != nullptr) return true;
+  constexpr size_t kBytes = kPoolBuffers * kPoolBufferBytes;
+  void *memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) return false;
+  // Inherited by a forked child: its copy of CUPTI still writes to the buffer
+  // it holds (AForkInsideAWindowIsInertAndMayStillFlush).
+  __atomic_store_n(&pool->memory, static_cast<uint8_t *>(memory),
+                   __ATOMIC_RELEASE);
+  return true;
+}
+
+uint8_t *TakeBuffer(CuptiPool *pool) {
+  uint8_t *memory = __atomic_load_n(&pool->memory, __ATOMIC_ACQUIRE);
+  if (memory == nullptr) return nullptr;
+  uint32_t taken = __atomic_load_n(&pool->taken, __ATOMIC_RELAXED);
+  while (taken != UINT32_MAX) {
+    const int index = __builtin_ctz(~taken);
+    const uint32_t bit = 1u << index;
+    if (__atomic_compare_exchange_n(&pool->taken, &taken, taken | bit, true,
+                                    __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
+      __atomic_fetch_or(&pool->touched, bit, __ATOMIC_RELAXED);
+      return memory + static_cast<size_t>(index) * kPoolBufferBytes;
+    }
+  }
+  return nullptr;
+}
+
+int BufferIndex(const CuptiPool *pool, const uint8_t *buffer) {
+  const uint8_t *memory = __atomic_load_n(&pool->memory, __ATOMIC_ACQUIRE);
+  if (memory == nullptr || buffer < memory) return -1;
+  const size_t offset = static_cast<size_t>(buffer - memory);
+  if (offset % kPoolBufferBytes != 0 ||
+      offset >= kPoolBuffers * kPoolBufferBytes)
+    return -1;
+  return static_cast<int>(offset / kPoolBufferBytes);
+}
+
+void GiveBuffer(CuptiPool *pool, int index, size_t used) {
+  uint8_t *buffer =
+      pool->memory + static_cast<size_t>(index) * kPoolBufferBytes;
+  memset(buffer, 0, used < kPoolBufferBytes ? used : kPoolBufferBytes);
+  __atomic_fetch_and(&pool->taken, ~(1u << index), __ATOMIC_RELEASE);
+}
 
 }  // namespace reprise::profiler

@@ -1,8 +1,8 @@
-#include "profiler/cupti_library.h"
-
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "profiler/device_tracer.h"
 
 namespace reprise::profiler {
 namespace {

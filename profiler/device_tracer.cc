@@ -10,8 +10,7 @@
 #include "profiler/clock.h"
 #include "profiler/cupti_callbacks.h"
 #include "profiler/cupti_calls.h"
-#include "profiler/cupti_library.h"
-#include "profiler/sentence.h"
+#include "profiler/message.h"
 
 namespace reprise::profiler {
 namespace {

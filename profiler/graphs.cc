@@ -5,8 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "profiler/bulk.h"
-#include "profiler/sentence.h"
+#include "profiler/message.h"
+#include "profiler/open_file.h"
 
 namespace reprise::profiler {
 namespace {

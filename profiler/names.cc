@@ -3,8 +3,6 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "profiler/fnv.h"
-
 namespace reprise::profiler {
 namespace {
 

@@ -7,10 +7,10 @@
 
 #include "profiler/abi_struct.h"
 #include "profiler/agent.h"
-#include "profiler/bulk.h"
 #include "profiler/clock.h"
-#include "profiler/fnv.h"
 #include "profiler/include/reprise_sink.h"
+#include "profiler/names.h"
+#include "profiler/open_file.h"
 #include "profiler/session.h"
 #include "profiler/sink.h"
 

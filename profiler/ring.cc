@@ -8,8 +8,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "profiler/bulk.h"
 #include "profiler/clock.h"
+#include "profiler/open_file.h"
 
 namespace reprise::profiler {
 namespace {

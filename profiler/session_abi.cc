@@ -6,9 +6,9 @@
 
 #include "profiler/abi_struct.h"
 #include "profiler/agent.h"
-#include "profiler/bulk.h"
 #include "profiler/clock.h"
 #include "profiler/include/reprise_sink.h"
+#include "profiler/open_file.h"
 #include "profiler/session.h"
 #include "profiler/sink.h"
 

@@ -10,7 +10,7 @@
 #include <map>
 
 #include "profiler/cupti_abi.h"
-#include "profiler/cupti_recording.h"
+#include "profiler/cupti_callbacks.h"
 #include "tests/profiler/cupti_test.h"
 
 namespace reprise::profiler::testing {
