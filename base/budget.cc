@@ -9,7 +9,6 @@
 #include <limits>
 
 #include "base/str_cat.h"
-#include "base/units.h"
 
 namespace reprise {
 namespace {

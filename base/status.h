@@ -11,7 +11,6 @@
 #include <cassert>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 
 namespace reprise {

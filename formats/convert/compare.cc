@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "base/str_cat.h"
-#include "base/units.h"
 #include "formats/convert/graph_proto.h"
 
 namespace reprise::formats {

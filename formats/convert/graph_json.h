@@ -31,4 +31,31 @@ StatusOr<v1::StepGraph> ReadGraphText(std::string_view text);
 // back as an equal proto. The graph must be valid.
 std::string WriteGraphText(const v1::StepGraph& graph);
 
+// The reader behind ReadGraphText for `reprise.graph/1`: turns events of a JSON
+// parser into a StepGraph. Its position is a stack of places (root, list of
+// ops, one op, list of ids, ...); the meaning of a key depends on the place.
+
+// The text must have passed ScanJson. Checks types, ranges of numbers, names of
+// enums and missing keys, but not whether the graph is valid.
+StatusOr<v1::StepGraph> ReadGraphFile(std::string_view text);
+
+// Scans a JSON text from outside: is it valid JSON, is its depth reasonable,
+// and what kind of file is it? Uses constant memory, so that a hostile file is
+// rejected before anything is built from it.
+
+// The deepest nesting that is accepted; Reprise's own files need 4.
+inline constexpr int kMaxJsonDepth = 64;
+
+struct JsonScan {
+  // Value of the top-level key "format"; empty if absent.
+  std::string format;
+  bool has_format = false;
+  bool has_schedule = false;  // a top-level key of a plan
+  bool has_ops = false;       // a top-level key of a step graph
+};
+
+// INVALID_ARGUMENT: `byte 17: ...` for text that is not one JSON object, is
+// truncated, or nests deeper than kMaxJsonDepth.
+StatusOr<JsonScan> ScanJson(std::string_view text);
+
 }  // namespace reprise::formats

@@ -8,8 +8,7 @@
 #include <utility>
 
 #include "base/str_cat.h"
-#include "formats/convert/json_scan.h"
-#include "formats/convert/proof_json.h"
+#include "formats/convert/graph_json.h"
 #include "formats/convert/sentence.h"
 
 namespace reprise::formats {

@@ -5,6 +5,7 @@
 // peak, time or overhead, and a feasible one has no blocking_op.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 
@@ -25,5 +26,13 @@ struct PlanText {
 // JSON) or the field. Decisions per storage and the timeline are not in the
 // file; they follow from the graph and the schedule.
 StatusOr<PlanText> ReadPlanText(std::string_view text);
+
+// The certificate of a plan as JSON: the value of "proof" in `reprise.plan/1`
+// (docs/formats.md).
+
+std::string WriteProof(const v1::Certificate& certificate);
+
+// INVALID_ARGUMENT names the key. Does not check the proof; the verifier does.
+StatusOr<v1::Certificate> ReadProof(const nlohmann::json& proof);
 
 }  // namespace reprise::formats

@@ -67,4 +67,13 @@ std::string PlanId(const v1::Plan& plan, const v1::Capabilities& capabilities);
 StatusOr<planner::Schedule> ToSchedule(const v1::Plan& plan,
                                        const planner::StepGraph& graph);
 
+// The search options that PlanRequest and SweepRequest share: checks them and
+// passes them to the planner.
+
+// Copies the options. INVALID_ARGUMENT names the field.
+Status ApplySearchOptions(const v1::PlanRequest& from, planner::Request& to);
+Status ApplySearchOptions(const v1::SweepRequest& from, planner::Request& to);
+
+v1::Strategy ToProto(planner::Strategy strategy);
+
 }  // namespace reprise::formats

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "formats/convert/proof_json.h"
-
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -8,6 +6,7 @@
 #include <string_view>
 
 #include "base/str_cat.h"
+#include "formats/convert/plan_json.h"
 
 namespace reprise::formats {
 namespace {

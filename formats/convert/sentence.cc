@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/str_cat.h"
-#include "base/units.h"
 
 namespace reprise::formats {
 namespace {

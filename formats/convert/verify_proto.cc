@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "base/str_cat.h"
-#include "base/units.h"
 #include "formats/convert/sentence.h"
 
 namespace reprise::formats {

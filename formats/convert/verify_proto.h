@@ -4,7 +4,6 @@
 // the verifier on a plan, for the command `verify` and the API's Verify.
 #pragma once
 
-#include "base/status.h"
 #include "planner/verify/verify.h"
 #include "reprise/v1/plan.pb.h"
 #include "reprise/v1/planner.pb.h"

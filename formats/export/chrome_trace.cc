@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "formats/export/chrome_trace.h"
-
 #include <nlohmann/json.hpp>
 
 #include "base/str_cat.h"
+#include "formats/export/timeline.h"
 
 namespace reprise::formats {
 

@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "formats/export/html_report.h"
-
 #include <algorithm>
 #include <unordered_map>
 
 #include "base/str_cat.h"
-#include "base/text.h"
-#include "base/units.h"
 #include "formats/convert/graph_names.h"
+#include "formats/export/timeline.h"
 #include "planner/model/divide_bytes.h"
 
 namespace reprise::formats {
@@ -236,8 +233,7 @@ std::string PeakTable(const ExportTimeline& timeline) {
                 FormatDuration(peak_ns),
                 "</h2>\n<div class=\"scroll\"><table><tr><th class=\"right\">"
                 "Bytes</th><th>Category</th><th>What</th><th>Where</th><th "
-                "class=\"right\">"
-                "Since</th></tr>\n",
+                "class=\"right\">Since</th></tr>\n",
                 rows, "</table></div>\n");
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "formats/export/memory_snapshot.h"
-
 #include <algorithm>
 #include <map>
 #include <string_view>
 #include <unordered_map>
+
+#include "formats/export/timeline.h"
 
 namespace reprise::formats {
 

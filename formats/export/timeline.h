@@ -91,4 +91,44 @@ class MeasuredTimeline {
   std::unordered_map<uint64_t, uint32_t> op_names_;
 };
 
+// Timelines as Chrome trace JSON, which chrome://tracing and Perfetto open: one
+// process per timeline, its ops as slices, its memory as a counter. Times are
+// microseconds since the step's begin, because absolute nanoseconds would not
+// fit into a double.
+//
+// Steps, ops and allocations also have the names that torch.profiler uses
+// ("ProfilerStep#1", "cpu_op", "[memory]"), with the memory of timeline i as
+// that of device i, so that `reprise import` and tools for torch.profiler's
+// traces can read them. If neither "cpu_op" nor "kernel" says what an op is,
+// "Part" does (forward, ...).
+
+std::string WriteChromeTrace(const std::string& name,
+                             const std::vector<ExportTimeline>& timelines);
+
+// A timeline as a PyTorch memory snapshot, which pytorch.org/memory_viz and
+// formats/import/snapshot.h can read. It is a pickle of plain data with
+// protocol 4, the newest that all viewers read.
+//
+// Static memory is a single block, allocated before the first event and never
+// freed.
+
+std::string WriteMemorySnapshot(const ExportTimeline& timeline);
+
+// Timelines as one HTML file to send to somebody: what the plan says, memory
+// over each step as a drawing, and what is alive at its peak. It has no script,
+// loads nothing, and follows the reader's light or dark setting.
+//
+// It is as large as a screen, not as the step: a drawing has 1,000 columns, each
+// as high as the largest value in it, and a table at most 100 rows; what is
+// left out stands below it with its bytes. Of the program it holds names of ops,
+// modules and source lines, no source.
+struct ReportFacts {
+  std::string name = {};
+  std::string sentence = {};  // empty: there is none
+  int64_t budget_bytes = 0;   // 0: there is none
+};
+
+std::string WriteHtmlReport(const ReportFacts& facts,
+                            const std::vector<ExportTimeline>& timelines);
+
 }  // namespace reprise::formats

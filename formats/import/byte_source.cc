@@ -4,14 +4,11 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <zlib.h>
 
 #include <cerrno>
 
 #include "base/str_cat.h"
-
-#ifdef REPRISE_HAVE_ZLIB
-#include <zlib.h>
-#endif
 
 namespace reprise::formats {
 
@@ -23,7 +20,6 @@ constexpr uint64_t kMostUnpackedBytes = uint64_t{64} << 30;
 
 }  // namespace
 
-#ifdef REPRISE_HAVE_ZLIB
 class ByteSource::Input {
  public:
   explicit Input(int fd) : file_(gzdopen(fd, "rb")) {
@@ -56,27 +52,6 @@ class ByteSource::Input {
  private:
   gzFile file_;
 };
-#else
-class ByteSource::Input {
- public:
-  explicit Input(int fd) : fd_(fd) {}
-  ~Input() { close(fd_); }
-  int Read(char* out, size_t size, std::string& why) {
-    const ssize_t got = read(fd_, out, size);
-    if (got < 0) why = std::strerror(errno);
-    return static_cast<int>(got);
-  }
-  uint64_t FileBytes() const {
-    const off_t at = lseek(fd_, 0, SEEK_CUR);
-    return at < 0 ? 0 : static_cast<uint64_t>(at);
-  }
-
- private:
-  int fd_;
-};
-#endif
-
-void ByteSource::DeleteInput::operator()(Input* input) const { delete input; }
 
 StatusOr<ByteSource> ByteSource::OpenFile(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -91,16 +66,8 @@ StatusOr<ByteSource> ByteSource::OpenFile(const std::string& path) {
     close(fd);
     return FailedPrecondition(StrCat(path, ": is a folder, not a file"));
   }
-#ifndef REPRISE_HAVE_ZLIB
-  unsigned char magic[2] = {};
-  if (pread(fd, magic, 2, 0) == 2 && magic[0] == 0x1f && magic[1] == 0x8b) {
-    close(fd);
-    return FailedPrecondition(StrCat(
-        path, ": is gzipped and this build has no zlib; unpack it first"));
-  }
-#endif
   ByteSource source;
-  source.input_.reset(new Input(fd));
+  source.input_ = std::make_shared<Input>(fd);
   source.block_.resize(kBlockBytes);
   return source;
 }

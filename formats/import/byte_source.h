@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A file as a stream of bytes, read in blocks of 64 KiB, because imported files
-// may be larger than memory. A gzipped file is unpacked while it is read, in
-// builds with zlib. Positions count unpacked bytes.
+// may be larger than memory. A gzipped file is unpacked while it is read.
+// Positions count unpacked bytes.
 #pragma once
 
 #include <cstddef>
@@ -20,8 +20,7 @@ namespace reprise::formats {
 
 class ByteSource {
  public:
-  // NOT_FOUND; FAILED_PRECONDITION: a folder, unreadable, or gzipped in a build
-  // without zlib.
+  // NOT_FOUND; FAILED_PRECONDITION: a folder, or unreadable.
   static StatusOr<ByteSource> OpenFile(const std::string& path);
   // Reads from memory, which must outlive the source.
   static ByteSource Over(std::string_view bytes);
@@ -63,14 +62,11 @@ class ByteSource {
 
  private:
   class Input;
-  struct DeleteInput {
-    void operator()(Input* input) const;
-  };
 
   ByteSource() = default;
   bool Fill();
 
-  std::unique_ptr<Input, DeleteInput> input_;  // null: over bytes
+  std::shared_ptr<Input> input_;  // null: over bytes
   std::vector<char> block_;
   const char* at_ = nullptr;
   const char* end_ = nullptr;

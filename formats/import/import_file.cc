@@ -1,21 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "formats/import/import_file.h"
 
+#include <grpcpp/client_context.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
 #include <utility>
 
 #include "base/str_cat.h"
 #include "base/uuid.h"
 #include "formats/convert/graph_json.h"
 #include "formats/convert/graph_proto.h"
-#include "formats/import/json_kind.h"
-#include "formats/import/run_upload.h"
+#include "reprise/v1/ingest.grpc.pb.h"
+#include "reprise/v1/planner.grpc.pb.h"
 
 namespace reprise::formats {
-
 namespace {
 
 constexpr size_t kMostGraphBytes = size_t{64} << 20;
@@ -46,6 +52,140 @@ StatusOr<std::string> ReadWhole(const OpenSource& open) {
   return text;
 }
 
+constexpr uint64_t kMostScannedBytes = 1 << 20;
+constexpr size_t kMostKeyText = 32;
+
+std::optional<JsonKind> KindOfKey(const std::string& key) {
+  if (key == "traceEvents" || key == "deviceProperties") {
+    return JsonKind::kTrace;
+  }
+  if (key == "schedule" || key == "plan_id" || key == "planId") {
+    return JsonKind::kPlan;
+  }
+  if (key == "ops" || key == "storages" || key == "static_bytes" ||
+      key == "staticBytes") {
+    return JsonKind::kGraph;
+  }
+  return std::nullopt;
+}
+
+std::optional<JsonKind> KindOfFormat(const std::string& format) {
+  if (format.starts_with("reprise.graph/")) return JsonKind::kGraph;
+  if (format.starts_with("reprise.plan/")) return JsonKind::kPlan;
+  return std::nullopt;
+}
+
+// Returns the first kMostKeyText bytes of the text after an opening quote.
+std::string ReadText(ByteSource& source) {
+  std::string text;
+  for (int c = source.Next(); c >= 0 && c != '"'; c = source.Next()) {
+    if (c == '\\') c = source.Next();
+    if (text.size() < kMostKeyText) text += static_cast<char>(c);
+    if (source.position() > kMostScannedBytes) break;
+  }
+  return text;
+}
+
+constexpr uint64_t kMostInFlight = 32;
+constexpr size_t kPartBytes = 1 << 20;
+
+Status FromServer(const grpc::Status& status) {
+  if (status.ok()) return OkStatus();
+  return {static_cast<Code>(status.error_code()), status.error_message()};
+}
+
+// Sends a run to the server as a collector would: one Ingest stream, whose
+// messages are all acknowledged before Close returns. One thread reads the
+// answers; the caller writes.
+class RunUpload {
+ public:
+  explicit RunUpload(const std::shared_ptr<grpc::Channel>& channel)
+      : stub_(v1::Ingest::NewStub(channel)),
+        stream_(stub_->Stream(&context_)),
+        reader_([this] { Read(); }) {}
+  ~RunUpload() {
+    if (!reader_.joinable()) return;
+    context_.TryCancel();
+    (void)Finish();  // the result does not matter
+  }
+
+  // Sends a message; the first must be a Hello. Errors are the server's.
+  Status Send(const v1::Up& up) {
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] {
+        return ended_ || resend_ != 0 || sent_ < committed_ + kMostInFlight;
+      });
+      if (up.has_chunk()) sent_ = up.chunk().seq();
+    }
+    if (stream_->Write(up)) return OkStatus();
+    const Status status = Finish();
+    return status.ok() ? Unavailable("the server ended the stream") : status;
+  }
+
+  // To be called after Bye: waits until everything is stored.
+  Status Close() {
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(
+          lock, [&] { return ended_ || resend_ != 0 || committed_ >= sent_; });
+    }
+    stream_->WritesDone();
+    RETURN_IF_ERROR(Finish());
+    if (committed_ >= sent_) return OkStatus();
+    return Unavailable(StrCat("the server stored ", committed_, " of ", sent_,
+                              " chunks; import again"));
+  }
+
+ private:
+  void Read() {
+    for (v1::Down down; stream_->Read(&down);) {
+      const std::lock_guard lock(mutex_);
+      if (down.has_ack()) {
+        committed_ = std::max(committed_, down.ack().committed());
+      }
+      if (down.has_resend()) resend_ = down.resend().expected();
+      changed_.notify_all();
+    }
+    const std::lock_guard lock(mutex_);
+    ended_ = true;
+    changed_.notify_all();
+  }
+
+  Status Finish() {
+    if (reader_.joinable()) reader_.join();
+    return FromServer(stream_->Finish());
+  }
+
+  grpc::ClientContext context_;
+  const std::unique_ptr<v1::Ingest::Stub> stub_;
+  const std::unique_ptr<grpc::ClientReaderWriter<v1::Up, v1::Down>> stream_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  uint64_t sent_ = 0;
+  uint64_t committed_ = 0;
+  uint64_t resend_ = 0;  // requested by the server, which missed something
+  bool ended_ = false;
+  std::thread reader_;  // last: it uses all of the above
+};
+
+Status UploadGraph(const std::shared_ptr<grpc::Channel>& channel,
+                   const std::string& run_id, const v1::StepGraph& graph) {
+  const auto stub = v1::Planner::NewStub(channel);
+  grpc::ClientContext context;
+  v1::GraphRef ref;
+  const auto stream = stub->PutGraph(&context, &ref);
+  const std::string bytes = graph.SerializeAsString();
+  for (size_t at = 0; at < bytes.size(); at += kPartBytes) {
+    v1::GraphPart part;
+    part.set_data(bytes.substr(at, kPartBytes));
+    if (at == 0) part.set_run_id(run_id);
+    if (!stream->Write(part)) break;
+  }
+  stream->WritesDone();
+  return FromServer(stream->Finish());
+}
+
 }  // namespace
 
 const MemorySummary& ImportedFile::summary() const {
@@ -68,8 +208,7 @@ StatusOr<ImportedFile> ImportedFile::Read(const OpenSource& open,
     if (first == 'P' && probe.Next() == 'K') {
       return InvalidArgument(
           "is a ZIP archive, as torch.save writes; write a memory snapshot "
-          "with "
-          "torch.cuda.memory._dump_snapshot, or with pickle.dump");
+          "with torch.cuda.memory._dump_snapshot, or with pickle.dump");
     }
     if (!BeginsJson(first)) {
       return InvalidArgument(
@@ -156,7 +295,7 @@ Status ImportedFile::Send(const std::shared_ptr<grpc::Channel>& channel,
   }
   RETURN_IF_ERROR(upload.Close());
   if (!graph_) return OkStatus();
-  return UploadGraph(channel, identity.run_id, *graph_).status();
+  return UploadGraph(channel, identity.run_id, *graph_);
 }
 
 RunIdentity NewIdentity() {
@@ -168,6 +307,31 @@ RunIdentity NewIdentity() {
           .now_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(
                         std::chrono::system_clock::now().time_since_epoch())
                         .count()};
+}
+
+JsonKind KindOfJson(ByteSource& source) {
+  int depth = 0;
+  std::string text;    // last text at depth 1
+  bool value = false;  // after "format":
+  for (int c = source.Next(); c >= 0; c = source.Next()) {
+    if (source.position() > kMostScannedBytes) break;
+    if (c == '{' || c == '[') ++depth;
+    if (c == '}' || c == ']') --depth;
+    if (c == '"') {
+      std::string next = ReadText(source);
+      if (depth != 1) continue;
+      text = std::move(next);
+      if (!value) continue;
+      if (const auto kind = KindOfFormat(text)) return *kind;
+    }
+    if (depth != 1) continue;
+    if (c == ',') value = false;
+    if (c == ':') {
+      if (const auto kind = KindOfKey(text)) return *kind;
+      value = text == "format";
+    }
+  }
+  return JsonKind::kTrace;
 }
 
 }  // namespace reprise::formats

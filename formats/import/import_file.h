@@ -21,11 +21,11 @@
 #include <string>
 
 #include "base/status.h"
+#include "formats/import/byte_source.h"
 #include "formats/import/recording.h"
 #include "formats/import/run_writer.h"
 #include "formats/import/snapshot.h"
 #include "formats/import/trace.h"
-#include "formats/import/trace_graph.h"
 #include "reprise/v1/graph.pb.h"
 
 namespace reprise::formats {
@@ -73,5 +73,13 @@ class ImportedFile {
 
 // Returns the identity for an import: this machine, the current time, new ids.
 RunIdentity NewIdentity();
+
+// Determines which reader a JSON file needs from its first top-level keys. A
+// trace may be larger than memory, so the file is not parsed for this.
+enum class JsonKind { kTrace, kGraph, kPlan };
+
+// Reads at most 1 MiB of `source`. An unrecognised file is treated as a trace,
+// whose reader then says what is missing.
+JsonKind KindOfJson(ByteSource& source);
 
 }  // namespace reprise::formats

@@ -6,7 +6,6 @@
 
 #include "base/crc32c.h"
 #include "base/str_cat.h"
-#include "base/text.h"
 #include "profiler/include/reprise_wire.h"
 
 namespace reprise::formats {
@@ -90,8 +89,7 @@ Status RunWriter::SendNotes() {
     one.set_name("note");
     one.set_why(
         "neighbouring events are folded to 10 million; no peak is lost, but "
-        "who "
-        "allocated is");
+        "who allocated is");
   }
   return send_(up);
 }

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "base/str_cat.h"
-#include "formats/import/snapshot_stacks.h"
 
 namespace reprise::formats {
 

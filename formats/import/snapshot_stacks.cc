@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "formats/import/snapshot_stacks.h"
-
 #include <algorithm>
 #include <vector>
 
 #include "base/str_cat.h"
+#include "formats/import/snapshot.h"
 
 namespace reprise::formats {
 

@@ -7,7 +7,6 @@
 #include <unordered_map>
 
 #include "base/str_cat.h"
-#include "formats/import/trace_json.h"
 
 namespace reprise::formats {
 

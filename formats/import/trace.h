@@ -10,16 +10,59 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/status.h"
+#include "formats/import/byte_source.h"
 #include "formats/import/recording.h"
 #include "formats/import/snapshot.h"
 #include "reprise/v1/graph.pb.h"
 
 namespace reprise::formats {
+
+// Reads Chrome trace JSON as torch.profiler writes it (export_chrome_trace), as
+// a stream: one event at a time, whatever the file's size.
+//
+//   {"traceEvents": [{ph, cat, name, tid, ts, dur, args: {...}}, ...], ...}
+//
+// The text is not trusted: depth and the length of texts are limited, and
+// errors name the byte. O(bytes) time, O(one event) memory.
+
+// The fields of an event that are read; absent numbers are 0, absent ids -1.
+struct TraceEvent {
+  std::string phase;     // "X", "i", ...
+  std::string category;  // "cpu_op", "kernel", ...
+  std::string name;
+  std::string process;  // number or text
+  std::string thread;
+  int64_t start_ns = 0;
+  int64_t duration_ns = 0;
+  // Its start or its duration cannot be, such as one of 236 years.
+  bool has_wrong_time = false;
+  int64_t external_id = -1;
+  int64_t sequence = -1;
+  int64_t forward_thread = 0;
+  // For "[memory]" events.
+  int64_t bytes = 0;
+  uint64_t address = 0;
+  int64_t device_type = 0;  // 0 CPU, 1 CUDA
+  int64_t device_id = -1;
+  int64_t total_allocated = -1;
+  int64_t total_reserved = 0;
+  std::string part;  // of the step: "forward", ..., in our own exports
+  // Bytes of each tensor argument of the op, from its shape and type.
+  std::vector<int64_t> input_bytes;
+};
+
+using TakeTraceEvent = std::function<Status(const TraceEvent&)>;
+
+// Passes every event to `take`. INVALID_ARGUMENT `byte 17: ...`;
+// RESOURCE_EXHAUSTED beyond a limit; or an error of `take`, which ends the
+// reading.
+Status ReadTraceJson(ByteSource& source, const TakeTraceEvent& take);
 
 struct TraceOp {
   std::string name;
@@ -101,5 +144,34 @@ class OpsByTime {
   const std::vector<TraceOp>& ops_;
   std::vector<std::vector<int>> by_thread_;
 };
+
+// Builds a step graph from a profiler trace. A trace says which ops ran, for
+// how long, and when memory was allocated and freed; it does not say which op
+// read which tensor. So:
+//
+//   exact     ops, times, storages with their bytes, first and last op: the
+//             graph's memory without a plan is the traced memory
+//   inferred  for each of its input shapes, an op reads the newest live storage
+//             of that size (in the backward, preferably one that the forward op
+//             of the same autograd node had), and also the storages freed while
+//             or after it ran, because autograd releases what was read last
+//
+// A plan of such a graph estimates what a budget costs. It cannot be applied to
+// a job; that needs a captured graph.
+//
+// Storages that are alive when the step begins and die in it are written by a
+// first op `reprise.step_begin`, which also has the time that belongs to no op.
+struct TraceGraph {
+  v1::StepGraph graph;
+  // Number of input shapes with one storage of that size to choose from, with
+  // several, and with none (parameters and other earlier storages).
+  uint64_t certain = 0;
+  uint64_t guessed = 0;
+  uint64_t unmatched = 0;
+};
+
+// O(n log n) in ops and events. INVALID_ARGUMENT: bytes or times do not fit a
+// step graph.
+StatusOr<TraceGraph> GraphOfTrace(const Trace& trace);
 
 }  // namespace reprise::formats

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "formats/import/trace_graph.h"
-
 #include <algorithm>
 #include <set>
 #include <unordered_map>
 
 #include "base/str_cat.h"
+#include "formats/import/trace.h"
 
 namespace reprise::formats {
 

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "formats/import/trace_json.h"
-
 #include <cmath>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -8,6 +6,7 @@
 
 #include "base/str_cat.h"
 #include "formats/import/json_characters.h"
+#include "formats/import/trace.h"
 
 namespace reprise::formats {
 
@@ -65,7 +64,22 @@ class Reader : public nlohmann::json_sax<Json> {
     const bool whole = std::isfinite(value) && std::abs(value) < 9e18;
     return Number(value, whole ? static_cast<int64_t>(value) : 0);
   }
-  bool string(string_t& text) override;
+  bool string(string_t& text) override {
+    if (!in_events_) return true;
+    if (depth_ == 3) {
+      if (key_ == "ph") event_.phase = text;
+      if (key_ == "cat") event_.category = text;
+      if (key_ == "name") event_.name = text;
+      if (key_ == "tid") event_.thread = text;
+      if (key_ == "pid") event_.process = text;
+    }
+    if (in_args_ && depth_ == 4 && key_ == "Part") event_.part = text;
+    if (in_types_ && depth_ == 5) types_.push_back(text);
+    // Scalars take a position among the shapes.
+    if (in_dims_ && depth_ == 5) dims_.emplace_back(1);
+    return true;
+  }
+
   bool binary(binary_t&) override { return true; }
   bool key(string_t& name) override {
     if (depth_ <= 4) key_ = name;
@@ -227,22 +241,6 @@ class Reader : public nlohmann::json_sax<Json> {
   std::vector<std::vector<std::vector<int64_t>>> dims_;
   std::vector<std::string> types_;
 };
-
-bool Reader::string(string_t& text) {
-  if (!in_events_) return true;
-  if (depth_ == 3) {
-    if (key_ == "ph") event_.phase = text;
-    if (key_ == "cat") event_.category = text;
-    if (key_ == "name") event_.name = text;
-    if (key_ == "tid") event_.thread = text;
-    if (key_ == "pid") event_.process = text;
-  }
-  if (in_args_ && depth_ == 4 && key_ == "Part") event_.part = text;
-  if (in_types_ && depth_ == 5) types_.push_back(text);
-  // Scalars take a position among the shapes.
-  if (in_dims_ && depth_ == 5) dims_.emplace_back(1);
-  return true;
-}
 
 }  // namespace
 

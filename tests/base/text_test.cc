@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/text.h"
-
 #include <gtest/gtest.h>
 
 #include <fstream>
 #include <nlohmann/json.hpp>
+
+#include "base/str_cat.h"
 
 namespace reprise {
 namespace {

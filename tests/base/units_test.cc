@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/units.h"
-
 #include <gtest/gtest.h>
 
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
+
+#include "base/str_cat.h"
 
 namespace reprise {
 namespace {

@@ -5,9 +5,6 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "formats/export/chrome_trace.h"
-#include "formats/export/html_report.h"
-#include "formats/export/memory_snapshot.h"
 #include "formats/export/timeline.h"
 #include "formats/import/snapshot.h"
 #include "formats/import/trace.h"

@@ -8,8 +8,6 @@
 
 #include "base/str_cat.h"
 #include "formats/convert/graph_proto.h"
-#include "formats/import/trace_graph.h"
-#include "formats/import/trace_json.h"
 #include "planner/model/evaluate.h"
 
 namespace reprise::formats {

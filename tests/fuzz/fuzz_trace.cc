@@ -3,7 +3,6 @@
 
 #include "formats/convert/graph_proto.h"
 #include "formats/import/trace.h"
-#include "formats/import/trace_graph.h"
 #include "planner/model/evaluate.h"
 #include "tests/fuzz/harness.h"
 

@@ -2,7 +2,7 @@
 
 /**
  * Bytes, times and percentages as people read them: the same texts as the
- * command line and Python print (base/units.h, tests/fixtures/units.json).
+ * command line and Python print (base/str_cat.h, tests/fixtures/units.json).
  */
 
 const BYTE_UNITS = ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB', 'EiB'] as const;

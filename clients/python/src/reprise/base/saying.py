@@ -40,7 +40,7 @@ def _once(line: str) -> str:
 
 def shown(text: str) -> str:
     """Returns text that commands no terminal and begins no line of its own, as names of modules and
-    files may: such characters become escapes. The command has the same rule (base/text.h)."""
+    files may: such characters become escapes. The command has the same rule (base/str_cat.h)."""
     if text.isascii() and text.isprintable():
         return text
     return _COMMANDS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
