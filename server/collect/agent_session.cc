@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "server/collect/moment.h"
-
 namespace reprise::server {
 
 namespace {
@@ -65,8 +63,6 @@ AgentSnapshot AgentSession::Snapshot() const {
           .torn = row_.torn,
           .capabilities = capabilities_};
 }
-
-// ---- Connection ----
 
 void AgentSession::Connect(Fd socket, std::optional<RingReader> ring,
                            const Peer& peer, uint64_t peer_ticks) {

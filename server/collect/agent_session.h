@@ -14,26 +14,68 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
+#include "profiler/include/reprise_wire.h"
 #include "reprise/v1/ingest.pb.h"
 #include "server/collect/chunk_builder.h"
 #include "server/collect/collector.h"
 #include "server/collect/control_socket.h"
-#include "server/collect/hello.h"
 #include "server/collect/op_join.h"
 #include "server/collect/plan_relay.h"
 #include "server/collect/ring_reader.h"
 #include "server/collect/spool.h"
 
 namespace reprise::server {
+
+// Checks the first message of an agent, before anything in it is used.
+struct AgentHello {
+  std::string session_id;
+  std::string run_id;
+  uint32_t slots = 0;
+  // Add this to a CLOCK_REALTIME time to get CLOCK_MONOTONIC.
+  int64_t realtime_to_monotonic_ns = 0;
+  // As stated by the agent, except for the uid, which the kernel reports.
+  v1::SessionInfo info;
+};
+
+// Returns the checked content. INVALID_ARGUMENT, with one sentence for REFUSED.
+StatusOr<AgentHello> ParseHello(const Message& message, const Peer& peer);
+
+// Parses the lines of an agent's CAPS message, "name=value reason", into
+// capabilities. The level of CUPTI is a number there and becomes words.
+v1::Caps CapabilitiesOf(const std::vector<std::string>& lines);
+
+// Moments: what a job was doing, and what it held in memory, when it was killed
+// or ran out of memory. That of a killed job is made from the words it left in
+// its ring; that of an out-of-memory exception comes from the job as JSON. Both
+// are untrusted until they are checked here.
+
+inline constexpr size_t kMaxMomentBytes = 1 << 20;
+inline constexpr int kMaxHeldStorages = 1024;
+inline constexpr size_t kMaxHeldText = 256;
+// Moments waiting to be stored, and in total, per session: a job that runs out
+// of memory in every step must not fill the store.
+inline constexpr size_t kMaxMomentsWaiting = 8;
+inline constexpr uint32_t kMaxMomentsEver = 64;
+
+// Returns the moment of a killed job. Impossible values are omitted.
+v1::Moment MomentOf(const reprise_place& place);
+
+// Parses the moment of a job that is still running. INVALID_ARGUMENT, naming
+// the field: it is not such a moment in JSON, or larger than allowed. Long
+// texts are truncated; storages beyond the limit are counted in
+// `more_storages`.
+StatusOr<v1::Moment> ParseMoment(std::string_view json);
 
 class AgentSession {
  public:

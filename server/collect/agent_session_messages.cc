@@ -6,12 +6,9 @@
 #include <utility>
 
 #include "base/str_cat.h"
-#include "base/text.h"
 #include "formats/convert/digest.h"
 #include "profiler/include/reprise_wire.h"
 #include "server/collect/agent_session.h"
-#include "server/collect/capability_lines.h"
-#include "server/collect/moment.h"
 
 namespace reprise::server {
 

@@ -2,11 +2,9 @@
 #include "server/collect/chunk_builder.h"
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
 
 #include "base/str_cat.h"
-#include "base/text.h"
 #include "formats/convert/digest.h"
 #include "profiler/include/reprise_wire.h"
 #include "reprise/v1/ingest.pb.h"
@@ -21,8 +19,6 @@ constexpr size_t kMaxNameBytes = 512;
 std::string PlanIdText(uint64_t id) {
   return id == 0 ? "" : formats::HexId(id);
 }
-
-// ---- Builder ----
 
 class Builder {
  public:

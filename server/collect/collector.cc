@@ -29,20 +29,18 @@ MemfdIdentity FileAt(const std::string& path) {
   return {.device = status.st_dev, .inode = status.st_ino};
 }
 
-}  // namespace
-
 // Order matters: the loop's thread uses forwarder and relay, and their threads
 // post to the loop. So the loop's thread must end first, and its object be
 // destroyed last.
-class Collector::Impl {
+class RunningCollector final : public Collector {
  public:
-  Impl(CollectorOptions options, Fd listener, Spool spool)
+  RunningCollector(CollectorOptions options, Fd listener, Spool spool)
       : socket_path_(options.agent_socket),
         socket_file_(FileAt(socket_path_)),
         channel_(options.channel),
         loop_(std::move(options), std::move(listener), std::move(spool)) {}
 
-  ~Impl() {
+  ~RunningCollector() override {
     if (forwarder_) forwarder_->Stop();
     loop_.Stop();
     relay_.reset();
@@ -70,13 +68,32 @@ class Collector::Impl {
     return loop_.Start(*forwarder_, *relay_);
   }
 
-  bool Retire() {
+  std::vector<AgentSnapshot> Agents() const override { return loop_.Agents(); }
+  int ConnectedAgents() const override { return loop_.ConnectedAgents(); }
+  bool EverHadAgent() const override { return loop_.EverHadAgent(); }
+  int64_t spool_bytes() const override { return loop_.spool_bytes(); }
+
+  CollectorStats stats() const override {
+    CollectorStats stats = loop_.stats();
+    const Forwarder::Counts counts = forwarder_->counts();
+    stats.chunks_acked = counts.acked;
+    stats.chunks_resent = counts.resent;
+    stats.chunks_lost = counts.lost;
+    return stats;
+  }
+
+  std::string degraded() const override {
+    const std::string spool = loop_.trouble();
+    return spool.empty() ? forwarder_->trouble() : spool;
+  }
+
+  bool Retire() override {
     if (!loop_.Retire()) return false;
     RemoveSocket();
     return true;
   }
 
-  Status Drain(std::chrono::milliseconds deadline) {
+  Status Drain(std::chrono::milliseconds deadline) override {
     const auto until = std::chrono::steady_clock::now() + deadline;
     RemoveSocket();
     loop_.BeginDrain();
@@ -90,9 +107,6 @@ class Collector::Impl {
     }
     return OkStatus();
   }
-
-  const DrainLoop& loop() const { return loop_; }
-  const Forwarder& forwarder() const { return *forwarder_; }
 
  private:
   // Handles Down.plan: a plan that no agent requested.
@@ -129,8 +143,7 @@ class Collector::Impl {
   std::unique_ptr<Forwarder> forwarder_;
 };
 
-Collector::Collector(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Collector::~Collector() = default;
+}  // namespace
 
 StatusOr<std::unique_ptr<Collector>> Collector::Start(
     CollectorOptions options) {
@@ -142,39 +155,10 @@ StatusOr<std::unique_ptr<Collector>> Collector::Start(
   ASSIGN_OR_RETURN(std::unique_ptr<SpoolReader> reader,
                    SpoolReader::Open(options.spool_path));
   ASSIGN_OR_RETURN(Fd listener, ListenForAgents(options.agent_socket));
-  auto impl = std::make_unique<Impl>(std::move(options), std::move(listener),
-                                     std::move(spool));
-  RETURN_IF_ERROR(impl->Start(std::move(reader)));
-  return std::unique_ptr<Collector>(new Collector(std::move(impl)));
-}
-
-std::vector<AgentSnapshot> Collector::Agents() const {
-  return impl_->loop().Agents();
-}
-int Collector::ConnectedAgents() const {
-  return impl_->loop().ConnectedAgents();
-}
-bool Collector::EverHadAgent() const { return impl_->loop().EverHadAgent(); }
-int64_t Collector::spool_bytes() const { return impl_->loop().spool_bytes(); }
-
-CollectorStats Collector::stats() const {
-  CollectorStats stats = impl_->loop().stats();
-  const Forwarder::Counts counts = impl_->forwarder().counts();
-  stats.chunks_acked = counts.acked;
-  stats.chunks_resent = counts.resent;
-  stats.chunks_lost = counts.lost;
-  return stats;
-}
-
-std::string Collector::degraded() const {
-  const std::string spool = impl_->loop().trouble();
-  return spool.empty() ? impl_->forwarder().trouble() : spool;
-}
-
-bool Collector::Retire() { return impl_->Retire(); }
-
-Status Collector::Drain(std::chrono::milliseconds deadline) {
-  return impl_->Drain(deadline);
+  auto collector = std::make_unique<RunningCollector>(
+      std::move(options), std::move(listener), std::move(spool));
+  RETURN_IF_ERROR(collector->Start(std::move(reader)));
+  return std::unique_ptr<Collector>(std::move(collector));
 }
 
 }  // namespace reprise::server

@@ -110,39 +110,35 @@ class Collector {
   static StatusOr<std::unique_ptr<Collector>> Start(CollectorOptions options);
 
   // Stops at once. What is committed stays in the spool for the next start.
-  ~Collector();
+  virtual ~Collector() = default;
+  Collector() = default;
   Collector(const Collector&) = delete;
   Collector& operator=(const Collector&) = delete;
 
   // Sessions that are connected, or whose end is not yet known to the server.
-  std::vector<AgentSnapshot> Agents() const;
+  virtual std::vector<AgentSnapshot> Agents() const = 0;
 
   // Agents connected now, and whether there ever was one. A private daemon
   // decides by these when to exit.
-  int ConnectedAgents() const;
-  bool EverHadAgent() const;
+  virtual int ConnectedAgents() const = 0;
+  virtual bool EverHadAgent() const = 0;
 
-  int64_t spool_bytes() const;
-  CollectorStats stats() const;
+  virtual int64_t spool_bytes() const = 0;
+  virtual CollectorStats stats() const = 0;
 
   // Empty if all is well, else one sentence ("spool: disk full: ...").
-  std::string degraded() const;
+  virtual std::string degraded() const = 0;
 
   // For a daemon that is about to exit. Unless there is an agent session or a
   // connection, stops accepting agents and returns true. An agent that comes
   // later finds no daemon and starts another.
-  bool Retire();
+  virtual bool Retire() = 0;
 
   // Stops accepting agents, tells the connected ones to flush, empties the
   // rings, commits, and forwards until everything is acknowledged. Connected
   // sessions are not ended: they continue with the next daemon.
   //   DEADLINE_EXCEEDED  something is still in a ring or in the spool.
-  Status Drain(std::chrono::milliseconds deadline);
-
- private:
-  class Impl;
-  explicit Collector(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  virtual Status Drain(std::chrono::milliseconds deadline) = 0;
 };
 
 }  // namespace reprise::server

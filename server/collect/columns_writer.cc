@@ -100,8 +100,6 @@ bool FillRow(const reprise_slot& slot, Row& row) {
   }
 }
 
-// ---- ColumnsWriter ----
-
 void ColumnsWriter::Add(const Row& row) {
   start_ns_.AddFixed(row.start_ns);
   dur_ns_.AddVarint(row.dur_ns);

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "base/str_cat.h"
-#include "base/units.h"
 #include "server/collect/drain_loop.h"
 
 namespace reprise::server {

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/collect/graph_measurement.h"
-
 #include <algorithm>
 #include <string>
 
 #include "base/str_cat.h"
+#include "server/collect/plan_relay.h"
 
 namespace reprise::server {
 

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/collect/moment.h"
-
 #include <google/protobuf/util/json_util.h>
 
 #include <algorithm>
 #include <string>
 
 #include "base/str_cat.h"
-#include "base/text.h"
 #include "formats/convert/digest.h"
+#include "server/collect/agent_session.h"
 #include "server/collect/columns_writer.h"
 
 namespace reprise::server {

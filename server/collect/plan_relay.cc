@@ -10,7 +10,6 @@
 #include "formats/convert/capabilities.h"
 #include "formats/convert/digest.h"
 #include "profiler/include/reprise_wire.h"
-#include "server/collect/graph_measurement.h"
 #include "server/core/caller.h"
 
 namespace reprise::server {
@@ -67,8 +66,6 @@ StatusOr<EncodedPlan> EncodePlan(const v1::Plan& plan) {
   return encoded;
 }
 
-// ---- CancellableCall ----
-
 class PlanRelay::CancellableCall {
  public:
   CancellableCall(PlanRelay& relay, Job& job, seconds deadline)
@@ -90,8 +87,6 @@ class PlanRelay::CancellableCall {
   Job& job_;
   grpc::ClientContext context_;
 };
-
-// ---- PlanRelay ----
 
 PlanRelay::PlanRelay(std::shared_ptr<grpc::Channel> channel,
                      std::function<void(PlanAnswer)> answered)

@@ -77,8 +77,6 @@ uint64_t Unsigned(int64_t value) { return static_cast<uint64_t>(value); }
 
 }  // namespace
 
-// ---- Spool ----
-
 StatusOr<Spool> Spool::Open(const std::string& path, bool durable_power_loss) {
   if (path.empty()) return InvalidArgument("spool: the path is empty");
   ASSIGN_OR_RETURN(Database database, Database::Open(path, kPageBytes));
@@ -115,52 +113,45 @@ StatusOr<std::vector<SpooledSession>> Spool::LoadSessions() {
           "peer_ticks, ring_position, next_seq, pending, records, pushed, "
           "dropped, torn, ended, realtime_to_monotonic_ns FROM sessions "
           "ORDER BY id"));
-  std::vector<SpooledSession> sessions;
-  while (true) {
-    ASSIGN_OR_RETURN(const bool row, all.Step());
-    if (!row) return sessions;
-    sessions.push_back({.key = all.Int(0),
-                        .session_id = std::string(all.Text(1)),
-                        .run_id = std::string(all.Text(2)),
-                        .epoch = Unsigned(all.Int(3)),
-                        .info = std::string(all.Bytes(4)),
-                        .peer_pid = all.Int(5),
-                        .peer_ticks = Unsigned(all.Int(6)),
-                        .ring_position = Unsigned(all.Int(7)),
-                        .next_seq = Unsigned(all.Int(8)),
-                        .pending = SlotsOf(all.Bytes(9)),
-                        .records = Unsigned(all.Int(10)),
-                        .pushed = Unsigned(all.Int(11)),
-                        .dropped = Unsigned(all.Int(12)),
-                        .torn = Unsigned(all.Int(13)),
-                        .end = static_cast<SessionEnd>(all.Int(14)),
-                        .realtime_to_monotonic_ns = all.Int(15)});
-  }
+  return all.All([](const Statement& row) {
+    return SpooledSession{.key = row.Int(0),
+                          .session_id = std::string(row.Text(1)),
+                          .run_id = std::string(row.Text(2)),
+                          .epoch = Unsigned(row.Int(3)),
+                          .info = std::string(row.Bytes(4)),
+                          .peer_pid = row.Int(5),
+                          .peer_ticks = Unsigned(row.Int(6)),
+                          .ring_position = Unsigned(row.Int(7)),
+                          .next_seq = Unsigned(row.Int(8)),
+                          .pending = SlotsOf(row.Bytes(9)),
+                          .records = Unsigned(row.Int(10)),
+                          .pushed = Unsigned(row.Int(11)),
+                          .dropped = Unsigned(row.Int(12)),
+                          .torn = Unsigned(row.Int(13)),
+                          .end = static_cast<SessionEnd>(row.Int(14)),
+                          .realtime_to_monotonic_ns = row.Int(15)};
+  });
 }
 
 StatusOr<std::vector<SpooledName>> Spool::LoadNames(int64_t key) {
   ASSIGN_OR_RETURN(Statement all,
-                   database_.Prepare("SELECT ordinal, name, text FROM defs "
-                                     "WHERE session = ? ORDER BY ordinal"));
-  RETURN_IF_ERROR(all.BindAll(key));
-  std::vector<SpooledName> names;
-  while (true) {
-    ASSIGN_OR_RETURN(const bool row, all.Step());
-    if (!row) return names;
-    names.push_back({.ordinal = Unsigned(all.Int(0)),
-                     .name = static_cast<uint32_t>(all.Int(1)),
-                     .text = std::string(all.Text(2))});
-  }
+                   database_.Select("SELECT ordinal, name, text FROM defs "
+                                    "WHERE session = ? ORDER BY ordinal",
+                                    key));
+  return all.All([](const Statement& row) {
+    return SpooledName{.ordinal = Unsigned(row.Int(0)),
+                       .name = static_cast<uint32_t>(row.Int(1)),
+                       .text = std::string(row.Text(2))};
+  });
 }
 
 StatusOr<int64_t> Spool::LoadBytes(int64_t key) {
   ASSIGN_OR_RETURN(
-      Statement sum,
-      database_.Prepare("SELECT coalesce(sum(length(body)), 0) FROM chunks "
-                        "WHERE session = ?"));
-  RETURN_IF_ERROR(sum.BindAll(key));
-  ASSIGN_OR_RETURN(const bool row, sum.Step());
-  return row ? sum.Int(0) : 0;
+      const auto row,
+      database_.First("SELECT coalesce(sum(length(body)), 0) FROM chunks "
+                      "WHERE session = ?",
+                      key));
+  return row ? row->Int(0) : 0;
 }
 
 Status Spool::SaveSession(const SpooledSession& s) {
@@ -183,16 +174,14 @@ Status Spool::AddChunk(int64_t key, uint64_t seq, const NewChunk& chunk) {
 StatusOr<int64_t> Spool::DeleteUpTo(int64_t key, uint64_t seq) {
   ASSIGN_OR_RETURN(
       Statement sum,
-      database_.Prepare("SELECT coalesce(sum(length(body)), 0) FROM chunks "
-                        "WHERE session = ? AND seq <= ?"));
-  RETURN_IF_ERROR(sum.BindAll(key, seq));
+      database_.Select("SELECT coalesce(sum(length(body)), 0) FROM chunks "
+                       "WHERE session = ? AND seq <= ?",
+                       key, seq));
   ASSIGN_OR_RETURN(const bool row, sum.Step());
   const int64_t bytes = row ? sum.Int(0) : 0;
   sum.Reset();
-  ASSIGN_OR_RETURN(
-      Statement remove,
-      database_.Prepare("DELETE FROM chunks WHERE session = ? AND seq <= ?"));
-  RETURN_IF_ERROR(remove.Run(key, seq));
+  RETURN_IF_ERROR(database_.Run(
+      "DELETE FROM chunks WHERE session = ? AND seq <= ?", key, seq));
   return bytes;
 }
 
@@ -200,10 +189,10 @@ StatusOr<std::pair<int64_t, int64_t>> Spool::DeleteOldest(int64_t key,
                                                           int64_t count) {
   ASSIGN_OR_RETURN(
       Statement last,
-      database_.Prepare("SELECT coalesce(max(seq), 0), count(*) FROM (SELECT "
-                        "seq FROM chunks WHERE session = ? ORDER BY seq "
-                        "LIMIT ?)"));
-  RETURN_IF_ERROR(last.BindAll(key, count));
+      database_.Select("SELECT coalesce(max(seq), 0), count(*) FROM (SELECT "
+                       "seq FROM chunks WHERE session = ? ORDER BY seq "
+                       "LIMIT ?)",
+                       key, count));
   ASSIGN_OR_RETURN(const bool row, last.Step());
   const uint64_t seq = row ? Unsigned(last.Int(0)) : 0;
   const int64_t found = row ? last.Int(1) : 0;
@@ -216,8 +205,7 @@ Status Spool::DeleteSession(int64_t key) {
   for (const char* sql : {"DELETE FROM chunks WHERE session = ?",
                           "DELETE FROM defs WHERE session = ?",
                           "DELETE FROM sessions WHERE id = ?"}) {
-    ASSIGN_OR_RETURN(Statement remove, database_.Prepare(sql));
-    RETURN_IF_ERROR(remove.Run(key));
+    RETURN_IF_ERROR(database_.Run(sql, key));
   }
   return OkStatus();
 }
@@ -229,8 +217,6 @@ Status Spool::Checkpoint() {
   RETURN_IF_ERROR(database_.Execute("PRAGMA incremental_vacuum"));
   return database_.Execute("PRAGMA wal_checkpoint(TRUNCATE)");
 }
-
-// ---- SpoolReader ----
 
 StatusOr<std::unique_ptr<SpoolReader>> SpoolReader::Open(
     const std::string& path) {

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <string>
 
+#include "base/status.h"
 #include "base/str_cat.h"
 #include "server/core/caller.h"
 
@@ -32,6 +33,11 @@ inline std::string PeerOfCall(const grpc::CallbackServerContext& context) {
              ? "inproc"
              : StrCat("inproc:",
                       std::string(job->second.data(), job->second.size()));
+}
+
+// Our Status as gRPC's: the codes have the same numbers.
+inline grpc::Status ToGrpc(const Status& status) {
+  return {static_cast<grpc::StatusCode>(status.code()), status.message()};
 }
 
 }  // namespace reprise::server

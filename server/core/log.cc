@@ -10,7 +10,6 @@
 #include <string>
 
 #include "base/str_cat.h"
-#include "base/text.h"
 
 namespace reprise::server {
 

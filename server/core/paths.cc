@@ -2,20 +2,26 @@
 #include "server/core/paths.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
+#include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <string_view>
+#include <thread>
+#include <utility>
 
 #include "base/str_cat.h"
 #include "profiler/include/reprise_sockets.h"
 #include "server/core/log.h"
 
 namespace reprise::server {
-
 namespace {
 
 Status Denied(const std::string& folder, const char* what) {
@@ -56,8 +62,7 @@ StatusOr<std::string> DefaultAgentSocket() {
   if (RepriseFindSockets(nullptr, &sockets) != nullptr || sockets.own < 0) {
     return InvalidArgument(
         "--agent-socket: the path that REPRISE_SOCKET or TMPDIR gives is "
-        "longer "
-        "than 107 bytes; name a shorter one");
+        "longer than 107 bytes; name a shorter one");
   }
   return std::string(sockets.path[sockets.own]);
 }
@@ -125,6 +130,118 @@ Status WriteFileAtomically(const std::string& path, const std::string& text) {
     return Denied(path, "cannot write");
   }
   return OkStatus();
+}
+
+LockFile::LockFile(LockFile&& other) noexcept
+    : fd_(std::exchange(other.fd_, -1)),
+      is_held_(other.is_held_),
+      was_left_(other.was_left_) {}
+
+LockFile& LockFile::operator=(LockFile&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  std::swap(is_held_, other.is_held_);
+  std::swap(was_left_, other.was_left_);
+  return *this;
+}
+
+namespace {
+
+constexpr auto kYieldTimeout = std::chrono::seconds(3);
+constexpr auto kYieldPoll = std::chrono::milliseconds(20);
+constexpr std::string_view kYields = " yields";
+constexpr std::string_view kEnded = " ended";
+constexpr size_t kTextBytes = 32;
+
+// Reads the holder from the file: "1234", "1234 yields", or "1234 ended" once
+// that has ended properly; empty where the first holder has not written it yet.
+std::string Holder(int fd) {
+  char text[kTextBytes] = {};
+  const ssize_t n = ::pread(fd, text, sizeof(text), 0);
+  std::string holder(text, n > 0 ? static_cast<size_t>(n) : 0);
+  while (holder.ends_with('\n') || holder.ends_with(' ')) holder.pop_back();
+  return holder;
+}
+
+// Writes the holder in one call and always in as many bytes: a process that
+// reads the file meanwhile finds the old holder or the new one, never none.
+bool WriteHolder(int fd, std::string_view how) {
+  std::string text = StrCat(::getpid(), how);
+  text.resize(kTextBytes - 1, ' ');
+  text += '\n';
+  return ::pwrite(fd, text.data(), text.size(), 0) ==
+             static_cast<ssize_t>(text.size()) &&
+         ::ftruncate(fd, kTextBytes) == 0;
+}
+
+// Takes the lock, waiting for a holder that yields or that has not written
+// yet whether it does. Returns 0, or -1 with errno, like flock; EBUSY: the
+// holder yields, and `asks` is false.
+int Lock(int fd, bool asks) {
+  const auto deadline = std::chrono::steady_clock::now() + kYieldTimeout;
+  pid_t asked = 0;
+  while (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) return -1;
+    const std::string holder = Holder(fd);
+    const auto pid = static_cast<pid_t>(std::atol(holder.c_str()));
+    const bool yields = holder.ends_with(kYields) && pid > 1;
+    const bool is_there = !holder.empty() && !holder.ends_with(kEnded);
+    if ((!yields && is_there) || std::chrono::steady_clock::now() > deadline) {
+      errno = EWOULDBLOCK;
+      return -1;
+    }
+    if (yields && !asks) {
+      errno = EBUSY;
+      return -1;
+    }
+    if (yields && asked != pid) ::kill(asked = pid, SIGUSR1);
+    std::this_thread::sleep_for(kYieldPoll);
+  }
+  return 0;
+}
+
+}  // namespace
+
+LockFile::~LockFile() {
+  if (fd_ < 0) return;
+  if (is_held_) (void)WriteHolder(fd_, kEnded);
+  ::close(fd_);
+}
+
+StatusOr<LockFile> LockFile::Take(const std::string& folder, bool yields,
+                                  bool asks) {
+  const std::string path = folder + "/reprised.lock";
+  const int fd =
+      ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (fd < 0) {
+    return PermissionDenied(StrCat(path,
+                                   ": cannot open: ", std::strerror(errno),
+                                   "; choose another folder"));
+  }
+  LockFile lock(fd);
+  if (Lock(fd, asks) != 0) {
+    if (errno == EBUSY) {
+      return AlreadyExists(StrCat(folder, ": a private daemon uses it"));
+    }
+    if (errno != EWOULDBLOCK) {
+      return PermissionDenied(
+          StrCat(path, ": cannot lock: ", std::strerror(errno)));
+    }
+    std::string pid = Holder(fd);
+    if (pid.ends_with(kYields)) pid.resize(pid.size() - kYields.size());
+    return FailedPrecondition(
+        StrCat(folder, ": another reprised", pid.empty() ? "" : " (pid ", pid,
+               pid.empty() ? "" : ")",
+               " uses this folder; stop it or choose other folders with "
+               "--data-dir and --agent-socket"));
+  }
+  lock.is_held_ = true;
+  const std::string last = Holder(fd);
+  lock.was_left_ = !last.empty() && !last.ends_with(kEnded);
+  if (!WriteHolder(fd, yields ? kYields : "")) {
+    return ResourceExhausted(
+        StrCat(path, ": cannot write: ", std::strerror(errno)));
+  }
+  return lock;
 }
 
 }  // namespace reprise::server

@@ -6,13 +6,17 @@
 
 #include <algorithm>
 #include <ctime>
+#include <functional>
+#include <vector>
 
+#include "server/collect/process.h"
 #include "server/core/log.h"
 #include "server/daemon/daemon_impl.h"
-#include "server/daemon/orphans.h"
-#include "server/service/calls/admin.h"
+#include "server/service/calls/handlers.h"
+#include "server/store/audit_rows.h"
 #include "server/store/damage.h"
 #include "server/store/plan_rows.h"
+#include "server/store/session_rows.h"
 
 namespace reprise::server {
 
@@ -34,6 +38,38 @@ int64_t BootNs() {
   return now.tv_sec * 1'000'000'000 + now.tv_nsec;
 }
 
+// Ends sessions whose process is gone without a notice, because the job died
+// while no daemon was running. They are ended as killed, so that no run stays
+// "running" forever. A collector that still has records of such a session
+// revives it with its Hello and ends it properly.
+Status EndOrphans(Store& store, RunHub& hub,
+                  const std::function<bool(const std::string&)>& connected) {
+  ASSIGN_OR_RETURN(std::vector<LiveSession> sessions,
+                   store.Get(LoadLiveSessions));
+  const std::string boot_id = CurrentBootId();
+  for (const LiveSession& session : sessions) {
+    // Processes on other machines cannot be seen; after a reboot none is alive.
+    const bool of_this_boot = session.boot_id == boot_id;
+    if (!of_this_boot || session.pid == 0 || connected(session.session_id) ||
+        LifeOf(session.pid, session.pid_start_ticks) == Life::kAlive) {
+      continue;
+    }
+    v1::Bye bye;
+    bye.set_killed(true);
+    RETURN_IF_ERROR(store.Write([&](Database& db) {
+      return CloseSession(db, session.session_id, bye, RealtimeNs());
+    }));
+    LogInfo("session_ended",
+            StrCat("session ", session.session_id, " of run ", session.run_id,
+                   " ended: process ", session.pid, " is gone"),
+            {{"run_id", session.run_id},
+             {"session_id", session.session_id},
+             {"pid", int64_t{session.pid}}});
+    hub.Notify(session.run_id);
+  }
+  return OkStatus();
+}
+
 }  // namespace
 
 // ---- While it runs ----
@@ -41,18 +77,16 @@ int64_t BootNs() {
 // Passes on what somebody asked the centre for. A plan is checked and stored
 // first, as an answer to the request of the plan that it replaces. Where that is
 // another machine's, only the job's executor checks it.
-void Daemon::Impl::Relay(const std::string& run_id,
-                         const std::string& session_id, const v1::Down& down) {
+void RunningDaemon::Relay(const std::string& run_id,
+                          const std::string& session_id, const v1::Down& down) {
   if (down.has_plan()) {
     v1::PutPlanRequest request;
     request.set_run_id(run_id);
     *request.mutable_plan() = down.plan().plan();
     request.set_newest(true);
-    Status stored = store_->Read([&](Database& db) -> Status {
-      ASSIGN_OR_RETURN(PlanRow old, LoadPlan(db, down.plan().replaces()));
-      *request.mutable_request() = std::move(old.request);
-      return OkStatus();
-    });
+    StatusOr<PlanRow> old = store_->Get(LoadPlan, down.plan().replaces());
+    Status stored = old.status();
+    if (old.ok()) *request.mutable_request() = std::move(old->request);
     request.mutable_request()->set_budget(request.plan().budget());
     if (stored.ok()) stored = PutPlan(*services_, request).status();
     if (!stored.ok() && stored.code() != Code::kNotFound) {
@@ -70,8 +104,8 @@ void Daemon::Impl::Relay(const std::string& run_id,
 
 // After planned steps above their budget: plans again, off the committer's
 // thread.
-void Daemon::Impl::OnSteps(const std::string& run_id,
-                           const std::vector<v1::StepReport>& steps) {
+void RunningDaemon::OnSteps(const std::string& run_id,
+                            const std::vector<v1::StepReport>& steps) {
   std::string plan_id;
   int64_t peak_bytes = 0;
   for (const v1::StepReport& step : steps) {
@@ -87,10 +121,8 @@ void Daemon::Impl::OnSteps(const std::string& run_id,
     const std::optional<v1::Plan> plan =
         planning_->Replan(run_id, plan_id, peak_bytes);
     if (!plan) return;
-    v1::AuditEntry entry;
-    entry.set_action("replan");
-    entry.set_run_id(run_id);
-    entry.set_subject(StrCat("plan ", plan->plan_id()));
+    v1::AuditEntry entry =
+        NewEntry({}, "replan", run_id, StrCat("plan ", plan->plan_id()));
     entry.set_detail(StrCat("replaces plan ", plan_id, ", which measured ",
                             peak_bytes, " bytes"));
     audit_->Add(std::move(entry));
@@ -99,16 +131,15 @@ void Daemon::Impl::OnSteps(const std::string& run_id,
   (void)planners_->Post(replan, Lane::kJob);
 }
 
-Status Daemon::Impl::LearnNewest() {
+Status RunningDaemon::LearnNewest() {
   booted_ns_ = BootNs();
   newest_ns_ = RealtimeNs();
   return store_->Read([this](Database& db) -> Status {
-    ASSIGN_OR_RETURN(Statement select,
-                     db.Prepare("SELECT COUNT(*), MAX(CASE WHEN ended_ns <"
-                                " started_ns THEN started_ns ELSE ended_ns END)"
-                                " FROM runs"));
-    ASSIGN_OR_RETURN(const bool row, select.Step());
-    if (row && select.Int(0) > 0) newest_ns_ = select.Int(1);
+    ASSIGN_OR_RETURN(const auto row,
+                     db.First("SELECT COUNT(*), MAX(CASE WHEN ended_ns <"
+                              " started_ns THEN started_ns ELSE ended_ns END)"
+                              " FROM runs"));
+    if (row && row->Int(0) > 0) newest_ns_ = row->Int(1);
     return OkStatus();
   });
 }
@@ -116,13 +147,13 @@ Status Daemon::Impl::LearnNewest() {
 // Returns the time by which runs are old. A clock that jumps ahead makes nothing
 // old: the time is at most as much past the newest run that was stored when this
 // daemon began as it has been running, and a day.
-int64_t Daemon::Impl::BelievedNow() const {
+int64_t RunningDaemon::BelievedNow() const {
   return std::min(RealtimeNs(), newest_ns_ + kDayNs + (BootNs() - booted_ns_));
 }
 
 // A burst of requests leaves much freed memory in malloc (malloc_policy.h).
 // Keeping it pays for chunks, but not after a large burst.
-void Daemon::Impl::ReturnMemory() {
+void RunningDaemon::ReturnMemory() {
   constexpr uint64_t kCrowd = 16 << 20;
   const uint64_t graphs = sent_graphs_.EmptiedFrom();
   const uint64_t bodies = http_->BodiesEmptiedFrom();
@@ -138,7 +169,7 @@ void Daemon::Impl::ReturnMemory() {
   if (idle || std::max({graphs, bodies, steps}) > kCrowd) ::malloc_trim(0);
 }
 
-bool Daemon::Impl::Tick() {
+bool RunningDaemon::Tick() {
   const Clock::time_point now = Clock::now();
   // Daemons that share a store may not see each other's processes, such as those
   // of another container: whoever collects from a session ends it.
@@ -180,7 +211,7 @@ bool Daemon::Impl::Tick() {
 
 // ---- The end ----
 
-void Daemon::Impl::Stop(milliseconds patience) {
+void RunningDaemon::Stop(milliseconds patience) {
   if (stopping_.exchange(true)) return;
   if (grpc_ != nullptr) grpc_->StopServing();
   if (collector_ != nullptr && patience.count() > 0) {
@@ -215,22 +246,10 @@ void Daemon::Impl::Stop(milliseconds patience) {
   Abandon();
 }
 
-// ---- Daemon ----
-
-Daemon::Daemon(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Daemon::~Daemon() = default;
-
 StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& options) {
-  auto impl = std::make_unique<Impl>(options);
-  RETURN_IF_ERROR(impl->Start());
-  return std::unique_ptr<Daemon>(new Daemon(std::move(impl)));
+  auto daemon = std::make_unique<RunningDaemon>(options);
+  RETURN_IF_ERROR(daemon->Start());
+  return std::unique_ptr<Daemon>(std::move(daemon));
 }
-
-std::string Daemon::http_address() const { return impl_->http_address(); }
-std::string Daemon::grpc_address() const { return impl_->grpc_address(); }
-bool Daemon::Tick() { return impl_->Tick(); }
-bool Daemon::MayYield() { return impl_->MayYield(); }
-void Daemon::Stop(milliseconds patience) { impl_->Stop(patience); }
-void Daemon::Abandon() { impl_->Abandon(); }
 
 }  // namespace reprise::server

@@ -4,20 +4,22 @@
 // daemon_start.cc and daemon_status.cc.
 #pragma once
 
+#include <grpcpp/grpcpp.h>
+
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/status.h"
 #include "base/str_cat.h"
 #include "server/collect/collector.h"
-#include "server/core/lock_file.h"
-#include "server/daemon/announcement.h"
+#include "server/core/paths.h"
 #include "server/daemon/daemon.h"
-#include "server/daemon/grpc_server.h"
 #include "server/forward/uplink.h"
 #include "server/ingest/committer.h"
 #include "server/ingest/ingest_service.h"
@@ -25,31 +27,106 @@
 #include "server/net/import_upload.h"
 #include "server/net/listener.h"
 #include "server/net/routes.h"
+#include "server/net/secret.h"
 #include "server/service/calls/audit.h"
 #include "server/service/calls/handlers.h"
 #include "server/store/store.h"
 
 namespace reprise::server {
 
-class Daemon::Impl {
+// How commands on this machine find a running daemon: two files next to its
+// agent socket.
+//
+//   server.json    addresses, process, version and folders
+//   server.token   a copy of the token, for a command that finds the daemon by
+//                  its socket, perhaps in a container that mounts the socket's
+//                  folder but not the data folder
+//
+// In the data folder, `port` is where the private daemon listened last: it does
+// so again if it can, so that links to its page stay.
+struct Announcement {
+  std::string agent_socket;
+  std::string data_dir;
+  std::string place;  // where runs are stored, for the log
+  std::string version;
+  std::string http;         // "127.0.0.1:7070"; empty if it does not listen
+  std::string grpc;         // the same
+  std::string url;          // that a browser on this machine can open, or empty
+  std::string certificate;  // of TLS, or empty
+  std::string token;
+};
+
+// Writes both files, and the addresses to the log.
+Status Announce(const Announcement& daemon);
+
+// Returns whether a daemon says beside this socket that it listens on this
+// address: "127.0.0.1:7070".
+bool IsAnnounced(const std::string& agent_socket, const std::string& address);
+
+// Returns the port that was kept in this data folder; 0: none.
+uint16_t KeptPort(const std::string& data_dir);
+// A port that cannot be kept is only another one the next time.
+void KeepPort(const std::string& data_dir, uint16_t port);
+
+// Removes both files, if they are there.
+void RemoveAnnouncement(const std::string& agent_socket);
+
+// The gRPC server, for sockets that the listener accepted and for in-process
+// calls.
+class GrpcServer {
+ public:
+  // Starts a server with these services and the health service. Services must
+  // outlive it. Calls over a socket, including health checks, need the secret's
+  // token; in-process calls do not.
+  static StatusOr<std::unique_ptr<GrpcServer>> Start(
+      const std::vector<grpc::Service*>& services, const Secret& secret);
+  ~GrpcServer();
+
+  // Takes over a connected, non-blocking socket whose first bytes are the
+  // HTTP/2 preface: one over loopback, or one end of a socket pair
+  // (tls_front.h).
+  void Adopt(int fd);
+  void AdoptPaired(int fd);
+
+  // Returns a channel to this server without a socket; the same limits apply.
+  std::shared_ptr<grpc::Channel> InProcessChannel();
+
+  // Makes health checks answer NOT_SERVING from now on.
+  void StopServing();
+
+  // Stops the server. Calls in progress have `grace` to end before they are
+  // cancelled.
+  void Shutdown(std::chrono::milliseconds grace);
+
+ private:
+  GrpcServer() = default;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> of_pairs_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+class RunningDaemon final : public Daemon {
  public:
   using Clock = std::chrono::steady_clock;
 
-  explicit Impl(DaemonOptions options) : options_(std::move(options)) {}
-  ~Impl() { Stop(std::chrono::milliseconds(0)); }
+  explicit RunningDaemon(DaemonOptions options)
+      : options_(std::move(options)) {}
+  ~RunningDaemon() override { Stop(std::chrono::milliseconds(0)); }
 
   Status Start();
-  void Stop(std::chrono::milliseconds patience);
-  bool Tick();
-  bool MayYield() { return options_.private_daemon && collector_->Retire(); }
-  void Abandon() {
+  void Stop(std::chrono::milliseconds patience) override;
+  bool Tick() override;
+  bool MayYield() override {
+    return options_.private_daemon && collector_->Retire();
+  }
+  void Abandon() override {
     if (announced_) RemoveAnnouncement(options_.agent_socket);
   }
 
-  std::string http_address() const {
+  std::string http_address() const override {
     return AddressOf(http_listener_ ? *http_listener_ : nullptr);
   }
-  std::string grpc_address() const {
+  std::string grpc_address() const override {
     return AddressOf(grpc_listener_ ? *grpc_listener_ : nullptr);
   }
 

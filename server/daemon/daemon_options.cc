@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/daemon/daemon_options.h"
-
 #include <CLI/CLI.hpp>
 #include <array>
 #include <charconv>
@@ -12,6 +10,7 @@
 #include "base/str_cat.h"
 #include "server/core/build_info.h"
 #include "server/core/paths.h"
+#include "server/daemon/daemon.h"
 #include "server/store/postgres_store.h"
 
 namespace reprise::server {

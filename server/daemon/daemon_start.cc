@@ -9,9 +9,9 @@
 #include "server/core/log.h"
 #include "server/core/paths.h"
 #include "server/daemon/daemon_impl.h"
-#include "server/net/peer.h"
-#include "server/service/calls/admin.h"
+#include "server/net/address.h"
 #include "server/service/calls/grpc_services.h"
+#include "server/service/calls/handlers.h"
 #include "server/store/damage.h"
 
 namespace reprise::server {
@@ -28,7 +28,7 @@ constexpr char kPrivateHost[] = "127.0.0.1:";
 
 }  // namespace
 
-Status Daemon::Impl::Start() {
+Status RunningDaemon::Start() {
   // All that a flag can get wrong comes before TakeLocks, which ends a private
   // daemon: a_mistyped_serve_leaves_the_private_daemon in test_cli_server.py.
   RETURN_IF_ERROR(UseFlags());
@@ -72,8 +72,8 @@ Status Daemon::Impl::Start() {
 }
 
 // A daemon that fails to start would leave every job without a plan.
-Status Daemon::Impl::OpenAnyway(const std::string& path,
-                                const std::function<Status()>& open) {
+Status RunningDaemon::OpenAnyway(const std::string& path,
+                                 const std::function<Status()>& open) {
   Status opened = open();
   if (opened.code() == Code::kResourceExhausted && UseRoom(options_.data_dir)) {
     LogWarning("disk_full",
@@ -92,7 +92,7 @@ Status Daemon::Impl::OpenAnyway(const std::string& path,
   return open();
 }
 
-Status Daemon::Impl::TakeLocks(bool asks) {
+Status RunningDaemon::TakeLocks(bool asks) {
   const std::string runtime_dir = FolderOf(options_.agent_socket);
   RETURN_IF_ERROR(EnsureOwnFolder(options_.data_dir));
   RETURN_IF_ERROR(EnsureOwnFolder(runtime_dir));
@@ -117,7 +117,7 @@ Status Daemon::Impl::TakeLocks(bool asks) {
 }
 
 // Reads what the flags name, and keeps it.
-Status Daemon::Impl::UseFlags() {
+Status RunningDaemon::UseFlags() {
   if (!options_.token_file.empty()) {
     StatusOr<Secret> secret = Secret::Read(options_.token_file);
     if (!secret.ok()) return secret.status();
@@ -131,7 +131,7 @@ Status Daemon::Impl::UseFlags() {
 }
 
 // A port in use may be that of the daemon whose place this one takes.
-bool Daemon::Impl::IsAnnouncedPort() const {
+bool RunningDaemon::IsAnnouncedPort() const {
   for (const std::string& text :
        {options_.listen, options_.grpc_listen, options_.http_listen}) {
     const StatusOr<Address> address = ParseAddress("", text);
@@ -142,7 +142,7 @@ bool Daemon::Impl::IsAnnouncedPort() const {
   return false;
 }
 
-Status Daemon::Impl::LearnSecret() {
+Status RunningDaemon::LearnSecret() {
   if (secret_) return OkStatus();
   // Whoever took the port of a daemon that was killed may have been sent its
   // token or a cookie since.
@@ -159,11 +159,11 @@ Status Daemon::Impl::LearnSecret() {
 }
 
 // Whether it is a private daemon that nobody gave a port.
-bool Daemon::Impl::IsAnyPort() const {
+bool RunningDaemon::IsAnyPort() const {
   return options_.private_daemon && options_.listen == StrCat(kPrivateHost, 0);
 }
 
-Status Daemon::Impl::BindPorts() {
+Status RunningDaemon::BindPorts() {
   listeners_.clear();
   const auto bind = [this](const char* flag, const std::string& text,
                            Serves serves) -> StatusOr<Listener*> {
@@ -207,7 +207,7 @@ Status Daemon::Impl::BindPorts() {
   return OkStatus();
 }
 
-Status Daemon::Impl::StartServices() {
+Status RunningDaemon::StartServices() {
   planning_ = std::make_unique<Planning>(*store_, hub_, metrics_,
                                          Quota(options_.max_run_bytes));
   watcher_ = std::make_unique<RunWatcher>(*store_, hub_, followers_);
@@ -250,9 +250,9 @@ Status Daemon::Impl::StartServices() {
           },
       .audit = *audit_,
       .followers = followers_,
-      .quota = Quota(options_.max_run_bytes)});
+      .quota = Quota(options_.max_run_bytes),
+      .database = options_.data_dir + "/reprise.db"});
   AddMethods(*services_, methods_);
-  AddAdminMethods(*services_, options_.data_dir + "/reprise.db", methods_);
   committer_ = std::make_unique<Committer>(
       *store_, hub_, metrics_,
       [this](const std::string& run_id,
@@ -280,7 +280,7 @@ Status Daemon::Impl::StartServices() {
   return OkStatus();
 }
 
-Status Daemon::Impl::StartTls() {
+Status RunningDaemon::StartTls() {
   const TlsOptions& tls = options_.tls;
   if (tls.certificate.empty()) return OkStatus();
   ASSIGN_OR_RETURN(tls_name_, NameInCertificate(tls.certificate));
@@ -300,7 +300,7 @@ Status Daemon::Impl::StartTls() {
   return OkStatus();
 }
 
-Status Daemon::Impl::StartCollector() {
+Status RunningDaemon::StartCollector() {
   CollectorOptions options;
   options.agent_socket = options_.agent_socket;
   options.spool_path = options_.data_dir + "/spool.db";
@@ -312,7 +312,7 @@ Status Daemon::Impl::StartCollector() {
   });
 }
 
-Status Daemon::Impl::StartUplink() {
+Status RunningDaemon::StartUplink() {
   if (options_.forward.target.empty()) return OkStatus();
   const UplinkOptions uplink{.forward = options_.forward,
                              .channel = central_,
@@ -329,7 +329,7 @@ Status Daemon::Impl::StartUplink() {
   });
 }
 
-Status Daemon::Impl::AnnounceSelf() {
+Status RunningDaemon::AnnounceSelf() {
   announced_ = true;
   if (IsAnyPort()) {
     KeepPort(options_.data_dir, (*http_listener_)->address().port);

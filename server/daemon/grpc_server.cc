@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/daemon/grpc_server.h"
-
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/security/auth_metadata_processor.h>
 #include <grpcpp/security/server_credentials.h>
+
+#include "server/daemon/daemon_impl.h"
 
 namespace reprise::server {
 

@@ -14,7 +14,6 @@
 #include <fstream>
 #include <map>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "base/str_cat.h"

@@ -3,7 +3,6 @@
 
 #include <chrono>
 #include <utility>
-#include <vector>
 
 #include "base/str_cat.h"
 #include "server/core/log.h"
@@ -125,10 +124,10 @@ Status RunSender::Send(const std::string& run_id, const RunFacts& facts) {
   std::set<std::string> plans;  // that the job's executors had
   RETURN_IF_ERROR(store_.Read([&](Database& db) -> Status {
     ASSIGN_OR_RETURN(Statement select,
-                     db.Prepare("SELECT DISTINCT s.plan_id FROM plan_states s"
-                                " JOIN plans p ON p.plan_id = s.plan_id"
-                                " WHERE s.run_id = ?"));
-    RETURN_IF_ERROR(select.BindAll(run_id));
+                     db.Select("SELECT DISTINCT s.plan_id FROM plan_states s"
+                               " JOIN plans p ON p.plan_id = s.plan_id"
+                               " WHERE s.run_id = ?",
+                               run_id));
     while (true) {
       ASSIGN_OR_RETURN(const bool row, select.Step());
       if (!row) return OkStatus();

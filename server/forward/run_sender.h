@@ -19,7 +19,6 @@
 #include "reprise/v1/query.grpc.pb.h"
 #include "server/forward/central_channel.h"
 #include "server/forward/outbox.h"
-#include "server/forward/stored_session.h"
 #include "server/store/store.h"
 
 namespace reprise::server {

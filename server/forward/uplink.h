@@ -34,7 +34,6 @@
 #include "server/collect/forwarder.h"
 #include "server/forward/outbox.h"
 #include "server/forward/run_sender.h"
-#include "server/forward/stored_session.h"
 #include "server/store/run_hub.h"
 #include "server/store/store.h"
 

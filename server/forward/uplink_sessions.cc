@@ -22,11 +22,7 @@ constexpr auto kFullPause = std::chrono::seconds(30);
 
 Status Uplink::Look() {
   RETURN_IF_ERROR(SettleFinished());
-  std::vector<ListedSession> listed;
-  RETURN_IF_ERROR(store_.Read([&](Database& db) -> Status {
-    ASSIGN_OR_RETURN(listed, ListSessions(db));
-    return OkStatus();
-  }));
+  ASSIGN_OR_RETURN(std::vector<ListedSession> listed, store_.Get(ListSessions));
   RETURN_IF_ERROR(DropRemoved(listed));
   const std::vector<ListedSession> chosen = Choose(listed);
   if (!greeted_) {
@@ -91,11 +87,8 @@ Status Uplink::Follow(const ListedSession& listed) {
     if (session.finished) return OkStatus();
     if (session.version == version && !session.more_epochs) return OkStatus();
   }
-  std::vector<StoredSession> epochs;
-  RETURN_IF_ERROR(store_.Read([&](Database& db) -> Status {
-    ASSIGN_OR_RETURN(epochs, LoadStoredSession(db, listed.session_id));
-    return OkStatus();
-  }));
+  ASSIGN_OR_RETURN(std::vector<StoredSession> epochs,
+                   store_.Get(LoadStoredSession, listed.session_id));
   if (epochs.empty()) return OkStatus();
   // After the records were read, so that these name no plan that comes later.
   RETURN_IF_ERROR(SendRun(listed.run_id, listed.run));

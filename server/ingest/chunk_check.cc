@@ -6,7 +6,7 @@
 #include "base/crc32c.h"
 #include "base/str_cat.h"
 #include "profiler/include/reprise_wire.h"
-#include "server/store/identifier.h"
+#include "server/store/session_rows.h"
 
 namespace reprise::server {
 

@@ -5,7 +5,6 @@
 #include <type_traits>
 
 #include "base/str_cat.h"
-#include "base/units.h"
 #include "server/core/log.h"
 #include "server/ingest/chunk_check.h"
 #include "server/store/audit_rows.h"
@@ -156,15 +155,12 @@ Status Committer::ApplyHello(Database& db, const Producer& producer,
   if (*opened && !producer.caller.who.empty()) {
     const auto& labels = hello.info().labels();
     const bool imported = labels.contains("imported");
-    v1::AuditEntry entry;
-    entry.set_who(producer.caller.who);
-    entry.set_peer(producer.caller.peer);
-    entry.set_action(imported ? "import" : "session");
-    entry.set_run_id(producer.run_id);
     const auto name = labels.find("name");
-    entry.set_subject(imported && name != labels.end()
-                          ? name->second
-                          : StrCat("session ", producer.session_id));
+    v1::AuditEntry entry = NewEntry(
+        producer.caller, imported ? "import" : "session", producer.run_id,
+        imported && name != labels.end()
+            ? name->second
+            : StrCat("session ", producer.session_id));
     entry.set_outcome("ok");
     RETURN_IF_ERROR(InsertAudit(db, entry));
   }

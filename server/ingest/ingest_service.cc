@@ -6,8 +6,6 @@
 
 namespace reprise::server {
 
-// ---- IngestRegistry ----
-
 std::shared_ptr<IngestCall> IngestRegistry::Enter(
     const std::string& session_id, std::shared_ptr<IngestCall> call) {
   const std::lock_guard lock(mutex_);
@@ -42,8 +40,6 @@ std::shared_ptr<IngestCall> IngestRegistry::Find(
   const auto found = calls_.find(session_id);
   return found == calls_.end() ? nullptr : found->second;
 }
-
-// ---- IngestService ----
 
 grpc::ServerBidiReactor<v1::Up, v1::Down>* IngestService::Stream(
     grpc::CallbackServerContext* context) {

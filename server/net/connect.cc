@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/str_cat.h"
-#include "server/net/one_piece.h"
 
 namespace reprise::server {
 
@@ -75,8 +74,6 @@ StatusOr<std::string_view> OpenEnvelope(std::string_view body) {
   return body.substr(kEnvelopeBytes);
 }
 
-// ---- UnaryConnectCall ----
-
 class UnaryConnectCall final : public Call {
  public:
   UnaryConnectCall(std::shared_ptr<HttpReply> reply, bool json,
@@ -109,8 +106,6 @@ class UnaryConnectCall final : public Call {
   const std::string peer_;
   StatusOr<std::string> answer_ = Internal("the call sent no answer");
 };
-
-// ---- StreamConnectCall ----
 
 class StreamConnectCall final : public Call {
  public:

@@ -24,7 +24,7 @@ foreach(file ${files})
     "web_file_${index}_end - web_file_${index})}},\n")
   math(EXPR index "${index} + 1")
 endforeach()
-set(text "// Made by embed_web.cmake.\n#include \"server/net/web_files.h\"\n\n")
+set(text "// Made by embed_web.cmake.\n#include \"server/net/routes.h\"\n\n")
 if(files)
   string(APPEND text "${data}\nnamespace reprise::server {\n"
     "std::span<const WebFile> WebFiles() {\n"

@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/net/graph_upload.h"
-
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "base/str_cat.h"
-#include "base/units.h"
 #include "formats/convert/graph_json.h"
 #include "server/net/connect.h"
-#include "server/net/query_string.h"
+#include "server/net/http.h"
+#include "server/net/import_upload.h"
 
 namespace reprise::server {
 
@@ -28,8 +26,6 @@ struct Sent {
 };
 
 }  // namespace
-
-// ---- Upload ----
 
 class GraphPosts::Upload final : public HttpUpload {
  public:
@@ -93,8 +89,6 @@ class GraphPosts::Upload final : public HttpUpload {
   const bool json_;
   const std::shared_ptr<Sent> sent_;
 };
-
-// ---- GraphPosts ----
 
 HttpUploadStart GraphPosts::Begin(const HttpRequest& head) {
   std::string_view type = head.Header("content-type");

@@ -126,4 +126,22 @@ class HttpServer {
   std::unique_ptr<Impl> impl_;
 };
 
+// The part of a URL after the question mark: "name=a%20file&run=7f3".
+
+// Returns the decoded value of `name`, the last one where it is there more than
+// once; empty if it is absent. The bytes are the client's: any may occur.
+std::string QueryValue(std::string_view query, std::string_view name);
+
+// Compresses responses. The dashboard's files are compressed at build time
+// (brotli); everything else as it is sent (gzip, fast).
+
+// Returns whether an Accept-Encoding header accepts this coding: it is listed,
+// and not with q=0.
+bool Accepts(std::string_view accept_encoding, std::string_view coding);
+
+// Compresses the body with gzip and sets the headers, if that is worthwhile:
+// text or messages of at least 1 KiB that are not compressed already. Does
+// nothing in a build without zlib.
+void Compress(HttpResponse& response);
+
 }  // namespace reprise::server

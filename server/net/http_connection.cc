@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/net/http_connection.h"
 
-#include <algorithm>
 #include <boost/asio/post.hpp>
 #include <boost/asio/write.hpp>
 #include <new>
 
 #include "server/core/log.h"
-#include "server/net/compress.h"
-#include "server/net/peer.h"
+#include "server/net/address.h"
+#include "server/net/http.h"
 
 namespace reprise::server {
 
@@ -229,8 +228,6 @@ void Connection::Linger() {
         }
       });
 }
-
-// ---- Uploads ----
 
 void Connection::BeginUpload(HttpUploadStart start) {
   upload_ = std::move(start.upload);

@@ -12,12 +12,11 @@
 #include <nlohmann/json.hpp>
 
 #include "base/str_cat.h"
-#include "base/text.h"
-#include "base/units.h"
 #include "formats/import/import_file.h"
 #include "server/core/log.h"
 #include "server/net/connect.h"
-#include "server/net/query_string.h"
+#include "server/net/http.h"
+#include "server/store/audit_rows.h"
 
 namespace reprise::server {
 
@@ -48,8 +47,6 @@ std::string Line(const nlohmann::ordered_json& json) {
 }
 
 }  // namespace
-
-// ---- File ----
 
 // One upload on disk, which counts towards kMaxImports. The file has no name,
 // so nothing is left behind whatever happens.
@@ -100,8 +97,6 @@ class ImportUploads::File {
   uint64_t bytes_ = 0;
 };
 
-// ---- Upload ----
-
 class ImportUploads::Upload final : public HttpUpload {
  public:
   Upload(ImportUploads& owner, std::string name, Caller caller)
@@ -146,8 +141,6 @@ class ImportUploads::Upload final : public HttpUpload {
   const Caller caller_;
   const std::shared_ptr<File> file_;
 };
-
-// ---- ImportUploads ----
 
 // One thread per allowed upload, so that none waits for another.
 ImportUploads::ImportUploads(std::string folder,
@@ -231,12 +224,8 @@ void ImportUploads::Import(const File& file, const std::string& name,
   sending = true;
   Status status = import.status();
   if (status.ok()) status = import->Send(channel_, identity);
-  v1::AuditEntry entry;
-  entry.set_who(caller.who);
-  entry.set_peer(caller.peer);
-  entry.set_action("import");
-  if (status.ok()) entry.set_run_id(identity.run_id);
-  entry.set_subject(name);
+  v1::AuditEntry entry =
+      NewEntry(caller, "import", status.ok() ? identity.run_id : "", name);
   entry.set_outcome(std::string(OutcomeOf(status)));
   entry.set_detail(status.message());
   audit_.Add(std::move(entry));

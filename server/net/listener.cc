@@ -18,7 +18,7 @@
 
 #include "base/str_cat.h"
 #include "server/core/log.h"
-#include "server/net/peer.h"
+#include "server/net/address.h"
 
 namespace reprise::server {
 

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/net/one_piece.h"
 
 #include <algorithm>
 #include <array>
@@ -10,7 +9,6 @@
 #include <utility>
 
 #include "base/str_cat.h"
-#include "base/units.h"
 #include "formats/convert/graph_json.h"
 #include "reprise/v1/planner.pb.h"
 #include "reprise/v1/query.pb.h"
@@ -44,8 +42,6 @@ std::string List(std::string_view name, const Texts& texts, Get get) {
   }
   return json + "]}";
 }
-
-// ---- OnePieceCall ----
 
 class OnePieceCall final : public Call {
  public:

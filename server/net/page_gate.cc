@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/net/page_gate.h"
-
 #include "base/str_cat.h"
 #include "server/net/address.h"
 #include "server/net/connect.h"
+#include "server/net/routes.h"
 
 namespace reprise::server {
 

@@ -7,9 +7,8 @@
 #include <utility>
 
 #include "base/str_cat.h"
-#include "server/net/compress.h"
 #include "server/net/connect.h"
-#include "server/net/page_gate.h"
+#include "server/net/http.h"
 
 namespace reprise::server {
 

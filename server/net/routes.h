@@ -9,27 +9,35 @@
 //   GET /...       the dashboard; a path without a file extension is one of its
 //                  pages, and gets index.html
 //   POST /reprise.v1.*/*   Connect
-//   POST /reprise.v1.Planner/PutGraph   a step graph (graph_upload.h)
+//   POST /reprise.v1.Planner/PutGraph   a step graph (graph_upload.cc)
 //   POST /import           turns a file into a run (import_upload.h)
 //
 // Every request must name a loopback host, and a request from a page must come
 // from a page of this server. All but the first two need the token
-// (page_gate.h).
+// (below).
 #pragma once
 
 #include <functional>
-#include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
-#include "server/net/graph_upload.h"
 #include "server/net/http.h"
 #include "server/net/import_upload.h"
 #include "server/net/secret.h"
-#include "server/net/web_files.h"
 #include "server/service/calls/method.h"
 
 namespace reprise::server {
+
+// The built dashboard, linked into the binary by embed_web.cmake. Empty if it
+// was not built.
+struct WebFile {
+  std::string_view path;  // "index.html", "assets/index-3f2a.js"
+  std::string_view bytes;
+};
+
+std::span<const WebFile> WebFiles();
 
 struct Routes {
   const MethodTable& methods;
@@ -47,5 +55,27 @@ HttpHandler MakeHandler(const Routes& routes);
 // no such. All must outlive it.
 HttpUploadOpener MakeUploadOpener(const Routes& routes, ImportUploads& imports,
                                   GraphPosts* graphs);
+
+// Controls access over HTTP: a request must name this machine, must not come
+// from a page of another site, and must have the token.
+//
+//   link     GET /runs/1?token=T  ─▶  sets the cookie, redirects to /runs/1
+//   page     sends its cookie: HttpOnly, SameSite=Strict
+//   others   send Authorization: Bearer T
+
+// Returns why a request is refused regardless of what it asks for, or null.
+const char* WhyForeign(const HttpRequest& request);
+
+// Returns whether the request has the token or the cookie made from it.
+bool KnowsToken(const Secret& secret, const HttpRequest& request);
+
+// Answers a link with a token: sets the cookie and redirects to the same page
+// without the token in its address. Nothing if the request is not such a link.
+// A wrong token gets the answer of AskForToken.
+std::optional<HttpResponse> Entry(const Secret& secret,
+                                  const HttpRequest& request);
+
+// Returns 401 and one sentence, in the format that the caller reads.
+HttpResponse AskForToken(const HttpRequest& request);
 
 }  // namespace reprise::server

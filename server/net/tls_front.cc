@@ -10,11 +10,8 @@
 #include <unistd.h>
 
 #include <array>
-#include <boost/asio/executor_work_guard.hpp>
-#include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
-#include <boost/asio/post.hpp>
 #include <boost/asio/ssl.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/write.hpp>
@@ -22,16 +19,14 @@
 #include <chrono>
 #include <cstddef>
 #include <cstring>
-#include <exception>
 #include <map>
 #include <mutex>
 #include <set>
-#include <thread>
-#include <vector>
 
 #include "base/str_cat.h"
 #include "server/core/log.h"
-#include "server/net/peer.h"
+#include "server/net/address.h"
+#include "server/net/event_loop.h"
 
 namespace reprise::server {
 
@@ -171,8 +166,6 @@ std::string SubjectOf(SSL* connection) {
   return StrCat("certificate ",
                 std::string_view(data, static_cast<size_t>(size)));
 }
-
-// ---- Bridge ----
 
 class Bridge;
 using Bridges = std::set<Bridge*>;
@@ -320,86 +313,33 @@ class Bridge : public std::enable_shared_from_this<Bridge> {
   std::array<char, kBufferBytes> to_client_{};
 };
 
-}  // namespace
-
-// ---- TlsFront ----
-
-class TlsFront::Impl {
+class RunningFront final : public TlsFront {
  public:
-  Impl(const TlsOptions& options, std::shared_ptr<ssl::context> context,
-       AdoptSocket to_grpc, AdoptSocket to_http)
+  RunningFront(const TlsOptions& options, std::shared_ptr<ssl::context> context,
+               AdoptSocket to_grpc, AdoptSocket to_http)
       : options_(options),
         to_grpc_(std::move(to_grpc)),
         to_http_(std::move(to_http)),
         context_(std::move(context)),
         certificate_(StampOf(options.certificate)),
-        key_(StampOf(options.key)),
-        work_(asio::make_work_guard(io_)) {
-    // Creates the event loop's descriptors now: later there may be none left.
-    Error ignored;
-    tcp::socket first(io_);
-    first.open(tcp::v4(), ignored);
-    thread_ = std::thread([this] { Loop(); });
-  }
+        key_(StampOf(options.key)) {}
 
-  void Adopt(int fd) {
-    asio::post(io_, [this, fd] {
-      if (bridges_.size() >= kMaxConnections) {
-        ::close(fd);
-        return;
-      }
+  void Adopt(int fd) override {
+    loop_.Adopt(fd, [this](tcp::socket socket) {
       ReadAgain();
-      sockaddr_storage address{};
-      socklen_t size = sizeof(address);
-      (void)::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
-      tcp::socket socket(io_);
-      Error error;
-      socket.assign(address.ss_family == AF_INET6 ? tcp::v6() : tcp::v4(), fd,
-                    error);
-      if (error) {
-        ::close(fd);
-        return;
-      }
-      std::make_shared<Bridge>(std::move(socket), context_, io_, bridges_,
-                               clients_)
+      std::make_shared<Bridge>(std::move(socket), context_, loop_.io(),
+                               loop_.open(), clients_)
           ->Start(to_grpc_, to_http_);
     });
   }
 
-  std::optional<Caller> PeerBehind(const std::string& name) const {
+  std::optional<Caller> PeerBehind(const std::string& name) const override {
     return clients_.Find(name);
   }
 
-  void Stop() {
-    if (!thread_.joinable()) return;
-    asio::post(io_, [this] {
-      std::vector<std::shared_ptr<Bridge>> open;
-      for (Bridge* bridge : bridges_) {
-        if (auto held = bridge->weak_from_this().lock()) {
-          open.push_back(std::move(held));
-        }
-      }
-      for (const auto& bridge : open) bridge->Close();
-      work_.reset();
-    });
-    thread_.join();
-  }
+  void Stop() override { loop_.Stop(); }
 
  private:
-  // If a connection cannot get memory or a descriptor, neither other
-  // connections nor the process may end.
-  void Loop() {
-    while (true) {
-      try {
-        io_.run();
-        return;
-      } catch (const std::exception& error) {
-        LogError("connection_failed",
-                 StrCat("a connection failed: ", error.what()));
-      }
-    }
-  }
-
   void ReadAgain() {
     const auto certificate = StampOf(options_.certificate);
     const auto key = StampOf(options_.key);
@@ -424,27 +364,18 @@ class TlsFront::Impl {
   std::shared_ptr<ssl::context> context_;
   std::array<int64_t, 4> certificate_;
   std::array<int64_t, 4> key_;
-  Bridges bridges_;
   Clients clients_;
-  asio::io_context io_{1};
-  asio::executor_work_guard<asio::io_context::executor_type> work_;
-  std::thread thread_;
+  EventLoop<Bridge> loop_{kMaxConnections};
 };
+
+}  // namespace
 
 StatusOr<std::unique_ptr<TlsFront>> TlsFront::Start(const TlsOptions& options,
                                                     AdoptSocket to_grpc,
                                                     AdoptSocket to_http) {
   ASSIGN_OR_RETURN(auto context, MakeContext(options));
-  return std::unique_ptr<TlsFront>(new TlsFront(std::make_unique<Impl>(
-      options, std::move(context), std::move(to_grpc), std::move(to_http))));
-}
-
-TlsFront::TlsFront(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-TlsFront::~TlsFront() { Stop(); }
-void TlsFront::Adopt(int fd) { impl_->Adopt(fd); }
-void TlsFront::Stop() { impl_->Stop(); }
-std::optional<Caller> TlsFront::PeerBehind(const std::string& name) const {
-  return impl_->PeerBehind(name);
+  return std::unique_ptr<TlsFront>(new RunningFront(
+      options, std::move(context), std::move(to_grpc), std::move(to_http)));
 }
 
 StatusOr<std::string> NameInCertificate(const std::string& path) {

@@ -35,24 +35,22 @@ class TlsFront {
   static StatusOr<std::unique_ptr<TlsFront>> Start(const TlsOptions& options,
                                                    AdoptSocket to_grpc,
                                                    AdoptSocket to_http);
-  ~TlsFront();
+  TlsFront() = default;
+  virtual ~TlsFront() = default;
+  TlsFront(const TlsFront&) = delete;
+  TlsFront& operator=(const TlsFront&) = delete;
 
   // Takes over a connected, non-blocking TCP socket. Thread-safe.
-  void Adopt(int fd);
+  virtual void Adopt(int fd) = 0;
 
   // Returns who is behind the socket pair with this abstract name, which is what
   // getpeername says of the plain socket: the client's address, and the subject
   // of its certificate if it has one. Nothing if the connection has ended.
   // Thread-safe.
-  std::optional<Caller> PeerBehind(const std::string& name) const;
+  virtual std::optional<Caller> PeerBehind(const std::string& name) const = 0;
 
   // Closes all connections and ends the thread.
-  void Stop();
-
- private:
-  class Impl;
-  explicit TlsFront(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  virtual void Stop() = 0;
 };
 
 // Returns the first name in a PEM certificate that clients may use: a DNS name

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/str_cat.h"
-#include "base/text.h"
 #include "server/store/store.h"
 
 namespace reprise::server {
@@ -36,26 +35,35 @@ std::pair<std::string_view, std::string_view> ActionAndOutcome(uint32_t state) {
 // Fills in who opened the session, and its run.
 Status AddSession(Database& db, std::string_view session_id,
                   v1::AuditEntry& entry) {
-  ASSIGN_OR_RETURN(Statement select,
-                   db.Prepare("SELECT run_id, who, peer FROM sessions"
-                              " WHERE session_id = ?"));
-  RETURN_IF_ERROR(select.BindAll(session_id));
-  ASSIGN_OR_RETURN(const bool row, select.Step());
+  ASSIGN_OR_RETURN(const auto row,
+                   db.First("SELECT run_id, who, peer FROM sessions"
+                            " WHERE session_id = ?",
+                            session_id));
   if (!row) return OkStatus();
-  entry.set_run_id(std::string(select.Text(0)));
-  entry.set_who(std::string(select.Text(1)));
-  entry.set_peer(std::string(select.Text(2)));
+  entry.set_run_id(std::string(row->Text(0)));
+  entry.set_who(std::string(row->Text(1)));
+  entry.set_peer(std::string(row->Text(2)));
   return OkStatus();
 }
 
 }  // namespace
 
+v1::AuditEntry NewEntry(const Caller& caller, std::string_view action,
+                        const std::string& run_id, std::string subject) {
+  v1::AuditEntry entry;
+  entry.set_who(caller.who);
+  entry.set_peer(caller.peer);
+  entry.set_action(std::string(action));
+  entry.set_run_id(run_id);
+  entry.set_subject(std::move(subject));
+  return entry;
+}
+
 Status InsertAudit(Database& db, const v1::AuditEntry& entry, int64_t kept) {
   ASSIGN_OR_RETURN(Statement insert,
                    db.Prepare("INSERT INTO audit (at_ns, who, peer, action,"
                               " run_id, subject, outcome, detail)"
-                              " VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
-                              " RETURNING id"));
+                              " VALUES (?, ?, ?, ?, ?, ?, ?, ?) RETURNING id"));
   const std::array<std::string, 4> texts = {
       ValidUtf8(entry.who(), kMostTextBytes),
       ValidUtf8(entry.peer(), kMostTextBytes),
@@ -69,9 +77,7 @@ Status InsertAudit(Database& db, const v1::AuditEntry& entry, int64_t kept) {
   while (row) {
     ASSIGN_OR_RETURN(row, insert.Step());
   }
-  ASSIGN_OR_RETURN(Statement trim,
-                   db.Prepare("DELETE FROM audit WHERE id <= ?"));
-  return trim.Run(id - kept);
+  return db.Run("DELETE FROM audit WHERE id <= ?", id - kept);
 }
 
 Status InsertApplied(Database& db, std::string_view session_id,
@@ -102,28 +108,26 @@ Status InsertFailedCheck(Database& db, std::string_view session_id,
 StatusOr<std::vector<v1::AuditEntry>> LoadAudit(Database& db,
                                                 std::string_view run_id,
                                                 int64_t limit) {
-  ASSIGN_OR_RETURN(Statement select,
-                   db.Prepare(StrCat(
-                       "SELECT id, at_ns, who, peer, action, run_id, subject,"
+  ASSIGN_OR_RETURN(
+      Statement select,
+      db.Select(StrCat("SELECT id, at_ns, who, peer, action, run_id, subject,"
                        " outcome, detail FROM audit",
                        run_id.empty() ? " WHERE ?1 = ''" : " WHERE run_id = ?1",
-                       " ORDER BY id DESC LIMIT ?2")));
-  RETURN_IF_ERROR(select.BindAll(run_id, limit));
-  std::vector<v1::AuditEntry> entries;
-  while (true) {
-    ASSIGN_OR_RETURN(const bool row, select.Step());
-    if (!row) return entries;
-    v1::AuditEntry& entry = entries.emplace_back();
-    entry.set_id(select.Int(0));
-    entry.set_at_ns(select.Int(1));
-    entry.set_who(std::string(select.Text(2)));
-    entry.set_peer(std::string(select.Text(3)));
-    entry.set_action(std::string(select.Text(4)));
-    entry.set_run_id(std::string(select.Text(5)));
-    entry.set_subject(std::string(select.Text(6)));
-    entry.set_outcome(std::string(select.Text(7)));
-    entry.set_detail(std::string(select.Text(8)));
-  }
+                       " ORDER BY id DESC LIMIT ?2"),
+                run_id, limit));
+  return select.All([](const Statement& row) {
+    v1::AuditEntry entry;
+    entry.set_id(row.Int(0));
+    entry.set_at_ns(row.Int(1));
+    entry.set_who(std::string(row.Text(2)));
+    entry.set_peer(std::string(row.Text(3)));
+    entry.set_action(std::string(row.Text(4)));
+    entry.set_run_id(std::string(row.Text(5)));
+    entry.set_subject(std::string(row.Text(6)));
+    entry.set_outcome(std::string(row.Text(7)));
+    entry.set_detail(std::string(row.Text(8)));
+    return entry;
+  });
 }
 
 }  // namespace reprise::server

@@ -5,18 +5,23 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/status.h"
 #include "reprise/v1/admin.pb.h"
 #include "reprise/v1/ingest.pb.h"
+#include "server/core/caller.h"
 #include "server/store/database.h"
 
 namespace reprise::server {
 
 // The newest entries that are kept. About 200 bytes each.
 inline constexpr int64_t kMaxAuditEntries = 100'000;
+
+v1::AuditEntry NewEntry(const Caller& caller, std::string_view action,
+                        const std::string& run_id, std::string subject);
 
 // Adds an entry; its id and time are set here. Long texts are cut. Removes the
 // oldest entries beyond `kept`.

@@ -3,10 +3,8 @@
 
 #include "base/str_cat.h"
 #include "server/store/audit_rows.h"
-#include "server/store/moment_rows.h"
 
 namespace reprise::server {
-
 namespace {
 
 // Four times as many as a session may have.
@@ -16,14 +14,12 @@ constexpr int64_t kMostNameId = 1 << 20;
 
 Status InsertChunk(Database& db, const Producer& producer,
                    const v1::Chunk& chunk, const v1::Columns& columns) {
-  ASSIGN_OR_RETURN(Statement insert,
-                   db.Prepare("INSERT INTO chunks"
-                              " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
-                              " ON CONFLICT DO NOTHING"));
-  RETURN_IF_ERROR(insert.Run(producer.session_id, producer.epoch, chunk.seq(),
-                             chunk.t0_ns(), chunk.t1_ns(), chunk.count(),
-                             chunk.dropped_before(), chunk.layout(),
-                             Blob{chunk.body()}));
+  RETURN_IF_ERROR(
+      db.Run("INSERT INTO chunks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+             " ON CONFLICT DO NOTHING",
+             producer.session_id, producer.epoch, chunk.seq(), chunk.t0_ns(),
+             chunk.t1_ns(), chunk.count(), chunk.dropped_before(),
+             chunk.layout(), Blob{chunk.body()}));
   if (db.changes() == 0) return OkStatus();  // already stored
   RETURN_IF_ERROR(InsertReports(db, producer, columns));
   ASSIGN_OR_RETURN(Statement count,
@@ -75,115 +71,101 @@ Status InsertReports(Database& db, const Producer& producer,
     }
   }
   if (producer.rank == 0 && columns.steps_size() > 0) {
-    ASSIGN_OR_RETURN(Statement count,
-                     db.Prepare("UPDATE runs SET steps = steps + ?"
-                                " WHERE run_id = ?"));
-    RETURN_IF_ERROR(count.Run(columns.steps_size(), producer.run_id));
+    RETURN_IF_ERROR(db.Run("UPDATE runs SET steps = steps + ? WHERE run_id = ?",
+                           columns.steps_size(), producer.run_id));
   }
   return InsertMoments(db, producer, columns);
 }
 
 Status InsertLost(Database& db, const Producer& producer,
                   const v1::Lost& lost) {
-  ASSIGN_OR_RETURN(Statement insert,
-                   db.Prepare("INSERT INTO lost VALUES (?, ?, ?, ?, ?)"
-                              " ON CONFLICT DO NOTHING"));
-  RETURN_IF_ERROR(insert.Run(producer.session_id, producer.epoch, lost.from(),
-                             lost.to(), lost.reason()));
+  RETURN_IF_ERROR(
+      db.Run("INSERT INTO lost VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+             producer.session_id, producer.epoch, lost.from(), lost.to(),
+             lost.reason()));
   if (db.changes() == 0) return OkStatus();
-  ASSIGN_OR_RETURN(Statement count,
-                   db.Prepare("UPDATE runs SET lost_chunks = lost_chunks + ?"
-                              " WHERE run_id = ?"));
-  return count.Run(lost.to() - lost.from() + 1, producer.run_id);
+  return db.Run(
+      "UPDATE runs SET lost_chunks = lost_chunks + ? WHERE run_id = ?",
+      lost.to() - lost.from() + 1, producer.run_id);
 }
 
 StatusOr<std::vector<StepRow>> LoadSteps(Database& db, std::string_view run_id,
                                          int64_t after) {
   ASSIGN_OR_RETURN(Statement select,
-                   db.Prepare("SELECT id, session_id, report FROM steps"
-                              " WHERE run_id = ? AND id > ? ORDER BY id"));
-  RETURN_IF_ERROR(select.BindAll(run_id, after));
-  std::vector<StepRow> rows;
-  while (true) {
-    ASSIGN_OR_RETURN(const bool row, select.Step());
-    if (!row) return rows;
-    StepRow& step = rows.emplace_back();
-    step.id = select.Int(0);
-    step.session_id = select.Text(1);
-    step.report.ParseFromString(std::string(select.Bytes(2)));
-  }
+                   db.Select("SELECT id, session_id, report FROM steps"
+                             " WHERE run_id = ? AND id > ? ORDER BY id",
+                             run_id, after));
+  return select.All([](const Statement& row) {
+    StepRow step;
+    step.id = row.Int(0);
+    step.session_id = row.Text(1);
+    step.report.ParseFromString(std::string(row.Bytes(2)));
+    return step;
+  });
 }
 
 StatusOr<std::vector<CheckRow>> LoadChecks(Database& db,
                                            std::string_view run_id,
                                            int64_t after) {
   ASSIGN_OR_RETURN(Statement select,
-                   db.Prepare("SELECT id, report FROM checks"
-                              " WHERE run_id = ? AND id > ? ORDER BY id"));
-  RETURN_IF_ERROR(select.BindAll(run_id, after));
-  std::vector<CheckRow> rows;
-  while (true) {
-    ASSIGN_OR_RETURN(const bool row, select.Step());
-    if (!row) return rows;
-    CheckRow& check = rows.emplace_back();
-    check.id = select.Int(0);
-    check.report.ParseFromString(std::string(select.Bytes(1)));
-  }
+                   db.Select("SELECT id, report FROM checks"
+                             " WHERE run_id = ? AND id > ? ORDER BY id",
+                             run_id, after));
+  return select.All([](const Statement& row) {
+    CheckRow check;
+    check.id = row.Int(0);
+    check.report.ParseFromString(std::string(row.Bytes(1)));
+    return check;
+  });
 }
 
 StatusOr<std::vector<StateRow>> LoadPlanStates(Database& db,
                                                std::string_view run_id,
                                                int64_t after) {
   ASSIGN_OR_RETURN(Statement select,
-                   db.Prepare("SELECT id, plan_id, state, why, at_ns, own_ns,"
-                              " peak_bytes FROM plan_states"
-                              " WHERE run_id = ? AND id > ? ORDER BY id"));
-  RETURN_IF_ERROR(select.BindAll(run_id, after));
-  std::vector<StateRow> rows;
-  while (true) {
-    ASSIGN_OR_RETURN(const bool row, select.Step());
-    if (!row) return rows;
-    StateRow& state = rows.emplace_back();
-    state.id = select.Int(0);
-    state.report.set_plan_id(std::string(select.Text(1)));
-    state.report.set_state(static_cast<uint32_t>(select.Int(2)));
-    state.report.set_why(std::string(select.Text(3)));
-    state.report.set_at_ns(select.Int(4));
-    state.report.set_own_ns(select.Int(5));
-    state.report.set_peak_bytes(select.Int(6));
-  }
+                   db.Select("SELECT id, plan_id, state, why, at_ns, own_ns,"
+                             " peak_bytes FROM plan_states"
+                             " WHERE run_id = ? AND id > ? ORDER BY id",
+                             run_id, after));
+  return select.All([](const Statement& row) {
+    StateRow state;
+    state.id = row.Int(0);
+    state.report.set_plan_id(std::string(row.Text(1)));
+    state.report.set_state(static_cast<uint32_t>(row.Int(2)));
+    state.report.set_why(std::string(row.Text(3)));
+    state.report.set_at_ns(row.Int(4));
+    state.report.set_own_ns(row.Int(5));
+    state.report.set_peak_bytes(row.Int(6));
+    return state;
+  });
 }
 
 StatusOr<std::optional<FailedCheck>> FindFailedCheck(Database& db,
                                                      std::string_view plan_id) {
-  ASSIGN_OR_RETURN(Statement select,
-                   db.Prepare("SELECT run_id, step FROM checks"
-                              " WHERE failed = 1 AND plan_id = ?"
-                              " ORDER BY id LIMIT 1"));
-  RETURN_IF_ERROR(select.BindAll(plan_id));
-  ASSIGN_OR_RETURN(const bool row, select.Step());
+  ASSIGN_OR_RETURN(const auto row, db.First("SELECT run_id, step FROM checks"
+                                            " WHERE failed = 1 AND plan_id = ?"
+                                            " ORDER BY id LIMIT 1",
+                                            plan_id));
   if (!row) return std::optional<FailedCheck>();
   return std::optional<FailedCheck>(
-      {.run_id = std::string(select.Text(0)),
-       .step = static_cast<uint64_t>(select.Int(1))});
+      {.run_id = std::string(row->Text(0)),
+       .step = static_cast<uint64_t>(row->Int(1))});
 }
 
 StatusOr<StepRow> LoadWindowedStep(Database& db, std::string_view run_id,
                                    bool planned) {
-  ASSIGN_OR_RETURN(Statement select,
-                   db.Prepare("SELECT id, session_id, report FROM steps"
-                              " WHERE window = 1 AND run_id = ? AND planned = ?"
-                              " ORDER BY id DESC LIMIT 1"));
-  RETURN_IF_ERROR(select.BindAll(run_id, planned));
-  ASSIGN_OR_RETURN(const bool row, select.Step());
+  ASSIGN_OR_RETURN(const auto row,
+                   db.First("SELECT id, session_id, report FROM steps"
+                            " WHERE window = 1 AND run_id = ? AND planned = ?"
+                            " ORDER BY id DESC LIMIT 1",
+                            run_id, planned));
   if (!row) {
     return NotFound(StrCat("run ", run_id, " has no traced step ",
                            planned ? "under a plan" : "without a plan"));
   }
-  StepRow step{.id = select.Int(0),
-               .session_id = std::string(select.Text(1)),
-               .report = {}};
-  step.report.ParseFromString(std::string(select.Bytes(2)));
+  StepRow step{
+      .id = row->Int(0), .session_id = std::string(row->Text(1)), .report = {}};
+  step.report.ParseFromString(std::string(row->Bytes(2)));
   return step;
 }
 
@@ -227,37 +209,33 @@ StatusOr<std::vector<ListedChunk>> ListChunksBackwards(
     Database& db, std::string_view session_id, int64_t until_ns, int64_t most) {
   ASSIGN_OR_RETURN(
       Statement select,
-      db.Prepare("SELECT producer_epoch, seq, t1_ns, count FROM chunks"
-                 " WHERE session_id = ? AND t0_ns <= ?"
-                 " ORDER BY producer_epoch DESC, seq DESC LIMIT ?"));
-  RETURN_IF_ERROR(select.BindAll(session_id, until_ns, most));
-  std::vector<ListedChunk> chunks;
-  while (true) {
-    ASSIGN_OR_RETURN(const bool row, select.Step());
-    if (!row) return chunks;
-    chunks.push_back({.place = {.epoch = select.Int(0), .seq = select.Int(1)},
-                      .t1_ns = select.Int(2),
-                      .count = select.Int(3)});
-  }
+      db.Select("SELECT producer_epoch, seq, t1_ns, count FROM chunks"
+                " WHERE session_id = ? AND t0_ns <= ?"
+                " ORDER BY producer_epoch DESC, seq DESC LIMIT ?",
+                session_id, until_ns, most));
+  return select.All([](const Statement& row) {
+    return ListedChunk{.place = {.epoch = row.Int(0), .seq = row.Int(1)},
+                       .t1_ns = row.Int(2),
+                       .count = row.Int(3)};
+  });
 }
 
 StatusOr<std::string> LoadChunkBody(Database& db, std::string_view session_id,
                                     ChunkPlace place) {
-  ASSIGN_OR_RETURN(Statement select,
-                   db.Prepare("SELECT body FROM chunks WHERE session_id = ?"
-                              " AND producer_epoch = ? AND seq = ?"));
-  RETURN_IF_ERROR(select.BindAll(session_id, place.epoch, place.seq));
-  ASSIGN_OR_RETURN(const bool row, select.Step());
+  ASSIGN_OR_RETURN(const auto row,
+                   db.First("SELECT body FROM chunks WHERE session_id = ?"
+                            " AND producer_epoch = ? AND seq = ?",
+                            session_id, place.epoch, place.seq));
   if (!row) return NotFound("a chunk was removed while it was read");
-  return std::string(select.Bytes(0));
+  return std::string(row->Bytes(0));
 }
 
 StatusOr<std::vector<std::string>> LoadNames(Database& db,
                                              std::string_view session_id) {
   ASSIGN_OR_RETURN(Statement select,
-                   db.Prepare("SELECT id, text FROM names"
-                              " WHERE session_id = ? ORDER BY id"));
-  RETURN_IF_ERROR(select.BindAll(session_id));
+                   db.Select("SELECT id, text FROM names"
+                             " WHERE session_id = ? ORDER BY id",
+                             session_id));
   std::vector<std::string> texts(1);
   while (true) {
     ASSIGN_OR_RETURN(const bool row, select.Step());
@@ -268,6 +246,40 @@ StatusOr<std::vector<std::string>> LoadNames(Database& db,
     texts.resize(static_cast<size_t>(id) + 1);
     texts.back() = select.Text(1);
   }
+}
+
+Status InsertMoments(Database& db, const Producer& producer,
+                     const v1::Columns& columns) {
+  if (columns.moments_size() == 0) return OkStatus();
+  ASSIGN_OR_RETURN(Statement insert,
+                   db.Prepare("INSERT INTO moments (run_id, session_id, report)"
+                              " VALUES (?, ?, ?)"));
+  for (const v1::Moment& moment : columns.moments()) {
+    const std::string bytes = moment.SerializeAsString();
+    RETURN_IF_ERROR(
+        insert.Run(producer.run_id, producer.session_id, Blob{bytes}));
+  }
+  return OkStatus();
+}
+
+StatusOr<std::vector<MomentRow>> LoadMoments(Database& db,
+                                             std::string_view run_id,
+                                             int64_t limit) {
+  ASSIGN_OR_RETURN(
+      Statement select,
+      db.Select("SELECT m.session_id, s.rank, s.realtime_ns - s.monotonic_ns,"
+                " m.report FROM moments m"
+                " JOIN sessions s ON s.session_id = m.session_id"
+                " WHERE m.run_id = ? ORDER BY m.id DESC LIMIT ?",
+                run_id, limit));
+  return select.All([](const Statement& row) {
+    MomentRow moment;
+    moment.session_id = row.Text(0);
+    moment.rank = static_cast<uint32_t>(row.Int(1));
+    moment.monotonic_to_unix_ns = row.Int(2);
+    moment.moment.ParseFromString(std::string(row.Bytes(3)));
+    return moment;
+  });
 }
 
 }  // namespace reprise::server

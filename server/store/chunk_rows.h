@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Rows of `chunks` and `lost`, and of the tables that are filled from a chunk
-// in the same transaction: `steps`, `checks`, `plan_states`, and `moments`
-// (moment_rows.h).
+// in the same transaction: `steps`, `checks`, `plan_states`, and `moments`.
 //
 // The caller (server/ingest) has checked the chunk and calls InsertChunk once
 // per seq, in order; these functions only read and write.
@@ -13,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "base/status.h"
@@ -116,5 +116,30 @@ StatusOr<std::string> LoadChunkBody(Database& db, std::string_view session_id,
 // their ids; the first is empty.
 StatusOr<std::vector<std::string>> LoadNames(Database& db,
                                              std::string_view session_id);
+
+// Rows of `moments`: what a job was doing, and what it held in memory, when it
+// was killed or ran out of memory.
+
+// Inserts the moments of a chunk, in its transaction.
+Status InsertMoments(Database& db, const Producer& producer,
+                     const v1::Columns& columns);
+
+struct MomentRow {
+  std::string session_id;
+  uint32_t rank = 0;
+  // CLOCK_REALTIME - CLOCK_MONOTONIC at the session's start.
+  int64_t monotonic_to_unix_ns = 0;
+  v1::Moment moment;
+};
+// Returns the newest moments of a run, newest first.
+StatusOr<std::vector<MomentRow>> LoadMoments(Database& db,
+                                             std::string_view run_id,
+                                             int64_t limit);
+
+// The cell of a row in a repeated field; 0 where the column ends before it.
+template <typename List>
+auto CellOf(const List& list, int row) -> std::decay_t<decltype(list.Get(0))> {
+  return row < list.size() ? list.Get(row) : 0;
+}
 
 }  // namespace reprise::server

@@ -32,10 +32,9 @@ Status CheckWhole(Database& database, const std::string& path) {
   if (::stat(path.c_str(), &info) != 0 || info.st_size > kMostCheckedBytes) {
     return OkStatus();
   }
-  ASSIGN_OR_RETURN(Statement check, database.Prepare("PRAGMA quick_check(1)"));
-  ASSIGN_OR_RETURN(const bool row, check.Step());
-  if (!row || check.Text(0) == "ok") return OkStatus();
-  return {Code::kDataLoss, StrCat(path, ": ", std::string(check.Text(0)))};
+  ASSIGN_OR_RETURN(const auto row, database.First("PRAGMA quick_check(1)"));
+  if (!row || row->Text(0) == "ok") return OkStatus();
+  return {Code::kDataLoss, StrCat(path, ": ", std::string(row->Text(0)))};
 }
 
 StatusOr<std::string> SetAside(const std::string& path) {

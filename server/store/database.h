@@ -3,15 +3,11 @@
 // A connection to a database and its prepared statements, with errors as
 // Status. A connection serves one thread at a time.
 //
-//   ASSIGN_OR_RETURN(Statement insert,
-//                    db.Prepare("INSERT INTO t VALUES (?, ?)"));
-//   RETURN_IF_ERROR(insert.Run(int64_t{1}, "one"));  // binds, steps, resets
-//   ASSIGN_OR_RETURN(Statement all, db.Prepare("SELECT a, b FROM t"));
-//   while (true) {
-//     ASSIGN_OR_RETURN(bool row, all.Step());
-//     if (!row) break;
-//     use(all.Int(0), all.Text(1));
-//   }
+//   RETURN_IF_ERROR(db.Run("INSERT INTO t VALUES (?, ?)", int64_t{1}, "one"));
+//   ASSIGN_OR_RETURN(const auto row, db.First("SELECT b FROM t WHERE a = ?", 1));
+//   if (row) use(row->Text(0));
+//   ASSIGN_OR_RETURN(Statement all, db.Select("SELECT a, b FROM t"));
+//   return all.All([](const Statement& row) { return T(row.Int(0)); });
 //
 // Two kinds of databases are behind it: SQLite (sqlite.cc), which also holds
 // the collector's spool, and PostgreSQL (postgres.cc). Both take the same SQL:
@@ -30,10 +26,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "base/status.h"
 
@@ -92,6 +90,18 @@ class Statement {
     return BindEach(/*copied=*/true, args...);
   }
 
+  // Returns what `from_row` makes of each row, from here to the last one.
+  template <typename FromRow>
+  auto All(FromRow from_row)
+      -> StatusOr<std::vector<decltype(from_row(std::as_const(*this)))>> {
+    std::vector<decltype(from_row(std::as_const(*this)))> all;
+    while (true) {
+      ASSIGN_OR_RETURN(const bool row, Step());
+      if (!row) return all;
+      all.push_back(from_row(std::as_const(*this)));
+    }
+  }
+
   int64_t Int(int column) const { return driver_->Int(column); }
   double Real(int column) const { return driver_->Real(column); }
   // Valid until the next Step or Reset.
@@ -101,9 +111,9 @@ class Statement {
 
  private:
   template <typename... Args>
-  Status BindEach(bool copied, const Args&... args) {
+  Status BindEach([[maybe_unused]] bool copied, const Args&... args) {
     Reset();
-    int index = 0;
+    [[maybe_unused]] int index = 0;
     Status status;
     ((status = status.ok() ? BindAny(++index, args, copied) : status), ...);
     return status;
@@ -158,6 +168,31 @@ class Database {
     ASSIGN_OR_RETURN(std::unique_ptr<StatementDriver> statement,
                      driver_->Prepare(sql, fetch));
     return Statement(std::move(statement));
+  }
+
+  // Prepares a statement and runs it with these values, to the end.
+  template <typename... Args>
+  Status Run(std::string_view sql, const Args&... args) {
+    ASSIGN_OR_RETURN(Statement statement, Prepare(sql));
+    return statement.Run(args...);
+  }
+
+  // Prepares a SELECT with these values.
+  template <typename... Args>
+  StatusOr<Statement> Select(std::string_view sql, const Args&... args) {
+    ASSIGN_OR_RETURN(Statement select, Prepare(sql));
+    RETURN_IF_ERROR(select.BindAll(args...));
+    return select;
+  }
+
+  // Returns a SELECT at its first row; nothing if it has none.
+  template <typename... Args>
+  StatusOr<std::optional<Statement>> First(std::string_view sql,
+                                           const Args&... args) {
+    ASSIGN_OR_RETURN(Statement select, Select(sql, args...));
+    ASSIGN_OR_RETURN(const bool row, select.Step());
+    if (!row) return std::optional<Statement>();
+    return std::optional<Statement>(std::move(select));
   }
 
   // Runs statements separated by semicolons.

@@ -22,37 +22,34 @@ Status NoGraph(std::string_view graph_id) {
 
 StatusOr<bool> SaveGraph(Database& db, std::string_view graph_id,
                          const v1::StepGraph& graph, int64_t now_ns) {
-  ASSIGN_OR_RETURN(Statement insert, db.Prepare("INSERT INTO graphs"
-                                                " VALUES (?, ?, ?, ?, ?, ?)"
-                                                " ON CONFLICT DO NOTHING"));
   const std::string body = graph.SerializeAsString();
-  RETURN_IF_ERROR(insert.Run(graph_id, now_ns, graph.name(), graph.ops_size(),
-                             graph.storages_size(), Blob{body}));
+  RETURN_IF_ERROR(
+      db.Run("INSERT INTO graphs VALUES (?, ?, ?, ?, ?, ?)"
+             " ON CONFLICT DO NOTHING",
+             graph_id, now_ns, graph.name(), graph.ops_size(),
+             graph.storages_size(), Blob{body}));
   if (db.changes() > 0) return true;
-  ASSIGN_OR_RETURN(Statement select, db.Prepare("SELECT body = ?2 FROM graphs"
-                                                " WHERE graph_id = ?1"));
-  RETURN_IF_ERROR(select.BindAll(graph_id, Blob{body}));
-  ASSIGN_OR_RETURN(const bool row, select.Step());
-  if (row && select.Int(0) != 0) return false;
+  ASSIGN_OR_RETURN(const auto row, db.First("SELECT body = ?2 FROM graphs"
+                                            " WHERE graph_id = ?1",
+                                            graph_id, Blob{body}));
+  if (row && row->Int(0) != 0) return false;
   return AlreadyExists(StrCat("graph_id: another step graph is stored as ",
                               graph_id, "; leave the id empty"));
 }
 
 Status FindGraph(Database& db, std::string_view graph_id) {
-  ASSIGN_OR_RETURN(Statement select,
-                   db.Prepare("SELECT 1 FROM graphs WHERE graph_id = ?"));
-  RETURN_IF_ERROR(select.BindAll(graph_id));
-  ASSIGN_OR_RETURN(const bool row, select.Step());
+  ASSIGN_OR_RETURN(
+      const auto row,
+      db.First("SELECT 1 FROM graphs WHERE graph_id = ?", graph_id));
   return row ? OkStatus() : NoGraph(graph_id);
 }
 
 StatusOr<v1::StepGraph> LoadGraph(Database& db, std::string_view graph_id) {
-  ASSIGN_OR_RETURN(Statement select,
-                   db.Prepare("SELECT body FROM graphs WHERE graph_id = ?"));
-  RETURN_IF_ERROR(select.BindAll(graph_id));
-  ASSIGN_OR_RETURN(const bool row, select.Step());
+  ASSIGN_OR_RETURN(
+      const auto row,
+      db.First("SELECT body FROM graphs WHERE graph_id = ?", graph_id));
   if (!row) return NoGraph(graph_id);
-  const std::string_view body = select.Bytes(0);
+  const std::string_view body = row->Bytes(0);
   v1::StepGraph graph;
   if (!graph.ParseFromArray(body.data(), static_cast<int>(body.size()))) {
     return Damaged("graph", graph_id);
@@ -61,61 +58,52 @@ StatusOr<v1::StepGraph> LoadGraph(Database& db, std::string_view graph_id) {
 }
 
 Status SavePlan(Database& db, const PlanRow& row, int64_t now_ns) {
-  ASSIGN_OR_RETURN(Statement insert,
-                   db.Prepare("INSERT INTO plans VALUES (?, ?, ?, ?, ?, ?, ?)"
-                              " ON CONFLICT (plan_id) DO UPDATE SET"
-                              " graph_id = excluded.graph_id,"
-                              " created_ns = excluded.created_ns,"
-                              " feasible = excluded.feasible,"
-                              " budget_bytes = excluded.budget_bytes,"
-                              " request = excluded.request,"
-                              " body = excluded.body"));
   const std::string request = row.request.SerializeAsString();
   const std::string body = row.plan.SerializeAsString();
-  return insert.Run(row.plan.plan_id(), row.plan.graph_id(), now_ns,
-                    row.plan.feasible(), row.plan.budget_bytes(), Blob{request},
-                    Blob{body});
+  return db.Run(
+      "INSERT INTO plans VALUES (?, ?, ?, ?, ?, ?, ?)"
+      " ON CONFLICT (plan_id) DO UPDATE SET graph_id = excluded.graph_id,"
+      " created_ns = excluded.created_ns, feasible = excluded.feasible,"
+      " budget_bytes = excluded.budget_bytes, request = excluded.request,"
+      " body = excluded.body",
+      row.plan.plan_id(), row.plan.graph_id(), now_ns, row.plan.feasible(),
+      row.plan.budget_bytes(), Blob{request}, Blob{body});
 }
 
 StatusOr<int64_t> BytesToSave(Database& db, const PlanRow& row) {
   const auto bytes = static_cast<int64_t>(row.plan.ByteSizeLong() +
                                           row.request.ByteSizeLong());
-  ASSIGN_OR_RETURN(Statement select,
-                   db.Prepare("SELECT length(body) + length(request) FROM plans"
-                              " WHERE plan_id = ?"));
-  RETURN_IF_ERROR(select.BindAll(row.plan.plan_id()));
-  ASSIGN_OR_RETURN(const bool stored, select.Step());
-  return stored ? bytes - select.Int(0) : bytes;
+  ASSIGN_OR_RETURN(const auto stored,
+                   db.First("SELECT length(body) + length(request) FROM plans"
+                            " WHERE plan_id = ?",
+                            row.plan.plan_id()));
+  return stored ? bytes - stored->Int(0) : bytes;
 }
 
 StatusOr<std::string> FindAnswer(Database& db, std::string_view request) {
   ASSIGN_OR_RETURN(
-      Statement select,
-      db.Prepare("SELECT plan_id FROM reprise_answers WHERE request = ?"));
-  RETURN_IF_ERROR(select.BindAll(request));
-  ASSIGN_OR_RETURN(const bool row, select.Step());
-  return row ? std::string(select.Text(0)) : std::string();
+      const auto row,
+      db.First("SELECT plan_id FROM reprise_answers WHERE request = ?",
+               request));
+  return row ? std::string(row->Text(0)) : std::string();
 }
 
 Status SaveAnswer(Database& db, std::string_view request,
                   std::string_view plan_id) {
-  ASSIGN_OR_RETURN(Statement upsert,
-                   db.Prepare("INSERT INTO reprise_answers VALUES (?, ?)"
-                              " ON CONFLICT (request) DO UPDATE SET"
-                              " plan_id = excluded.plan_id"));
-  return upsert.Run(request, plan_id);
+  return db.Run(
+      "INSERT INTO reprise_answers VALUES (?, ?)"
+      " ON CONFLICT (request) DO UPDATE SET plan_id = excluded.plan_id",
+      request, plan_id);
 }
 
 StatusOr<PlanRow> LoadPlan(Database& db, std::string_view plan_id) {
   ASSIGN_OR_RETURN(
-      Statement select,
-      db.Prepare("SELECT body, request FROM plans WHERE plan_id = ?"));
-  RETURN_IF_ERROR(select.BindAll(plan_id));
-  ASSIGN_OR_RETURN(const bool row, select.Step());
+      const auto row,
+      db.First("SELECT body, request FROM plans WHERE plan_id = ?", plan_id));
   if (!row)
     return NotFound(StrCat("plan_id: there is no plan \"", plan_id, "\""));
-  const std::string_view body = select.Bytes(0);
-  const std::string_view request = select.Bytes(1);
+  const std::string_view body = row->Bytes(0);
+  const std::string_view request = row->Bytes(1);
   PlanRow loaded;
   if (!loaded.plan.ParseFromArray(body.data(), static_cast<int>(body.size())) ||
       !loaded.request.ParseFromArray(request.data(),

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/store/postgres.h"
 
+#include <dlfcn.h>
+
 #include <array>
 #include <charconv>
 
@@ -40,6 +42,26 @@ Code CodeOf(std::string_view state) {
     return Code::kUnavailable;
   }
   return Code::kInternal;
+}
+
+StatusOr<Libpq> Load() {
+  // Stays open: connections live until the process ends.
+  void* const library = ::dlopen("libpq.so.5", RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    return FailedPrecondition(StrCat("PostgreSQL's client library is missing (",
+                                     ::dlerror(),
+                                     "); install it: the package is libpq5"));
+  }
+  Libpq pq;
+#define REPRISE_LIBPQ_LOAD(name)                                          \
+  pq.name = reinterpret_cast<decltype(pq.name)>(::dlsym(library, #name)); \
+  if (pq.name == nullptr) {                                               \
+    return FailedPrecondition("libpq.so.5 has no " #name                  \
+                              "; install a newer libpq5");                \
+  }
+  REPRISE_LIBPQ(REPRISE_LIBPQ_LOAD)
+#undef REPRISE_LIBPQ_LOAD
+  return pq;
 }
 
 }  // namespace
@@ -154,6 +176,12 @@ StatusOr<Result> PostgresConnection::RunOnce(const std::string& sql,
       connection_, sql.c_str(), static_cast<int>(values.types.size()),
       values.types.data(), values.data.data(), values.sizes.data(),
       values.binary.data(), /*resultFormat=*/1));
+}
+
+StatusOr<const Libpq*> LoadLibpq() {
+  static const StatusOr<Libpq> loaded = Load();
+  if (!loaded.ok()) return loaded.status();
+  return &*loaded;
 }
 
 }  // namespace reprise::server

@@ -9,9 +9,7 @@
 #include <vector>
 
 #include "base/str_cat.h"
-#include "base/text.h"
 #include "server/store/postgres.h"
-#include "server/store/postgres_dialect.h"
 
 namespace reprise::server {
 

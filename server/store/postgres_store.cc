@@ -10,9 +10,7 @@
 
 #include "base/str_cat.h"
 #include "server/store/postgres.h"
-#include "server/store/postgres_leases.h"
 #include "server/store/postgres_listener.h"
-#include "server/store/postgres_schema.h"
 
 namespace reprise::server {
 
@@ -35,8 +33,7 @@ constexpr milliseconds kSettlePatience{5000};
 // it was committed.
 constexpr char kBeginWrite[] =
     "BEGIN; SET LOCAL idle_in_transaction_session_timeout = '30s'; "
-    "SELECT pg_advisory_xact_lock(1919250546, 2), "
-    "pg_current_xact_id()::text";
+    "SELECT pg_advisory_xact_lock(1919250546, 2), pg_current_xact_id()::text";
 constexpr char kBeginRead[] = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 
 class PostgresStore final : public Store {
@@ -48,21 +45,82 @@ class PostgresStore final : public Store {
         writer_pid_(writer->backend_pid()),
         writer_(std::move(writer)) {}
 
-  Status Write(const std::function<Status(Database&)>& body) override;
-  Status Read(const std::function<Status(Database&)>& body) override;
+  Status Write(const std::function<Status(Database&)>& body) override {
+    const std::lock_guard lock(writer_mutex_);
+    const StatusOr<std::string> transaction = BeginWrite();
+    if (!transaction.ok()) return Note(transaction.status());
+    Database db = PostgresDatabase(*writer_);
+    const Status status = body(db);
+    if (status.ok()) return Note(Commit(*transaction));
+    (void)writer_->Execute("ROLLBACK");
+    // The body's own errors say nothing about the store.
+    if (writer_->lost()) (void)Note(status);
+    return status;
+  }
+
+  Status Read(const std::function<Status(Database&)>& body) override {
+    StatusOr<Connection> taken = TakeReader();
+    if (!taken.ok()) return Note(taken.status());
+    Connection reader = *std::move(taken);
+    Database db = PostgresDatabase(*reader);
+    const Status status = body(db);
+    if (!reader->Execute("ROLLBACK").ok()) {
+      return reader->lost() && !status.ok() ? Note(status) : status;
+    }
+    const std::lock_guard lock(readers_mutex_);
+    if (idle_readers_.size() < kMaxIdleConnections) {
+      idle_readers_.push_back(std::move(reader));
+    }
+    return status;
+  }
+
   std::string degraded() const override {
     const std::lock_guard lock(degraded_mutex_);
     return Clock::now() < degraded_until_ ? degraded_ : "";
   }
   bool shared() const override { return true; }
-  void Watch(std::function<void(const std::string&)> changed) override;
+  void Watch(std::function<void(const std::string&)> changed) override {
+    listener_ = std::make_unique<PostgresListener>(
+        url_, PostgresListener::Events{
+                  .changed =
+                      [this, changed = std::move(changed)](
+                          const std::string& run_id, int by) {
+                        // Our own changes are known already.
+                        if (by != writer_pid_) changed(run_id);
+                      },
+                  .released =
+                      [this] {
+                        {
+                          const std::lock_guard lock(released_mutex_);
+                          ++released_;
+                        }
+                        released_changed_.notify_all();
+                      },
+                  .connected = [this](const Status& s) { (void)Note(s); }});
+  }
+
   StatusOr<std::unique_ptr<Lease>> TryLease(const std::string& name) override {
     return leases_.Try(name);
   }
-  void AwaitLeases(milliseconds within) override;
+  void AwaitLeases(milliseconds within) override {
+    std::unique_lock lock(released_mutex_);
+    released_changed_.wait_for(
+        lock, within, [this, seen = released_] { return released_ != seen; });
+  }
+
   std::string place() const override { return place_; }
-  int64_t SizeBytes() override;
-  StatusOr<int64_t> UsedBytes() override;
+  int64_t SizeBytes() override {
+    const auto bytes = Number("SELECT pg_database_size(current_database())");
+    return bytes.ok() ? *bytes : 0;
+  }
+
+  // Rows that are removed stay on disk until the server reuses their room, so
+  // this counts what came instead.
+  StatusOr<int64_t> UsedBytes() override {
+    return Number(
+        "SELECT CAST(coalesce(sum(stored_bytes), 0) AS BIGINT) FROM runs");
+  }
+
   // The server's autovacuum and checkpoints do this.
   Status GiveBack() override { return OkStatus(); }
   Status Checkpoint() override { return OkStatus(); }
@@ -74,13 +132,110 @@ class PostgresStore final : public Store {
   }
 
  private:
-  StatusOr<std::string> BeginWrite();
-  Status Commit(const std::string& transaction);
-  Status Settle(const std::string& transaction, const Status& broken);
-  StatusOr<Connection> TakeReader();
-  StatusOr<int64_t> Number(const char* sql);
+  // Returns the transaction's id.
+  StatusOr<std::string> BeginWrite() {
+    // An idle connection may have broken unnoticed: then a new one is tried.
+    for (bool fresh = false;; fresh = true) {
+      if (!writer_ || writer_->lost() || fresh) {
+        writer_.reset();
+        ASSIGN_OR_RETURN(writer_, PostgresConnection::Open(url_));
+        writer_pid_ = writer_->backend_pid();
+        fresh = true;
+      }
+      const auto begun = writer_->Execute(kBeginWrite);
+      if (begun.ok()) {
+        return std::string(writer_->pq().PQgetvalue(begun->get(), 0, 1));
+      }
+      const Status status = begun.status();
+      if (fresh || !writer_->lost()) {
+        (void)writer_->Execute("ROLLBACK");
+        return status;
+      }
+    }
+  }
+
+  Status Commit(const std::string& transaction) {
+    const auto committed = writer_->Execute("COMMIT");
+    if (!committed.ok()) {
+      return writer_->lost() ? Settle(transaction, committed.status())
+                             : committed.status();
+    }
+    // After an error that nobody passed on, COMMIT means ROLLBACK.
+    if (std::string_view(writer_->pq().PQcmdStatus(committed->get())) ==
+        "COMMIT") {
+      return OkStatus();
+    }
+    return Internal(StrCat(place_, ": the transaction had failed before"));
+  }
+
+  // The connection broke during COMMIT: asks whether it took place.
+  Status Settle(const std::string& transaction, const Status& broken) {
+    const auto deadline = Clock::now() + kSettlePatience;
+    while (Clock::now() < deadline) {
+      auto again = PostgresConnection::Open(url_);
+      if (again.ok()) {
+        const auto answer = (*again)->Execute(
+            StrCat("SELECT pg_xact_status('", transaction, "'::xid8)"));
+        if (answer.ok()) {
+          const std::string_view found =
+              (*again)->pq().PQgetvalue(answer->get(), 0, 0);
+          if (found == "committed") return OkStatus();
+          if (found != "in progress") {
+            return Unavailable(
+                StrCat(broken.message(), "; nothing was stored"));
+          }
+        }
+      }
+      std::this_thread::sleep_for(kAskPause);
+    }
+    return Unavailable(StrCat(broken.message(),
+                              "; whether it was stored is not known: send it "
+                              "again, it is stored once"));
+  }
+
+  StatusOr<Connection> TakeReader() {
+    Connection reader;
+    {
+      const std::lock_guard lock(readers_mutex_);
+      if (!idle_readers_.empty()) {
+        reader = std::move(idle_readers_.back());
+        idle_readers_.pop_back();
+      }
+    }
+    if (reader && !reader->lost() && reader->Execute(kBeginRead).ok()) {
+      return reader;
+    }
+    ASSIGN_OR_RETURN(reader, PostgresConnection::Open(url_));
+    RETURN_IF_ERROR(reader->Execute(kBeginRead).status());
+    return reader;
+  }
+
+  StatusOr<int64_t> Number(const char* sql) {
+    int64_t number = 0;
+    RETURN_IF_ERROR(Read([&](Database& db) -> Status {
+      ASSIGN_OR_RETURN(const auto row, db.First(sql));
+      if (row) number = row->Int(0);
+      return OkStatus();
+    }));
+    return number;
+  }
+
   // Keeps what a call said about the store.
-  Status Note(Status status);
+  Status Note(Status status) {
+    const std::lock_guard lock(degraded_mutex_);
+    switch (status.code()) {
+      case Code::kUnavailable:
+      case Code::kResourceExhausted:
+      case Code::kPermissionDenied:
+      case Code::kDataLoss:
+        degraded_ = status.message();
+        degraded_until_ = Clock::now() + kDegradedFor;
+        break;
+      default:
+        degraded_.clear();
+    }
+    return status;
+  }
 
   const std::string url_;
   const std::string place_;
@@ -103,184 +258,6 @@ class PostgresStore final : public Store {
 
   std::unique_ptr<PostgresListener> listener_;  // last: it calls us
 };
-
-Status PostgresStore::Note(Status status) {
-  const std::lock_guard lock(degraded_mutex_);
-  switch (status.code()) {
-    case Code::kUnavailable:
-    case Code::kResourceExhausted:
-    case Code::kPermissionDenied:
-    case Code::kDataLoss:
-      degraded_ = status.message();
-      degraded_until_ = Clock::now() + kDegradedFor;
-      break;
-    default:
-      degraded_.clear();
-  }
-  return status;
-}
-
-// ---- Writing ----
-
-Status PostgresStore::Write(const std::function<Status(Database&)>& body) {
-  const std::lock_guard lock(writer_mutex_);
-  const StatusOr<std::string> transaction = BeginWrite();
-  if (!transaction.ok()) return Note(transaction.status());
-  Database db = PostgresDatabase(*writer_);
-  const Status status = body(db);
-  if (status.ok()) return Note(Commit(*transaction));
-  (void)writer_->Execute("ROLLBACK");
-  // The body's own errors say nothing about the store.
-  if (writer_->lost()) (void)Note(status);
-  return status;
-}
-
-// Returns the transaction's id.
-StatusOr<std::string> PostgresStore::BeginWrite() {
-  // An idle connection may have broken unnoticed: then a new one is tried.
-  for (bool fresh = false;; fresh = true) {
-    if (!writer_ || writer_->lost() || fresh) {
-      writer_.reset();
-      ASSIGN_OR_RETURN(writer_, PostgresConnection::Open(url_));
-      writer_pid_ = writer_->backend_pid();
-      fresh = true;
-    }
-    const auto begun = writer_->Execute(kBeginWrite);
-    if (begun.ok()) {
-      return std::string(writer_->pq().PQgetvalue(begun->get(), 0, 1));
-    }
-    const Status status = begun.status();
-    if (fresh || !writer_->lost()) {
-      (void)writer_->Execute("ROLLBACK");
-      return status;
-    }
-  }
-}
-
-Status PostgresStore::Commit(const std::string& transaction) {
-  const auto committed = writer_->Execute("COMMIT");
-  if (!committed.ok()) {
-    return writer_->lost() ? Settle(transaction, committed.status())
-                           : committed.status();
-  }
-  // After an error that nobody passed on, COMMIT means ROLLBACK.
-  if (std::string_view(writer_->pq().PQcmdStatus(committed->get())) ==
-      "COMMIT") {
-    return OkStatus();
-  }
-  return Internal(StrCat(place_, ": the transaction had failed before"));
-}
-
-// The connection broke during COMMIT: asks whether it took place.
-Status PostgresStore::Settle(const std::string& transaction,
-                             const Status& broken) {
-  const auto deadline = Clock::now() + kSettlePatience;
-  while (Clock::now() < deadline) {
-    auto again = PostgresConnection::Open(url_);
-    if (again.ok()) {
-      const auto answer = (*again)->Execute(
-          StrCat("SELECT pg_xact_status('", transaction, "'::xid8)"));
-      if (answer.ok()) {
-        const std::string_view found =
-            (*again)->pq().PQgetvalue(answer->get(), 0, 0);
-        if (found == "committed") return OkStatus();
-        if (found != "in progress") {
-          return Unavailable(StrCat(broken.message(), "; nothing was stored"));
-        }
-      }
-    }
-    std::this_thread::sleep_for(kAskPause);
-  }
-  return Unavailable(StrCat(broken.message(),
-                            "; whether it was stored is not known: send it "
-                            "again, it is stored once"));
-}
-
-// ---- Reading ----
-
-StatusOr<Connection> PostgresStore::TakeReader() {
-  Connection reader;
-  {
-    const std::lock_guard lock(readers_mutex_);
-    if (!idle_readers_.empty()) {
-      reader = std::move(idle_readers_.back());
-      idle_readers_.pop_back();
-    }
-  }
-  if (reader && !reader->lost() && reader->Execute(kBeginRead).ok()) {
-    return reader;
-  }
-  ASSIGN_OR_RETURN(reader, PostgresConnection::Open(url_));
-  RETURN_IF_ERROR(reader->Execute(kBeginRead).status());
-  return reader;
-}
-
-Status PostgresStore::Read(const std::function<Status(Database&)>& body) {
-  StatusOr<Connection> taken = TakeReader();
-  if (!taken.ok()) return Note(taken.status());
-  Connection reader = *std::move(taken);
-  Database db = PostgresDatabase(*reader);
-  const Status status = body(db);
-  if (!reader->Execute("ROLLBACK").ok()) {
-    return reader->lost() && !status.ok() ? Note(status) : status;
-  }
-  const std::lock_guard lock(readers_mutex_);
-  if (idle_readers_.size() < kMaxIdleConnections) {
-    idle_readers_.push_back(std::move(reader));
-  }
-  return status;
-}
-
-StatusOr<int64_t> PostgresStore::Number(const char* sql) {
-  int64_t number = 0;
-  RETURN_IF_ERROR(Read([&](Database& db) -> Status {
-    ASSIGN_OR_RETURN(Statement select, db.Prepare(sql));
-    ASSIGN_OR_RETURN(const bool row, select.Step());
-    if (row) number = select.Int(0);
-    return OkStatus();
-  }));
-  return number;
-}
-
-int64_t PostgresStore::SizeBytes() {
-  const auto bytes = Number("SELECT pg_database_size(current_database())");
-  return bytes.ok() ? *bytes : 0;
-}
-
-// Rows that are removed stay on disk until the server reuses their room, so
-// this counts what came instead.
-StatusOr<int64_t> PostgresStore::UsedBytes() {
-  return Number(
-      "SELECT CAST(coalesce(sum(stored_bytes), 0) AS BIGINT) FROM runs");
-}
-
-// ---- What others do ----
-
-void PostgresStore::AwaitLeases(milliseconds within) {
-  std::unique_lock lock(released_mutex_);
-  released_changed_.wait_for(
-      lock, within, [this, seen = released_] { return released_ != seen; });
-}
-
-void PostgresStore::Watch(std::function<void(const std::string&)> changed) {
-  listener_ = std::make_unique<PostgresListener>(
-      url_, PostgresListener::Events{
-                .changed =
-                    [this, changed = std::move(changed)](
-                        const std::string& run_id, int by) {
-                      // Our own changes are known already.
-                      if (by != writer_pid_) changed(run_id);
-                    },
-                .released =
-                    [this] {
-                      {
-                        const std::lock_guard lock(released_mutex_);
-                        ++released_;
-                      }
-                      released_changed_.notify_all();
-                    },
-                .connected = [this](const Status& s) { (void)Note(s); }});
-}
 
 }  // namespace
 

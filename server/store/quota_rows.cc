@@ -2,27 +2,24 @@
 #include "server/store/quota_rows.h"
 
 #include "base/str_cat.h"
-#include "base/units.h"
 
 namespace reprise::server {
 
 StatusOr<StoredRow> LoadStored(Database& db, std::string_view run_id) {
-  ASSIGN_OR_RETURN(Statement select,
-                   db.Prepare("SELECT stored_bytes, refused_records,"
-                              " refused_bytes FROM runs WHERE run_id = ?"));
-  RETURN_IF_ERROR(select.BindAll(run_id));
-  ASSIGN_OR_RETURN(const bool row, select.Step());
+  ASSIGN_OR_RETURN(const auto row,
+                   db.First("SELECT stored_bytes, refused_records,"
+                            " refused_bytes FROM runs WHERE run_id = ?",
+                            run_id));
   if (!row) return StoredRow{};
-  return StoredRow{.bytes = select.Int(0),
-                   .refused_records = static_cast<uint64_t>(select.Int(1)),
-                   .refused_bytes = select.Int(2)};
+  return StoredRow{.bytes = row->Int(0),
+                   .refused_records = static_cast<uint64_t>(row->Int(1)),
+                   .refused_bytes = row->Int(2)};
 }
 
 Status AddStored(Database& db, std::string_view run_id, int64_t bytes) {
-  ASSIGN_OR_RETURN(Statement update,
-                   db.Prepare("UPDATE runs SET stored_bytes = stored_bytes + ?"
-                              " WHERE run_id = ?"));
-  return update.Run(bytes, run_id);
+  return db.Run(
+      "UPDATE runs SET stored_bytes = stored_bytes + ? WHERE run_id = ?", bytes,
+      run_id);
 }
 
 Status TakeRoom(Database& db, const Quota& quota, std::string_view run_id,
@@ -40,11 +37,10 @@ Status TakeRoom(Database& db, const Quota& quota, std::string_view run_id,
 
 Status AddRefused(Database& db, std::string_view run_id, uint64_t records,
                   int64_t bytes) {
-  ASSIGN_OR_RETURN(
-      Statement update,
-      db.Prepare("UPDATE runs SET refused_records = refused_records + ?,"
-                 " refused_bytes = refused_bytes + ? WHERE run_id = ?"));
-  return update.Run(records, bytes, run_id);
+  return db.Run(
+      "UPDATE runs SET refused_records = refused_records + ?,"
+      " refused_bytes = refused_bytes + ? WHERE run_id = ?",
+      records, bytes, run_id);
 }
 
 int64_t ReportBytes(const v1::Columns& columns) {
@@ -65,23 +61,19 @@ int64_t ReportBytes(const v1::Columns& columns) {
 }
 
 Status InsertRefused(Database& db, const Producer& producer, uint64_t seq) {
-  ASSIGN_OR_RETURN(Statement extend,
-                   db.Prepare("UPDATE lost SET to_seq = ?1 WHERE session_id ="
-                              " ?2 AND producer_epoch = ?3 AND reason = ?4"
-                              " AND to_seq = ?5"));
-  RETURN_IF_ERROR(extend.Run(seq, producer.session_id, producer.epoch,
-                             kQuotaReason, seq - 1));
+  RETURN_IF_ERROR(
+      db.Run("UPDATE lost SET to_seq = ?1 WHERE session_id ="
+             " ?2 AND producer_epoch = ?3 AND reason = ?4"
+             " AND to_seq = ?5",
+             seq, producer.session_id, producer.epoch, kQuotaReason, seq - 1));
   if (db.changes() == 0) {
-    ASSIGN_OR_RETURN(Statement insert,
-                     db.Prepare("INSERT INTO lost VALUES (?, ?, ?, ?, ?)"
-                                " ON CONFLICT DO NOTHING"));
-    RETURN_IF_ERROR(insert.Run(producer.session_id, producer.epoch, seq, seq,
-                               kQuotaReason));
+    RETURN_IF_ERROR(
+        db.Run("INSERT INTO lost VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+               producer.session_id, producer.epoch, seq, seq, kQuotaReason));
   }
-  ASSIGN_OR_RETURN(Statement count,
-                   db.Prepare("UPDATE runs SET lost_chunks = lost_chunks + 1"
-                              " WHERE run_id = ?"));
-  return count.Run(producer.run_id);
+  return db.Run(
+      "UPDATE runs SET lost_chunks = lost_chunks + 1 WHERE run_id = ?",
+      producer.run_id);
 }
 
 }  // namespace reprise::server

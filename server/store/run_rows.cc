@@ -4,7 +4,6 @@
 #include "base/str_cat.h"
 
 namespace reprise::server {
-
 namespace {
 
 constexpr std::string_view kSelect =
@@ -45,15 +44,16 @@ v1::Run FromRow(const Statement& row) {
   return run;
 }
 
+// Counted up where the same reports make another verdict within a release.
+constexpr int kWording = 2;
+
 }  // namespace
 
 Status EnsureRun(Database& db, std::string_view run_id, int64_t now_ns) {
-  ASSIGN_OR_RETURN(Statement insert,
-                   db.Prepare("INSERT INTO runs (run_id, name, state,"
-                              " started_ns) VALUES (?1, ?1, ?2, ?3)"
-                              " ON CONFLICT DO NOTHING"));
-  return insert.Run(run_id, static_cast<int64_t>(v1::RUN_STATE_RUNNING),
-                    now_ns);
+  return db.Run(
+      "INSERT INTO runs (run_id, name, state,"
+      " started_ns) VALUES (?1, ?1, ?2, ?3) ON CONFLICT DO NOTHING",
+      run_id, static_cast<int64_t>(v1::RUN_STATE_RUNNING), now_ns);
 }
 
 namespace {
@@ -63,13 +63,11 @@ namespace {
 // if none says this.
 StatusOr<std::string> RunLaunchedAs(Database& db, std::string_view text) {
   ASSIGN_OR_RETURN(
-      Statement launched,
-      db.Prepare("SELECT run_id FROM sessions"
-                 " WHERE replace(?1 || labels, ?2, '') <> ?1 || labels"
-                 " LIMIT 1"));
-  RETURN_IF_ERROR(launched.BindAll("\n", StrCat("\nlaunch=", text, "\n")));
-  ASSIGN_OR_RETURN(const bool row, launched.Step());
-  return row ? std::string(launched.Text(0)) : std::string();
+      const auto row,
+      db.First("SELECT run_id FROM sessions"
+               " WHERE replace(?1 || labels, ?2, '') <> ?1 || labels LIMIT 1",
+               "\n", StrCat("\nlaunch=", text, "\n")));
+  return row ? std::string(row->Text(0)) : std::string();
 }
 
 }  // namespace
@@ -81,19 +79,18 @@ StatusOr<std::string> ResolveRunId(Database& db, std::string_view text) {
         "\"latest\"");
   }
   if (text == "latest") {
-    ASSIGN_OR_RETURN(Statement newest,
-                     db.Prepare("SELECT run_id FROM runs"
-                                " ORDER BY started_ns DESC, run_id LIMIT 1"));
-    ASSIGN_OR_RETURN(const bool row, newest.Step());
+    ASSIGN_OR_RETURN(const auto row,
+                     db.First("SELECT run_id FROM runs"
+                              " ORDER BY started_ns DESC, run_id LIMIT 1"));
     if (!row) return NotFound("there is no run yet");
-    return std::string(newest.Text(0));
+    return std::string(row->Text(0));
   }
   // substr instead of LIKE: an id may contain LIKE's wildcards.
   ASSIGN_OR_RETURN(Statement matches,
-                   db.Prepare("SELECT run_id, run_id = ?1 FROM runs"
-                              " WHERE substr(run_id, 1, length(?1)) = ?1"
-                              " ORDER BY run_id = ?1 DESC, run_id LIMIT 2"));
-  RETURN_IF_ERROR(matches.BindAll(text));
+                   db.Select("SELECT run_id, run_id = ?1 FROM runs"
+                             " WHERE substr(run_id, 1, length(?1)) = ?1"
+                             " ORDER BY run_id = ?1 DESC, run_id LIMIT 2",
+                             text));
   ASSIGN_OR_RETURN(bool row, matches.Step());
   if (!row) {
     ASSIGN_OR_RETURN(std::string launched, RunLaunchedAs(db, text));
@@ -115,31 +112,23 @@ StatusOr<std::string> ResolveRunId(Database& db, std::string_view text) {
 }
 
 StatusOr<v1::Run> LoadRun(Database& db, std::string_view run_id) {
-  ASSIGN_OR_RETURN(Statement select,
-                   db.Prepare(StrCat(kSelect, "WHERE run_id = ?")));
-  RETURN_IF_ERROR(select.BindAll(run_id));
-  ASSIGN_OR_RETURN(const bool row, select.Step());
+  ASSIGN_OR_RETURN(const auto row,
+                   db.First(StrCat(kSelect, "WHERE run_id = ?"), run_id));
   if (!row) return NotFound(StrCat("there is no run \"", run_id, "\""));
-  return FromRow(select);
+  return FromRow(*row);
 }
 
 StatusOr<std::vector<v1::Run>> LoadRuns(Database& db, int64_t limit) {
   ASSIGN_OR_RETURN(
       Statement select,
-      db.Prepare(StrCat(kSelect, "ORDER BY started_ns DESC, run_id LIMIT ?")));
-  RETURN_IF_ERROR(select.BindAll(limit));
-  std::vector<v1::Run> runs;
-  while (true) {
-    ASSIGN_OR_RETURN(const bool row, select.Step());
-    if (!row) return runs;
-    runs.push_back(FromRow(select));
-  }
+      db.Select(StrCat(kSelect, "ORDER BY started_ns DESC, run_id LIMIT ?"),
+                limit));
+  return select.All([](const Statement& row) { return FromRow(row); });
 }
 
 StatusOr<int64_t> CountRuns(Database& db) {
-  ASSIGN_OR_RETURN(Statement count, db.Prepare("SELECT count(*) FROM runs"));
-  ASSIGN_OR_RETURN(const bool row, count.Step());
-  return row ? count.Int(0) : 0;
+  ASSIGN_OR_RETURN(const auto row, db.First("SELECT count(*) FROM runs"));
+  return row ? row->Int(0) : 0;
 }
 
 Status RemoveRun(Database& db, std::string_view run_id) {
@@ -167,33 +156,76 @@ Status RemoveRun(Database& db, std::string_view run_id) {
   statements.push_back(StrCat("DELETE FROM graphs WHERE ", kGraph));
   statements.push_back("DELETE FROM runs WHERE run_id = ?1");
   for (const std::string& text : statements) {
-    ASSIGN_OR_RETURN(Statement statement, db.Prepare(text));
-    RETURN_IF_ERROR(statement.Run(run_id));
+    RETURN_IF_ERROR(db.Run(text, run_id));
   }
   return OkStatus();
 }
 
 Status SetRunGraph(Database& db, std::string_view run_id,
                    std::string_view graph_id) {
-  ASSIGN_OR_RETURN(Statement update,
-                   db.Prepare("UPDATE runs SET graph_id = ? WHERE run_id = ?"));
-  return update.Run(graph_id, run_id);
+  return db.Run("UPDATE runs SET graph_id = ? WHERE run_id = ?", graph_id,
+                run_id);
 }
 
 Status SetRunEnd(Database& db, std::string_view run_id,
                  const v1::ProcessEnd& end) {
-  ASSIGN_OR_RETURN(Statement update,
-                   db.Prepare("UPDATE runs SET exit_code = ?1, exit_signal = ?2"
-                              " WHERE run_id = ?3"
-                              " AND NOT (?1 = 0 AND exit_code > 0)"));
-  return update.Run(end.exit_code(), end.signal(), run_id);
+  return db.Run(
+      "UPDATE runs SET exit_code = ?1, exit_signal = ?2 WHERE run_id = ?3"
+      " AND NOT (?1 = 0 AND exit_code > 0)",
+      end.exit_code(), end.signal(), run_id);
 }
 
 Status SetRunPlan(Database& db, std::string_view run_id,
                   std::string_view plan_id) {
-  ASSIGN_OR_RETURN(Statement update,
-                   db.Prepare("UPDATE runs SET plan_id = ? WHERE run_id = ?"));
-  return update.Run(plan_id, run_id);
+  return db.Run("UPDATE runs SET plan_id = ? WHERE run_id = ?", plan_id,
+                run_id);
+}
+
+StatusOr<std::string> VerdictSource(Database& db, const v1::Run& run) {
+  ASSIGN_OR_RETURN(
+      const auto row,
+      db.First("SELECT (SELECT max(id) FROM steps WHERE run_id = ?1),"
+               " (SELECT max(id) FROM checks WHERE run_id = ?1),"
+               " (SELECT max(id) FROM plan_states WHERE run_id = ?1),"
+               // Plans of a forwarded run may come after the reports.
+               " (SELECT count(*) FROM plans WHERE plan_id IN"
+               "  (SELECT plan_id FROM plan_states WHERE run_id = ?1))",
+               run.run_id()));
+  if (!row) return Internal("the newest reports cannot be read");
+  return StrCat(REPRISE_VERSION, "/", kWording, " ", row->Int(0), " ",
+                row->Int(1), " ", row->Int(2), " ", row->Int(3), " ",
+                static_cast<int64_t>(run.state()), " ",
+                run.process_end().exit_code(), " ", run.plan_id());
+}
+
+StatusOr<std::optional<v1::Verdict>> LoadVerdict(Database& db,
+                                                 std::string_view run_id,
+                                                 std::string_view source) {
+  std::optional<v1::Verdict> verdict;
+  ASSIGN_OR_RETURN(
+      const auto row,
+      db.First("SELECT body FROM verdicts WHERE run_id = ? AND made_of = ?",
+               run_id, source));
+  if (!row) return verdict;
+  const std::string_view body = row->Bytes(0);
+  verdict.emplace();
+  // A damaged one is made again.
+  if (!verdict->ParseFromArray(body.data(), static_cast<int>(body.size()))) {
+    verdict.reset();
+  }
+  return verdict;
+}
+
+Status SaveVerdict(Database& db, std::string_view run_id,
+                   std::string_view source, const v1::Verdict& verdict) {
+  // Of a run that was removed meanwhile nothing is kept.
+  const std::string bytes = verdict.SerializeAsString();
+  return db.Run(
+      "INSERT INTO verdicts (run_id, made_of, body)"
+      " SELECT run_id, ?2, ?3 FROM runs WHERE run_id = ?1"
+      " ON CONFLICT (run_id) DO UPDATE SET made_of = excluded.made_of,"
+      " body = excluded.body",
+      run_id, source, Blob{bytes});
 }
 
 }  // namespace reprise::server

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -42,5 +43,21 @@ Status SetRunPlan(Database& db, std::string_view run_id,
 // several machines, one that failed counts.
 Status SetRunEnd(Database& db, std::string_view run_id,
                  const v1::ProcessEnd& end);
+
+// Verdicts of runs that are over, so that a list of thousands does not read all
+// their reports. A stored verdict counts only as long as nothing came after it:
+// VerdictSource names what it was made of.
+
+// Returns a text that changes with every report, plan and state of the run, and
+// with the version of this binary.
+StatusOr<std::string> VerdictSource(Database& db, const v1::Run& run);
+
+// Returns the stored verdict, if it was made of `source`.
+StatusOr<std::optional<v1::Verdict>> LoadVerdict(Database& db,
+                                                 std::string_view run_id,
+                                                 std::string_view source);
+
+Status SaveVerdict(Database& db, std::string_view run_id,
+                   std::string_view source, const v1::Verdict& verdict);
 
 }  // namespace reprise::server

@@ -25,20 +25,17 @@ Status UpsertRun(Database& db, const v1::Hello& hello, int64_t now_ns) {
   const auto label = info.labels().find("name");
   const bool named = label != info.labels().end() && !label->second.empty();
   const auto imported = info.labels().find("imported");
-  ASSIGN_OR_RETURN(
-      Statement upsert,
-      db.Prepare("INSERT INTO runs (run_id, name, host, pid, world, state,"
-                 " started_ns, imported)"
-                 " VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)"
-                 " ON CONFLICT (run_id) DO UPDATE SET imported = ?8,"
-                 " name = CASE WHEN runs.name = runs.run_id THEN ?2"
-                 "  ELSE runs.name END,"
-                 " pid = CASE WHEN runs.host = '' THEN ?4 ELSE runs.pid END,"
-                 " host = CASE WHEN runs.host = '' THEN ?3 ELSE runs.host END,"
-                 " world = CASE WHEN runs.world < ?5 THEN ?5"
-                 "  ELSE runs.world END,"
-                 " state = ?6, ended_ns = 0"));
-  return upsert.Run(
+  return db.Run(
+      "INSERT INTO runs (run_id, name, host, pid, world, state,"
+      " started_ns, imported) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)"
+      " ON CONFLICT (run_id) DO UPDATE SET imported = ?8,"
+      " name = CASE WHEN runs.name = runs.run_id THEN ?2"
+      "  ELSE runs.name END,"
+      " pid = CASE WHEN runs.host = '' THEN ?4 ELSE runs.pid END,"
+      " host = CASE WHEN runs.host = '' THEN ?3 ELSE runs.host END,"
+      " world = CASE WHEN runs.world < ?5 THEN ?5"
+      "  ELSE runs.world END,"
+      " state = ?6, ended_ns = 0",
       hello.run_id(), named ? label->second : hello.run_id(), info.host(),
       info.pid(), info.world(), static_cast<int64_t>(v1::RUN_STATE_RUNNING),
       info.realtime_ns() > 0 ? info.realtime_ns() : now_ns,
@@ -49,11 +46,10 @@ Status UpsertRun(Database& db, const v1::Hello& hello, int64_t now_ns) {
 StatusOr<v1::RunState> EndOf(Database& db, std::string_view session_id,
                              const v1::Bye& bye) {
   if (bye.killed()) return v1::RUN_STATE_KILLED;
-  ASSIGN_OR_RETURN(Statement failed,
-                   db.Prepare("SELECT 1 FROM plan_states"
-                              " WHERE session_id = ? AND state = ?"));
-  RETURN_IF_ERROR(failed.BindAll(session_id, int64_t{REPRISE_JOB_FAILED}));
-  ASSIGN_OR_RETURN(const bool row, failed.Step());
+  ASSIGN_OR_RETURN(const auto row,
+                   db.First("SELECT 1 FROM plan_states"
+                            " WHERE session_id = ? AND state = ?",
+                            session_id, int64_t{REPRISE_JOB_FAILED}));
   return row ? v1::RUN_STATE_FAILED : v1::RUN_STATE_FINISHED;
 }
 
@@ -85,29 +81,25 @@ StatusOr<bool> OpenSession(Database& db, const v1::Hello& hello,
   bool is_new = false;
   {
     ASSIGN_OR_RETURN(
-        Statement owner,
-        db.Prepare("SELECT run_id FROM sessions WHERE session_id = ?"));
-    RETURN_IF_ERROR(owner.BindAll(hello.session_id()));
-    ASSIGN_OR_RETURN(const bool row, owner.Step());
+        const auto row,
+        db.First("SELECT run_id FROM sessions WHERE session_id = ?",
+                 hello.session_id()));
     is_new = !row;
-    if (row && owner.Text(0) != hello.run_id()) {
-      return FailedPrecondition(
-          StrCat("hello.run_id: session ", hello.session_id(),
-                 " belongs to run ", owner.Text(0), ", got ", hello.run_id()));
+    if (row && row->Text(0) != hello.run_id()) {
+      return FailedPrecondition(StrCat("hello.run_id: session ",
+                                       hello.session_id(), " belongs to run ",
+                                       row->Text(0), ", got ", hello.run_id()));
     }
   }
   RETURN_IF_ERROR(UpsertRun(db, hello, now_ns));
   const v1::SessionInfo& info = hello.info();
-  ASSIGN_OR_RETURN(
-      Statement upsert,
-      db.Prepare("INSERT INTO sessions (session_id, run_id, host, pid,"
-                 " pid_start_ticks, boot_id, rank, local_rank, world, uid,"
-                 " labels, monotonic_ns, realtime_ns, state, who, peer)"
-                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-                 " ON CONFLICT (session_id) DO UPDATE SET"
-                 " state = excluded.state,"
-                 " ended_ns = 0, who = excluded.who, peer = excluded.peer"));
-  RETURN_IF_ERROR(upsert.Run(
+  RETURN_IF_ERROR(db.Run(
+      "INSERT INTO sessions (session_id, run_id, host, pid,"
+      " pid_start_ticks, boot_id, rank, local_rank, world, uid,"
+      " labels, monotonic_ns, realtime_ns, state, who, peer)"
+      " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+      " ON CONFLICT (session_id) DO UPDATE SET state = excluded.state,"
+      " ended_ns = 0, who = excluded.who, peer = excluded.peer",
       hello.session_id(), hello.run_id(), info.host(), info.pid(),
       info.pid_start_ticks(), info.boot_id(), info.rank(), info.local_rank(),
       info.world(), info.uid(), LabelLines(info), info.monotonic_ns(),
@@ -118,34 +110,32 @@ StatusOr<bool> OpenSession(Database& db, const v1::Hello& hello,
 
 StatusOr<uint64_t> LoadCommitted(Database& db, std::string_view session_id,
                                  uint64_t producer_epoch) {
-  ASSIGN_OR_RETURN(Statement select,
-                   db.Prepare("SELECT committed FROM streams"
-                              " WHERE session_id = ? AND producer_epoch = ?"));
-  RETURN_IF_ERROR(select.BindAll(session_id, producer_epoch));
-  ASSIGN_OR_RETURN(const bool row, select.Step());
-  return row ? static_cast<uint64_t>(select.Int(0)) : uint64_t{0};
+  ASSIGN_OR_RETURN(const auto row,
+                   db.First("SELECT committed FROM streams"
+                            " WHERE session_id = ? AND producer_epoch = ?",
+                            session_id, producer_epoch));
+  return row ? static_cast<uint64_t>(row->Int(0)) : uint64_t{0};
 }
 
 Status SaveCommitted(Database& db, std::string_view session_id,
                      uint64_t producer_epoch, uint64_t committed) {
-  ASSIGN_OR_RETURN(Statement upsert,
-                   db.Prepare("INSERT INTO streams VALUES (?, ?, ?)"
-                              " ON CONFLICT (session_id, producer_epoch)"
-                              " DO UPDATE SET committed = excluded.committed"));
-  return upsert.Run(session_id, producer_epoch, committed);
+  return db.Run(
+      "INSERT INTO streams VALUES (?, ?, ?)"
+      " ON CONFLICT (session_id, producer_epoch)"
+      " DO UPDATE SET committed = excluded.committed",
+      session_id, producer_epoch, committed);
 }
 
 Status CloseSession(Database& db, std::string_view session_id,
                     const v1::Bye& bye, int64_t now_ns) {
-  ASSIGN_OR_RETURN(
-      Statement close,
-      db.Prepare("UPDATE sessions SET state = ?, ended_ns = ?, pushed = ?,"
-                 " dropped = ?, torn = ? WHERE session_id = ?"));
   ASSIGN_OR_RETURN(const v1::RunState end, EndOf(db, session_id, bye));
   const int64_t ended_ns =
       bye.ended_ns() > 0 ? std::min(bye.ended_ns(), now_ns) : now_ns;
-  RETURN_IF_ERROR(close.Run(static_cast<int64_t>(end), ended_ns, bye.pushed(),
-                            bye.dropped(), bye.torn(), session_id));
+  RETURN_IF_ERROR(
+      db.Run("UPDATE sessions SET state = ?, ended_ns = ?, pushed = ?,"
+             " dropped = ?, torn = ? WHERE session_id = ?",
+             static_cast<int64_t>(end), ended_ns, bye.pushed(), bye.dropped(),
+             bye.torn(), session_id));
   // max(): RUN_STATE_RUNNING is the smallest. If one process failed and its
   // launcher killed the others, the run failed.
   ASSIGN_OR_RETURN(
@@ -180,31 +170,25 @@ StatusOr<int64_t> SaveNames(Database& db, std::string_view session_id,
 
 StatusOr<int64_t> CountNames(Database& db, std::string_view session_id) {
   ASSIGN_OR_RETURN(
-      Statement count,
-      db.Prepare("SELECT count(*) FROM names WHERE session_id = ?"));
-  RETURN_IF_ERROR(count.BindAll(session_id));
-  ASSIGN_OR_RETURN(const bool row, count.Step());
-  return row ? count.Int(0) : 0;
+      const auto row,
+      db.First("SELECT count(*) FROM names WHERE session_id = ?", session_id));
+  return row ? row->Int(0) : 0;
 }
 
 StatusOr<std::vector<LiveSession>> LoadLiveSessions(Database& db) {
   ASSIGN_OR_RETURN(Statement select,
-                   db.Prepare("SELECT session_id, run_id, boot_id, pid,"
-                              " pid_start_ticks FROM sessions"
-                              " WHERE state = ? AND peer NOT LIKE ?"));
-  RETURN_IF_ERROR(select.BindAll(static_cast<int64_t>(v1::RUN_STATE_RUNNING),
-                                 StrCat(kForwardedBy, "%")));
-  std::vector<LiveSession> sessions;
-  while (true) {
-    ASSIGN_OR_RETURN(const bool row, select.Step());
-    if (!row) return sessions;
-    sessions.push_back(
-        {.session_id = std::string(select.Text(0)),
-         .run_id = std::string(select.Text(1)),
-         .boot_id = std::string(select.Text(2)),
-         .pid = static_cast<uint32_t>(select.Int(3)),
-         .pid_start_ticks = static_cast<uint64_t>(select.Int(4))});
-  }
+                   db.Select("SELECT session_id, run_id, boot_id, pid,"
+                             " pid_start_ticks FROM sessions"
+                             " WHERE state = ? AND peer NOT LIKE ?",
+                             static_cast<int64_t>(v1::RUN_STATE_RUNNING),
+                             StrCat(kForwardedBy, "%")));
+  return select.All([](const Statement& row) {
+    return LiveSession{.session_id = std::string(row.Text(0)),
+                       .run_id = std::string(row.Text(1)),
+                       .boot_id = std::string(row.Text(2)),
+                       .pid = static_cast<uint32_t>(row.Int(3)),
+                       .pid_start_ticks = static_cast<uint64_t>(row.Int(4))};
+  });
 }
 
 }  // namespace reprise::server

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "base/str_cat.h"
 #include "reprise/v1/ingest.pb.h"
 #include "server/core/caller.h"
 #include "server/store/database.h"
@@ -54,5 +55,28 @@ struct LiveSession {
   uint64_t pid_start_ticks = 0;
 };
 StatusOr<std::vector<LiveSession>> LoadLiveSessions(Database& db);
+
+// Checks the ids of runs and sessions, which come from outside.
+inline constexpr size_t kMaxIdentifierBytes = 71;
+
+// An id must have 1 to 71 letters, digits and ._:- so that it is safe in a URL,
+// a shell and a log line. INVALID_ARGUMENT, naming `field`.
+inline Status CheckIdentifier(std::string_view field, std::string_view id) {
+  if (id.empty() || id.size() > kMaxIdentifierBytes) {
+    return InvalidArgument(StrCat(field, ": must have 1 to ",
+                                  kMaxIdentifierBytes, " characters, got ",
+                                  id.size()));
+  }
+  for (const char c : id) {
+    const bool allowed = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+                         (c >= '0' && c <= '9') || c == '.' || c == '_' ||
+                         c == ':' || c == '-';
+    if (!allowed) {
+      return InvalidArgument(
+          StrCat(field, ": may hold letters, digits and ._:- only"));
+    }
+  }
+  return OkStatus();
+}
 
 }  // namespace reprise::server

@@ -49,8 +49,6 @@ Status ToStatus(sqlite3* database, int result, std::string_view doing) {
   }
 }
 
-// ---- PreparedStatements ----
-
 struct Finalize {
   void operator()(sqlite3_stmt* s) const { sqlite3_finalize(s); }
 };
@@ -89,8 +87,6 @@ class PreparedStatements {
   std::multimap<std::string, OwnedStatement, std::less<>> idle_;
   bool closed_ = false;
 };
-
-// ---- Statement ----
 
 class SqliteStatement final : public StatementDriver {
  public:
@@ -167,8 +163,6 @@ class SqliteStatement final : public StatementDriver {
   OwnedStatement statement_;
   const std::shared_ptr<PreparedStatements> from_;
 };
-
-// ---- Database ----
 
 class SqliteDatabase final : public DatabaseDriver {
  public:

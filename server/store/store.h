@@ -10,7 +10,7 @@
 // snapshot. The row functions (run_rows.h, session_rows.h, chunk_rows.h,
 // plan_rows.h) take the Database of either. A body runs at most once.
 //
-//   SQLite      one file for one daemon (sqlite_store.h)
+//   SQLite      one file for one daemon (sqlite_store.cc)
 //   PostgreSQL  one database for any number of daemons: one body at a time over
 //               all of them (postgres_store.h)
 //
@@ -21,7 +21,9 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "base/status.h"
 #include "server/store/database.h"
@@ -65,6 +67,18 @@ class Store {
 
   virtual Status Write(const std::function<Status(Database&)>& body) = 0;
   virtual Status Read(const std::function<Status(Database&)>& body) = 0;
+
+  // As Read, for what a function of the rows returns:
+  //   ASSIGN_OR_RETURN(PlanRow row, store.Get(LoadPlan, plan_id));
+  template <typename Load, typename... Args>
+  auto Get(Load load, const Args&... args)
+      -> decltype(load(std::declval<Database&>(), args...)) {
+    std::optional<decltype(load(std::declval<Database&>(), args...))> loaded;
+    RETURN_IF_ERROR(Read([&](Database& db) {
+      return loaded.emplace(load(db, args...)).status();
+    }));
+    return *std::move(loaded);
+  }
 
   // Empty if all is well, else one sentence.
   virtual std::string degraded() const = 0;

@@ -74,60 +74,53 @@ std::string MissingOf(const std::vector<v1::SessionReport>& reports) {
 
 Status SaveCapabilities(Database& db, std::string_view session_id,
                         const v1::Caps& caps) {
-  ASSIGN_OR_RETURN(Statement upsert,
-                   db.Prepare("INSERT INTO capabilities VALUES (?, ?)"
-                              " ON CONFLICT (session_id) DO UPDATE SET"
-                              " report = excluded.report"));
   const std::string bytes = caps.SerializeAsString();
-  return upsert.Run(session_id, Blob{bytes});
+  return db.Run(
+      "INSERT INTO capabilities VALUES (?, ?)"
+      " ON CONFLICT (session_id) DO UPDATE SET report = excluded.report",
+      session_id, Blob{bytes});
 }
 
 Status InsertWindow(Database& db, std::string_view run_id,
                     const v1::OpenWindow& window, int64_t now_ns) {
-  ASSIGN_OR_RETURN(
-      Statement insert,
-      db.Prepare("INSERT INTO windows (run_id, asked_ns, steps, at_step,"
-                 " after_row) VALUES (?1, ?2, ?3, ?4, (SELECT"
-                 " coalesce(max(id), 0) FROM steps WHERE run_id = ?1))"));
-  return insert.Run(run_id, now_ns, window.steps(), window.at_step());
+  return db.Run(
+      "INSERT INTO windows (run_id, asked_ns, steps, at_step,"
+      " after_row) VALUES (?1, ?2, ?3, ?4, (SELECT"
+      " coalesce(max(id), 0) FROM steps WHERE run_id = ?1))",
+      run_id, now_ns, window.steps(), window.at_step());
 }
 
 StatusOr<std::vector<v1::SessionReport>> LoadSessionReports(
     Database& db, std::string_view run_id) {
   ASSIGN_OR_RETURN(
       Statement select,
-      db.Prepare("SELECT s.session_id, s.rank, s.pid, s.labels, c.report,"
-                 " s.world"
-                 " FROM sessions s LEFT JOIN capabilities c"
-                 " ON c.session_id = s.session_id"
-                 " WHERE s.run_id = ? ORDER BY s.rank, s.session_id"
-                 " LIMIT 1024"));
-  RETURN_IF_ERROR(select.BindAll(run_id));
-  std::vector<v1::SessionReport> reports;
-  while (true) {
-    ASSIGN_OR_RETURN(const bool row, select.Step());
-    if (!row) return reports;
-    v1::SessionReport& report = reports.emplace_back();
-    report.set_session_id(std::string(select.Text(0)));
-    report.set_rank(static_cast<uint32_t>(select.Int(1)));
-    report.set_pid(static_cast<uint32_t>(select.Int(2)));
-    AddLabels(select.Text(3), report);
-    if (report.pid() != 0) AddApply(select.Int(5), report);
+      db.Select("SELECT s.session_id, s.rank, s.pid, s.labels, c.report,"
+                " s.world FROM sessions s LEFT JOIN capabilities c"
+                " ON c.session_id = s.session_id"
+                " WHERE s.run_id = ? ORDER BY s.rank, s.session_id LIMIT 1024",
+                run_id));
+  return select.All([](const Statement& row) {
+    v1::SessionReport report;
+    report.set_session_id(std::string(row.Text(0)));
+    report.set_rank(static_cast<uint32_t>(row.Int(1)));
+    report.set_pid(static_cast<uint32_t>(row.Int(2)));
+    AddLabels(row.Text(3), report);
+    if (report.pid() != 0) AddApply(row.Int(5), report);
     v1::Caps caps;
-    caps.ParseFromString(std::string(select.Bytes(4)));
+    caps.ParseFromString(std::string(row.Bytes(4)));
     for (v1::Capability& one : *caps.mutable_capabilities()) {
       *report.add_capabilities() = std::move(one);
     }
-  }
+    return report;
+  });
 }
 
 StatusOr<uint64_t> LoadLastStep(Database& db, std::string_view run_id) {
-  ASSIGN_OR_RETURN(Statement select,
-                   db.Prepare("SELECT step FROM steps WHERE run_id = ?"
-                              " ORDER BY id DESC LIMIT 1"));
-  RETURN_IF_ERROR(select.BindAll(run_id));
-  ASSIGN_OR_RETURN(const bool row, select.Step());
-  return row ? static_cast<uint64_t>(select.Int(0)) : uint64_t{0};
+  ASSIGN_OR_RETURN(const auto row,
+                   db.First("SELECT step FROM steps WHERE run_id = ?"
+                            " ORDER BY id DESC LIMIT 1",
+                            run_id));
+  return row ? static_cast<uint64_t>(row->Int(0)) : uint64_t{0};
 }
 
 StatusOr<std::optional<v1::WindowStatus>> LoadWindow(
@@ -136,18 +129,17 @@ StatusOr<std::optional<v1::WindowStatus>> LoadWindow(
   std::optional<v1::WindowStatus> window;
   int64_t after = 0;
   {
-    ASSIGN_OR_RETURN(Statement select,
-                     db.Prepare("SELECT asked_ns, steps, at_step, after_row"
-                                " FROM windows WHERE run_id = ?"
-                                " ORDER BY id DESC LIMIT 1"));
-    RETURN_IF_ERROR(select.BindAll(run.run_id()));
-    ASSIGN_OR_RETURN(const bool row, select.Step());
+    ASSIGN_OR_RETURN(const auto row,
+                     db.First("SELECT asked_ns, steps, at_step, after_row"
+                              " FROM windows WHERE run_id = ?"
+                              " ORDER BY id DESC LIMIT 1",
+                              run.run_id()));
     if (!row) return window;
     window.emplace();
-    window->set_asked_ns(select.Int(0));
-    window->set_steps(static_cast<uint32_t>(select.Int(1)));
-    window->set_at_step(static_cast<uint64_t>(select.Int(2)));
-    after = select.Int(3);
+    window->set_asked_ns(row->Int(0));
+    window->set_steps(static_cast<uint32_t>(row->Int(1)));
+    window->set_at_step(static_cast<uint64_t>(row->Int(2)));
+    after = row->Int(3);
   }
   // Ranks report the same steps; the first `steps` of them are the window.
   ASSIGN_OR_RETURN(

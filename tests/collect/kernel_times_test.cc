@@ -5,8 +5,8 @@
 // of what it records.
 #include <gmock/gmock.h>
 
-#include "server/collect/graph_measurement.h"
 #include "server/collect/op_join.h"
+#include "server/collect/plan_relay.h"
 #include "tests/profiler/cupti_test.h"
 
 namespace reprise::server {

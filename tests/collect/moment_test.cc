@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/collect/moment.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "base/str_cat.h"
+#include "server/collect/agent_session.h"
 
 namespace reprise::server {
 namespace {

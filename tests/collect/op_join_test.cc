@@ -12,7 +12,7 @@
 
 #include "reprise/v1/ingest.pb.h"
 #include "server/collect/chunk_builder.h"
-#include "server/collect/graph_measurement.h"
+#include "server/collect/plan_relay.h"
 
 namespace reprise::server {
 namespace {

@@ -8,7 +8,6 @@
 
 #include "profiler/include/reprise_wire.h"
 #include "server/collect/agent_session.h"
-#include "server/collect/hello.h"
 #include "tests/fuzz/harness.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -10,7 +10,7 @@
 
 #include "base/str_cat.h"
 #include "reprise/v1/admin.grpc.pb.h"
-#include "server/net/peer.h"
+#include "server/net/address.h"
 #include "server/store/audit_rows.h"
 #include "tests/server/server_harness.h"
 

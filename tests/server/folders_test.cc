@@ -14,7 +14,6 @@
 #include <string>
 #include <thread>
 
-#include "server/core/lock_file.h"
 #include "server/core/paths.h"
 #include "tests/server/temporary_folder.h"
 

@@ -13,7 +13,7 @@
 
 #include "base/str_cat.h"
 #include "formats/convert/graph_json.h"
-#include "formats/export/memory_snapshot.h"
+#include "formats/export/timeline.h"
 #include "server/net/routes.h"
 #include "tests/server/server_harness.h"
 

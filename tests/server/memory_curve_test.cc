@@ -10,7 +10,6 @@
 
 #include "server/service/memory/evidence.h"
 #include "server/service/memory/recorded_step.h"
-#include "server/service/memory/timeline_fold.h"
 
 namespace reprise::server {
 namespace {

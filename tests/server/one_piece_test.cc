@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Step graphs sent over HTTP, and streams answered as one JSON document.
-#include "server/net/one_piece.h"
-
 #include <gmock/gmock.h>
 #include <google/protobuf/util/json_util.h>
 #include <gtest/gtest.h>
@@ -16,7 +14,8 @@
 #include "base/str_cat.h"
 #include "formats/convert/graph_json.h"
 #include "reprise/v1/admin.grpc.pb.h"
-#include "server/net/graph_upload.h"
+#include "server/net/connect.h"
+#include "server/net/import_upload.h"
 #include "tests/server/server_harness.h"
 
 namespace reprise::server {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/service/planning/replacements.h"
-
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <string>
 #include <thread>
+
+#include "server/service/planning/planning.h"
 
 namespace reprise::server {
 namespace {

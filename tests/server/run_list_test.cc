@@ -8,8 +8,7 @@
 
 #include "base/str_cat.h"
 #include "profiler/include/reprise_agent.h"
-#include "server/service/runs/standing.h"
-#include "server/service/runs/step_log.h"
+#include "server/service/runs/verdict.h"
 #include "tests/server/server_harness.h"
 
 namespace reprise::server {

@@ -11,7 +11,7 @@
 #include <string>
 
 #include "server/net/address.h"
-#include "server/service/memory/timeline_fold.h"
+#include "server/service/memory/memory_curve.h"
 #include "server/store/chunk_rows.h"
 #include "server/store/migrate.h"
 #include "server/store/plan_rows.h"

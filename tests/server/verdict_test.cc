@@ -11,7 +11,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/str_cat.h"
-#include "base/units.h"
 #include "profiler/include/reprise_wire.h"
 
 namespace reprise::server {

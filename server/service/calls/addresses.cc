@@ -22,10 +22,8 @@
 #include "server/service/calls/handlers.h"
 #include "server/service/memory/address_boxes.h"
 #include "server/service/memory/evidence.h"
-#include "server/service/memory/planned_addresses.h"
 #include "server/service/memory/step_cache.h"
 #include "server/service/planning/stored_plan.h"
-#include "server/store/run_rows.h"
 
 namespace reprise::server {
 
@@ -199,13 +197,9 @@ StatusOr<v1::Addresses> GetAddresses(Services& services,
                      LoadStoredPlan(services.store, request.plan_id()));
     return DrawPlannedAddresses(plan, request, view);
   }
-  std::shared_ptr<const RecordedStep> step;
-  RETURN_IF_ERROR(services.store.Read([&](Database& db) -> Status {
-    ASSIGN_OR_RETURN(const std::string run_id,
-                     ResolveRunId(db, request.run_id()));
-    ASSIGN_OR_RETURN(step, services.steps.Get(db, run_id, request.planned()));
-    return OkStatus();
-  }));
+  ASSIGN_OR_RETURN(
+      const auto step,
+      services.steps.Of(services.store, request.run_id(), request.planned()));
   RETURN_IF_ERROR(CheckWindow({.from_ns = request.t0_ns(),
                                .to_ns = request.t1_ns(),
                                .columns = static_cast<uint32_t>(view.width)},

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/service/calls/admin.h"
-
+//
+// Administration of the store: removing runs by hand or by age and size, and
+// copying the database.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -9,16 +10,14 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
 #include <limits>
-#include <memory>
 #include <set>
 #include <thread>
 #include <vector>
 
 #include "base/str_cat.h"
-#include "base/units.h"
 #include "server/core/log.h"
+#include "server/service/calls/handlers.h"
 #include "server/store/audit_rows.h"
 #include "server/store/run_rows.h"
 
@@ -41,18 +40,13 @@ StatusOr<std::vector<std::string>> Ended(Database& db, int64_t before_ns,
                                          int64_t limit) {
   ASSIGN_OR_RETURN(
       Statement select,
-      db.Prepare("SELECT run_id FROM runs WHERE state <> ?1"
-                 " AND ended_ns < ?2 AND started_ns < ?2"
-                 " ORDER BY CASE WHEN ended_ns < started_ns THEN started_ns"
-                 "  ELSE ended_ns END, run_id LIMIT ?3"));
-  RETURN_IF_ERROR(select.BindAll(static_cast<int64_t>(v1::RUN_STATE_RUNNING),
-                                 before_ns, limit));
-  std::vector<std::string> ids;
-  while (true) {
-    ASSIGN_OR_RETURN(const bool row, select.Step());
-    if (!row) return ids;
-    ids.emplace_back(select.Text(0));
-  }
+      db.Select("SELECT run_id FROM runs WHERE state <> ?1"
+                " AND ended_ns < ?2 AND started_ns < ?2"
+                " ORDER BY CASE WHEN ended_ns < started_ns THEN started_ns"
+                "  ELSE ended_ns END, run_id LIMIT ?3",
+                static_cast<int64_t>(v1::RUN_STATE_RUNNING), before_ns, limit));
+  return select.All(
+      [](const Statement& row) { return std::string(row.Text(0)); });
 }
 
 // Removes a run in one transaction, unless it has resumed meanwhile, and tells
@@ -115,8 +109,6 @@ StatusOr<std::vector<v1::Run>> Chosen(Database& db,
   return chosen;
 }
 
-// ---- Backup ----
-
 class OpenFile {
  public:
   explicit OpenFile(int fd) : fd_(fd) {}
@@ -154,7 +146,11 @@ Status SendFile(int fd, Call& call) {
   return Cancelled("nobody waits for it");
 }
 
-Status Backup(Store& store, const std::string& database, Call& call) {
+}  // namespace
+
+Status Backup(Services& services, const v1::BackupRequest& /*request*/,
+              Call& call) {
+  const std::string& database = services.database;
   std::string path = database + "-copy-XXXXXX";
   const OpenFile file(::mkostemp(path.data(), O_CLOEXEC));
   if (file.fd() < 0) {
@@ -162,7 +158,7 @@ Status Backup(Store& store, const std::string& database, Call& call) {
         StrCat(database, ": no copy can be made: ", std::strerror(errno)));
   }
   // Writes into the existing empty file, which only its owner can read.
-  const Status copied = store.CopyTo(path);
+  const Status copied = services.store.CopyTo(path);
   ::unlink(path.c_str());
   RETURN_IF_ERROR(copied);
   return SendFile(file.fd(), call);
@@ -180,11 +176,8 @@ StatusOr<v1::RemoveRunsResponse> RemoveRuns(
     return InvalidArgument("ended_before_ns: must not be negative");
   }
   v1::RemoveRunsResponse response;
-  std::vector<v1::Run> chosen;
-  RETURN_IF_ERROR(services.store.Read([&](Database& db) -> Status {
-    ASSIGN_OR_RETURN(chosen, Chosen(db, request));
-    return OkStatus();
-  }));
+  ASSIGN_OR_RETURN(std::vector<v1::Run> chosen,
+                   services.store.Get(Chosen, request));
   response.set_store_bytes_before(services.store.SizeBytes());
   for (v1::Run& run : chosen) {
     if (!request.dry_run()) {
@@ -236,28 +229,22 @@ StatusOr<v1::ReadAuditResponse> ReadAudit(Services& services,
   return response;
 }
 
-}  // namespace
-
 StatusOr<int> ApplyRetention(Store& store, RunHub& hub, Audit& audit,
                              const Retention& limits, int64_t now_ns) {
   std::vector<std::string> ids;
   const char* why = "age";
-  const auto ended = [&](int64_t before_ns, int64_t limit) {
-    return store.Read([&](Database& db) -> Status {
-      ASSIGN_OR_RETURN(ids, Ended(db, before_ns, limit));
-      return OkStatus();
-    });
-  };
   if (limits.seconds > 0) {
-    RETURN_IF_ERROR(
-        ended(now_ns - limits.seconds * 1'000'000'000, kRunsPerCall));
+    ASSIGN_OR_RETURN(ids,
+                     store.Get(Ended, now_ns - limits.seconds * 1'000'000'000,
+                               kRunsPerCall));
   }
   if (ids.empty() && limits.bytes > 0) {
     ASSIGN_OR_RETURN(const int64_t used, store.UsedBytes());
     // One run at a time, because its size is not known in advance.
     why = "size";
     if (used > limits.bytes) {
-      RETURN_IF_ERROR(ended(std::numeric_limits<int64_t>::max(), 1));
+      ASSIGN_OR_RETURN(
+          ids, store.Get(Ended, std::numeric_limits<int64_t>::max(), 1));
     }
   }
   int removed = 0;
@@ -265,55 +252,14 @@ StatusOr<int> ApplyRetention(Store& store, RunHub& hub, Audit& audit,
     ASSIGN_OR_RETURN(const bool gone, RemoveEnded(store, hub, id));
     if (!gone) continue;
     ++removed;
-    v1::AuditEntry entry;
-    entry.set_action("remove");
-    entry.set_run_id(id);
-    entry.set_subject(StrCat("the store keeps less by ", why));
-    audit.Add(std::move(entry));
+    audit.Add(
+        NewEntry({}, "remove", id, StrCat("the store keeps less by ", why)));
     LogInfo("run_removed",
             StrCat("run ", id, " removed: the store keeps less by ", why),
             {{"run_id", id}});
   }
   if (removed > 0) GiveBack(store);
   return removed;
-}
-
-void AddAdminMethods(Services& services, const std::string& database,
-                     MethodTable& table) {
-  // Runs on the pool for short work.
-  const auto post = [&services](const std::shared_ptr<Call>& call,
-                                std::function<void()> work) {
-    if (services.short_work.Post(std::move(work))) return;
-    call->Finish(Unavailable("the server is busy or shutting down"));
-  };
-  table.Add(MakeMethod<v1::RemoveRunsRequest>(
-      "/reprise.v1.Admin/RemoveRuns", /*streams=*/false,
-      [&services, post](std::shared_ptr<const v1::RemoveRunsRequest> request,
-                        std::shared_ptr<Call> call) {
-        post(call, [&services, request, call] {
-          const auto response = RemoveRuns(services, *request);
-          if (response.ok()) call->Send(*response);
-          call->Finish(response.status());
-        });
-      }));
-  table.Add(MakeMethod<v1::ReadAuditRequest>(
-      "/reprise.v1.Admin/ReadAudit", /*streams=*/false,
-      [&services, post](std::shared_ptr<const v1::ReadAuditRequest> request,
-                        std::shared_ptr<Call> call) {
-        post(call, [&services, request, call] {
-          const auto response = ReadAudit(services, *request);
-          if (response.ok()) call->Send(*response);
-          call->Finish(response.status());
-        });
-      }));
-  table.Add(MakeMethod<v1::BackupRequest>(
-      "/reprise.v1.Admin/Backup", /*streams=*/true,
-      [&services, database, post](std::shared_ptr<const v1::BackupRequest>,
-                                  std::shared_ptr<Call> call) {
-        post(call, [&services, database, call] {
-          call->Finish(Backup(services.store, database, *call));
-        });
-      }));
 }
 
 }  // namespace reprise::server

@@ -4,7 +4,9 @@
 // sends them to its processes, which take them between two steps. A job that
 // trains without a plan takes only the budget: it captures a step and asks for a
 // plan of its own.
-#include <algorithm>
+//
+// StartWindow: stores the window, so that its results can be distinguished from
+// those of earlier windows, then sends it to the run's processes.
 #include <map>
 #include <vector>
 
@@ -19,7 +21,6 @@
 #include "server/store/window_rows.h"
 
 namespace reprise::server {
-
 namespace {
 
 // What a job without a budget is asked about; its own request follows.
@@ -103,21 +104,10 @@ class BudgetChange {
   }
 
  private:
-  PlanningHooks Hooks() const {
-    return {.cancelled = [this] { return call_.cancelled(); },
-            .on_progress =
-                [this](const v1::PlanProgress& progress) {
-                  if (call_.unsent() > 8) return;
-                  v1::PlanEvent event;
-                  *event.mutable_progress() = progress;
-                  call_.Send(event);
-                }};
-  }
-
   Status Change(const v1::Run& run, const std::vector<std::string>& old) {
     ASSIGN_OR_RETURN(const std::vector<v1::Plan> plans,
-                     services_.planning.Rebudget(run.run_id(), old,
-                                                 request_.budget(), Hooks()));
+                     services_.planning.Rebudget(
+                         run.run_id(), old, request_.budget(), HooksOf(call_)));
     if (plans.back().feasible()) {
       for (size_t i = 0; i < plans.size(); ++i) {
         // The same plan again has nothing to replace.
@@ -125,7 +115,7 @@ class BudgetChange {
         RETURN_IF_ERROR(Push(run, plans[i], old[i]));
       }
     }
-    Answer(plans.back());
+    SendPlan(plans.back(), call_);
     return OkStatus();
   }
 
@@ -138,11 +128,11 @@ class BudgetChange {
         *request.mutable_capabilities(),
         formats::ParseCapabilities(std::string(kUnplannedExecutor)));
     ASSIGN_OR_RETURN(const v1::Plan plan,
-                     services_.planning.Make(request, Hooks()));
+                     services_.planning.Make(request, HooksOf(call_)));
     if (plan.feasible()) {
       RETURN_IF_ERROR(Push(run, plan, ""));
     }
-    Answer(plan);
+    SendPlan(plan, call_);
     return OkStatus();
   }
 
@@ -162,28 +152,82 @@ class BudgetChange {
     return OkStatus();
   }
 
-  void Answer(const v1::Plan& plan) {
-    v1::PlanEvent event;
-    *event.mutable_plan() = plan;
-    call_.Send(event);
-  }
-
   Services& services_;
   const v1::ApplyBudgetRequest& request_;
   Call& call_;
 };
 
+constexpr uint32_t kMostSteps = 1000;
+// A window without any records after this time is considered over.
+constexpr int64_t kPatienceNs = int64_t{60} * 1'000'000'000;
+
+Status CheckRun(Database& db, const v1::Run& run,
+                const v1::StartWindowRequest& request) {
+  if (run.state() != v1::RUN_STATE_RUNNING) {
+    return FailedPrecondition(
+        StrCat("run ", run.run_id(),
+               " has ended: there is no step left to be recorded"));
+  }
+  ASSIGN_OR_RETURN(const uint64_t last, LoadLastStep(db, run.run_id()));
+  if (request.at_step() != 0 && request.at_step() <= last) {
+    return InvalidArgument(StrCat("at_step: step ", request.at_step(),
+                                  " has passed, the run is at ", last));
+  }
+  ASSIGN_OR_RETURN(const auto before, LoadWindow(db, run, {}));
+  const bool waits = before && (before->state() == v1::WINDOW_STATE_ASKED ||
+                                before->state() == v1::WINDOW_STATE_OPEN);
+  const bool patient =
+      waits && (before->at_step() > last ||
+                RealtimeNs() - before->asked_ns() < kPatienceNs);
+  if (patient) {
+    return FailedPrecondition(
+        StrCat("a window of ", before->steps(),
+               " steps is under way; ask again when it is done"));
+  }
+  return OkStatus();
+}
+
 }  // namespace
 
-void StartApplyBudget(Services& services,
-                      std::shared_ptr<const v1::ApplyBudgetRequest> request,
-                      std::shared_ptr<Call> call) {
-  auto work = [&services, request, call] {
-    call->Finish(BudgetChange(services, *request, *call).Run());
-  };
-  if (services.planners.Post(std::move(work), Lane::kJob)) return;
-  call->Finish(ResourceExhausted(
-      "too many plans are waiting; try again when some are done"));
+Status ApplyBudget(Services& services, const v1::ApplyBudgetRequest& request,
+                   Call& call) {
+  return BudgetChange(services, request, call).Run();
+}
+
+StatusOr<v1::WindowStatus> StartWindow(Services& services,
+                                       const v1::StartWindowRequest& request) {
+  if (request.steps() < 1 || request.steps() > kMostSteps) {
+    return InvalidArgument(
+        StrCat("steps: must be 1 to ", kMostSteps, ", got ", request.steps()));
+  }
+  if (request.at_step() > uint64_t{1} << 62) {
+    return InvalidArgument("at_step: no run gets that far");
+  }
+  v1::OpenWindow window;
+  window.set_steps(request.steps());
+  window.set_at_step(request.at_step());
+  v1::Run run;
+  RETURN_IF_ERROR(services.store.Write([&](Database& db) -> Status {
+    ASSIGN_OR_RETURN(const std::string run_id,
+                     ResolveRunId(db, request.run_id()));
+    ASSIGN_OR_RETURN(run, LoadRun(db, run_id));
+    RETURN_IF_ERROR(CheckRun(db, run, request));
+    RETURN_IF_ERROR(InsertWindow(db, run_id, window, RealtimeNs()));
+    // Nothing is stored if no session could be asked.
+    if (services.open_window && services.open_window(run_id, window) > 0) {
+      return OkStatus();
+    }
+    return FailedPrecondition(
+        StrCat("no process of run ", run_id, " is connected to this server"));
+  }));
+  LogInfo("window_asked",
+          StrCat("window of ", request.steps(), " steps asked of run ",
+                 run.run_id()),
+          {{"run_id", run.run_id()}, {"steps", int64_t{request.steps()}}});
+  services.hub.Notify(run.run_id());
+  RETURN_IF_ERROR(services.store.Read(
+      [&](Database& db) { return AddSessionsAndWindow(db, run); }));
+  return run.window();
 }
 
 }  // namespace reprise::server

@@ -19,15 +19,6 @@ namespace {
 
 using google::protobuf::Message;
 
-v1::AuditEntry Entry(std::string_view action, const std::string& run_id,
-                     std::string subject) {
-  v1::AuditEntry entry;
-  entry.set_action(std::string(action));
-  entry.set_run_id(run_id);
-  entry.set_subject(std::move(subject));
-  return entry;
-}
-
 std::string SubjectOf(const v1::RemoveRunsRequest& request) {
   if (request.run_id_size() > 0) return "named runs";
   std::string rule;
@@ -47,37 +38,39 @@ std::optional<v1::AuditEntry> EntryOf(std::string_view path,
                                       const Message& message) {
   if (path == "/reprise.v1.Planner/Plan") {
     const auto& request = static_cast<const v1::PlanRequest&>(message);
-    return Entry(request.replaces().empty() ? "plan" : "replan",
-                 request.run_id(), StrCat("graph ", request.graph_id()));
+    return NewEntry({}, request.replaces().empty() ? "plan" : "replan",
+                    request.run_id(), StrCat("graph ", request.graph_id()));
   }
   if (path == "/reprise.v1.Planner/Sweep") {
     const auto& request = static_cast<const v1::SweepRequest&>(message);
-    return Entry("sweep", "", StrCat("graph ", request.graph_id()));
+    return NewEntry({}, "sweep", "", StrCat("graph ", request.graph_id()));
   }
   if (path == "/reprise.v1.Planner/FinishPlan") {
     const auto& request = static_cast<const v1::FinishPlanRequest&>(message);
-    return Entry("finish-plan", "", StrCat("request ", request.request_id()));
+    return NewEntry({}, "finish-plan", "",
+                    StrCat("request ", request.request_id()));
   }
   if (path == "/reprise.v1.Control/StartWindow") {
     const auto& request = static_cast<const v1::StartWindowRequest&>(message);
-    return Entry("window", request.run_id(), StrCat(request.steps(), " steps"));
+    return NewEntry({}, "window", request.run_id(),
+                    StrCat(request.steps(), " steps"));
   }
   if (path == "/reprise.v1.Control/ApplyBudget") {
     const auto& request = static_cast<const v1::ApplyBudgetRequest&>(message);
-    return Entry("apply-budget", request.run_id(), request.budget());
+    return NewEntry({}, "apply-budget", request.run_id(), request.budget());
   }
   if (path == "/reprise.v1.Control/ReportEnd") {
     const auto& request = static_cast<const v1::ReportEndRequest&>(message);
-    return Entry("end", request.run_id(),
-                 StrCat("exit code ", request.end().exit_code()));
+    return NewEntry({}, "end", request.run_id(),
+                    StrCat("exit code ", request.end().exit_code()));
   }
   if (path == "/reprise.v1.Admin/RemoveRuns") {
     const auto& request = static_cast<const v1::RemoveRunsRequest&>(message);
     if (request.dry_run()) return std::nullopt;
-    return Entry("remove", "", SubjectOf(request));
+    return NewEntry({}, "remove", "", SubjectOf(request));
   }
   if (path == "/reprise.v1.Admin/Backup") {
-    return Entry("backup", "", "the whole store");
+    return NewEntry({}, "backup", "", "the whole store");
   }
   return std::nullopt;
 }

@@ -3,7 +3,7 @@
 // Keeps who did what: plans, sweeps, windows, removed runs, copies of the store.
 // Sessions, imports and applied plans are kept by the committer, in the
 // transaction that stores them; step graphs by the call that receives them
-// (put_graph_call.h).
+// (put_graph.cc).
 //
 //   Plan, Sweep, ... ─▶ AuditedCall ─▶ handler
 //                          │ Finish: one entry with the outcome

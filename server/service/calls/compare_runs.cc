@@ -10,7 +10,6 @@
 #include "base/str_cat.h"
 #include "formats/convert/compare.h"
 #include "formats/convert/digest.h"
-#include "formats/convert/graph_proto.h"
 #include "planner/model/divide_bytes.h"
 #include "server/service/calls/handlers.h"
 #include "server/service/memory/evidence.h"
@@ -24,11 +23,7 @@ namespace reprise::server {
 namespace {
 
 StatusOr<v1::StepGraph> GraphOf(Store& store, const std::string& graph_id) {
-  v1::StepGraph graph;
-  RETURN_IF_ERROR(store.Read([&](Database& db) -> Status {
-    ASSIGN_OR_RETURN(graph, LoadGraph(db, graph_id));
-    return OkStatus();
-  }));
+  ASSIGN_OR_RETURN(v1::StepGraph graph, store.Get(LoadGraph, graph_id));
   return graph;
 }
 
@@ -129,19 +124,15 @@ StatusOr<formats::PeakSide> SideOfRun(Services& services,
 }
 
 StatusOr<formats::PeakSide> SideOf(Services& services, const std::string& id) {
-  std::string run_id;
-  const Status run = services.store.Read([&](Database& db) -> Status {
-    ASSIGN_OR_RETURN(run_id, ResolveRunId(db, id));
-    return OkStatus();
-  });
-  if (run.ok()) return SideOfRun(services, run_id);
+  const StatusOr<std::string> run = services.store.Get(ResolveRunId, id);
+  if (run.ok()) return SideOfRun(services, *run);
   // A plan's id is 16 hex digits, which may begin the id of a run too.
-  if (run.code() == Code::kNotFound && formats::ParseHexId(id).ok()) {
+  if (run.status().code() == Code::kNotFound && formats::ParseHexId(id).ok()) {
     auto plan = SideOfStoredPlan(services.store, id);
     if (plan.ok() || plan.status().code() != Code::kNotFound) return plan;
     return NotFound(StrCat("there is no run and no plan ", id));
   }
-  return run;
+  return run.status();
 }
 
 }  // namespace

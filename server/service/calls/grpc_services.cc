@@ -9,11 +9,10 @@
 #include <mutex>
 #include <utility>
 
+#include "server/core/grpc_peer.h"
+
 // Includes what code generated for this version of gRPC registers methods with.
 #include "reprise/v1/planner.grpc.pb.h"
-#include "server/core/grpc_peer.h"
-#include "server/service/calls/grpc_status.h"
-#include "server/service/calls/put_graph_call.h"
 
 namespace reprise::server {
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/service/calls/handlers.h"
 
+#include <utility>
+
 #include "base/str_cat.h"
 
 namespace reprise::server {
@@ -9,92 +11,140 @@ namespace {
 
 constexpr uint32_t kMostStepBuckets = 4096;
 
-// Makes a unary method that runs on the pool for short work. kPatient: what may
-// take seconds, as whatever reads a recorded step does until it is indexed.
-template <typename Request, typename Response>
-Method Unary(Services& services, std::string path,
-             StatusOr<Response> (*handler)(Services&, const Request&),
-             Lane lane = Lane::kPrompt) {
-  return MakeMethod<Request>(
-      std::move(path), /*streams=*/false,
-      [&services, handler, lane](std::shared_ptr<const Request> request,
-                                 std::shared_ptr<Call> call) {
-        auto work = [&services, handler, request, call] {
-          const StatusOr<Response> response = handler(services, *request);
-          if (response.ok()) call->Send(*response);
-          call->Finish(response.status());
-        };
-        if (!services.short_work.Post(std::move(work), lane)) {
-          call->Finish(Unavailable("the server is busy or shutting down"));
-        }
-      });
-}
+class MethodAdder {
+ public:
+  MethodAdder(Services& services, MethodTable& table)
+      : services_(services), table_(table) {}
 
-template <typename Request>
-Method Streaming(Services& services, std::string path,
-                 void (*handler)(Services&, std::shared_ptr<const Request>,
-                                 std::shared_ptr<Call>)) {
-  return MakeMethod<Request>(
-      std::move(path), /*streams=*/true,
-      [&services, handler](std::shared_ptr<const Request> request,
-                           std::shared_ptr<Call> call) {
-        handler(services, std::move(request), std::move(call));
-      });
-}
-
-void StartWatchRun(Services& services,
-                   std::shared_ptr<const v1::WatchRunRequest> request,
-                   std::shared_ptr<Call> call) {
-  if (request->buckets() > kMostStepBuckets) {
-    call->Finish(
-        InvalidArgument(StrCat("buckets: must be 0 to ", kMostStepBuckets,
-                               ", got ", request->buckets())));
-    return;
+  // kPatient: what may take seconds, as whatever reads a recorded step does
+  // until it is indexed.
+  template <typename Request, typename Response>
+  void Add(const char* name, Answer<Request, Response>* answer,
+           Lane lane = Lane::kPrompt) {
+    Post<Request>(name, /*streams=*/false, services_.short_work, lane,
+                  [answer](Services& services, const Request& request,
+                           Call& call) -> Status {
+                    const StatusOr<Response> made = answer(services, request);
+                    if (made.ok()) call.Send(*made);
+                    return made.status();
+                  });
   }
-  services.watcher.Add(request->run_id(), request->buckets(), std::move(call));
-}
+
+  template <typename Request>
+  void Add(const char* name, Stream<Request>* stream) {
+    Post<Request>(name, /*streams=*/true, services_.short_work, Lane::kPrompt,
+                  stream);
+  }
+
+  template <typename Request, typename Handler>
+  void Post(const char* name, bool streams, WorkerPool& pool, Lane lane,
+            Handler handler) {
+    Start<Request>(name, streams,
+                   [=, &services = services_, &pool](
+                       std::shared_ptr<const Request> request,
+                       std::shared_ptr<Call> call) {
+                     auto work = [=, &services] {
+                       call->Finish(handler(services, *request, *call));
+                     };
+                     if (!pool.Post(std::move(work), lane)) {
+                       call->Finish(Refusal(services, pool));
+                     }
+                   });
+  }
+
+  // A search that is counted while it waits. `left`: why it ends if the client
+  // has left by then.
+  template <typename Request>
+  void AddSearch(const char* name, Stream<Request>* search,
+                 Lane (*lane_of)(const Request&), const char* left) {
+    Start<Request>(
+        name, /*streams=*/true,
+        [=, &services = services_](std::shared_ptr<const Request> request,
+                                   std::shared_ptr<Call> call) {
+          ++services.metrics.plans_waiting;
+          auto work = [=, &services] {
+            --services.metrics.plans_waiting;
+            call->Finish(call->cancelled() ? Cancelled(left)
+                                           : search(services, *request, *call));
+          };
+          if (services.planners.Post(std::move(work), lane_of(*request))) {
+            return;
+          }
+          --services.metrics.plans_waiting;
+          call->Finish(Refusal(services, services.planners));
+        });
+  }
+
+  template <typename Request, typename Handler>
+  void Start(const char* name, bool streams, Handler handler) {
+    table_.Add(MakeMethod<Request>(StrCat("/reprise.v1.", name), streams,
+                                   std::move(handler)));
+  }
+
+ private:
+  static Status Refusal(const Services& services, const WorkerPool& full) {
+    if (&full == &services.planners) {
+      return ResourceExhausted(
+          "too many plans are waiting; try again when some are done");
+    }
+    return Unavailable("the server is busy or shutting down");
+  }
+
+  Services& services_;
+  MethodTable& table_;
+};
+
+Lane LaneOfSweep(const v1::SweepRequest&) { return Lane::kPatient; }
 
 }  // namespace
 
 void AddMethods(Services& services, MethodTable& table) {
-  constexpr auto kPlanner = "/reprise.v1.Planner/";
-  constexpr auto kQuery = "/reprise.v1.Query/";
-  const auto planner = [&](const char* name) {
-    return std::string(kPlanner) + name;
-  };
-  const auto query = [&](const char* name) {
-    return std::string(kQuery) + name;
-  };
-  table.Add(Streaming(services, planner("GetGraph"), &StartGetGraph));
-  table.Add(Streaming(services, planner("Plan"), &StartPlan));
-  table.Add(Streaming(services, planner("Sweep"), &StartSweep));
-  table.Add(Unary(services, planner("FinishPlan"), &FinishPlan));
-  table.Add(Unary(services, planner("GetPlan"), &GetPlan));
-  table.Add(Unary(services, planner("Explain"), &Explain, Lane::kPatient));
-  table.Add(Unary(services, planner("Verify"), &Verify, Lane::kPatient));
-  table.Add(Unary(services, "/reprise.v1.Forward/PutPlan", &PutPlan));
-  table.Add(Unary<v1::SetRunGraphRequest, v1::SetRunGraphResponse>(
-      services, "/reprise.v1.Forward/SetRunGraph", &SetRunGraph));
-  table.Add(Unary(services, query("ListRuns"), &ListRuns));
-  table.Add(Unary(services, query("GetRun"), &GetRun));
-  table.Add(Streaming(services, query("WatchRun"), &StartWatchRun));
-  table.Add(Unary(services, query("GetSteps"), &GetSteps));
-  table.Add(
-      Unary(services, query("GetTimeline"), &GetTimeline, Lane::kPatient));
-  table.Add(Streaming(services, query("ReadStep"), &StartReadStep));
-  table.Add(Unary(services, query("GetMemory"), &GetMemory, Lane::kPatient));
-  table.Add(
-      Unary(services, query("GetSegments"), &GetSegments, Lane::kPatient));
-  table.Add(
-      Unary(services, query("GetAddresses"), &GetAddresses, Lane::kPatient));
-  table.Add(Unary(services, query("GetKernels"), &GetKernels, Lane::kPatient));
-  table.Add(Unary(services, query("Compare"), &CompareRuns, Lane::kPatient));
-  table.Add(Unary(services, query("GetMoments"), &GetMoments, Lane::kPatient));
-  table.Add(Unary(services, query("GetStatus"), &GetStatus));
-  table.Add(Unary(services, "/reprise.v1.Control/StartWindow", &StartWindow));
-  table.Add(Streaming(services, "/reprise.v1.Control/ApplyBudget",
-                      &StartApplyBudget));
-  table.Add(Unary(services, "/reprise.v1.Control/ReportEnd", &ReportEnd));
+  MethodAdder to(services, table);
+  to.Add("Planner/GetGraph", &SendGraph);
+  to.AddSearch("Planner/Plan", &MakePlan, &LaneOf,
+               "the client left before planning began");
+  to.AddSearch("Planner/Sweep", &SendCurve, &LaneOfSweep,
+               "the client left before the sweep began");
+  to.Add("Planner/FinishPlan", &FinishPlan);
+  to.Add("Planner/GetPlan", &GetPlan);
+  to.Add("Planner/Explain", &Explain, Lane::kPatient);
+  to.Add("Planner/Verify", &Verify, Lane::kPatient);
+  to.Add("Forward/PutPlan", &PutPlan);
+  to.Add<v1::SetRunGraphRequest, v1::SetRunGraphResponse>("Forward/SetRunGraph",
+                                                          &SetRunGraph);
+  to.Add("Query/ListRuns", &ListRuns);
+  to.Add("Query/GetRun", &GetRun);
+  to.Start<v1::WatchRunRequest>(
+      "Query/WatchRun", /*streams=*/true,
+      [&services](std::shared_ptr<const v1::WatchRunRequest> request,
+                  std::shared_ptr<Call> call) {
+        if (request->buckets() > kMostStepBuckets) {
+          call->Finish(
+              InvalidArgument(StrCat("buckets: must be 0 to ", kMostStepBuckets,
+                                     ", got ", request->buckets())));
+          return;
+        }
+        services.watcher.Add(request->run_id(), request->buckets(),
+                             std::move(call));
+      });
+  to.Add("Query/GetSteps", &GetSteps);
+  to.Add("Query/GetTimeline", &GetTimeline, Lane::kPatient);
+  to.Post<v1::ReadStepRequest>("Query/ReadStep", /*streams=*/true,
+                               services.short_work, Lane::kPatient, &ReadStep);
+  to.Add("Query/GetMemory", &GetMemory, Lane::kPatient);
+  to.Add("Query/GetSegments", &GetSegments, Lane::kPatient);
+  to.Add("Query/GetAddresses", &GetAddresses, Lane::kPatient);
+  to.Add("Query/GetKernels", &GetKernels, Lane::kPatient);
+  to.Add("Query/Compare", &CompareRuns, Lane::kPatient);
+  to.Add("Query/GetMoments", &GetMoments, Lane::kPatient);
+  to.Add("Query/GetStatus", &GetStatus);
+  to.Add("Control/StartWindow", &StartWindow);
+  to.Post<v1::ApplyBudgetRequest>("Control/ApplyBudget", /*streams=*/true,
+                                  services.planners, Lane::kJob, &ApplyBudget);
+  to.Add("Control/ReportEnd", &ReportEnd);
+  to.Add("Admin/RemoveRuns", &RemoveRuns);
+  to.Add("Admin/ReadAudit", &ReadAudit);
+  to.Add("Admin/Backup", &Backup);
 }
 
 }  // namespace reprise::server

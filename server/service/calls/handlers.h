@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The dependencies shared by all handlers, and the list of handlers. Each RPC
-// has a file of its own; proto/reprise/v1 documents it.
+// The dependencies shared by all handlers, and the list of handlers. Those
+// about one thing share a file; proto/reprise/v1 documents them.
 #pragma once
 
 #include <chrono>
 #include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "base/status.h"
+#include "reprise/v1/admin.pb.h"
 #include "reprise/v1/forward.pb.h"
 #include "reprise/v1/planner.pb.h"
 #include "reprise/v1/query.pb.h"
@@ -23,7 +23,6 @@
 #include "server/service/memory/step_cache.h"
 #include "server/service/planning/answer_cache.h"
 #include "server/service/planning/planning.h"
-#include "server/service/runs/run_follower.h"
 #include "server/service/runs/run_list.h"
 #include "server/store/quota_rows.h"
 #include "server/store/run_hub.h"
@@ -77,11 +76,19 @@ struct Services {
   RunFollowers& followers;
   // What is stored of one run at most (quota_rows.h).
   Quota quota;
+  // The store's file; a copy is made next to it, as an unnamed file.
+  std::string database;
   RunList runs = RunList();
   StepCache steps = StepCache();
   AnswerCache<KeptCurve> curves = AnswerCache<KeptCurve>();
   AnswerCache<KeptExplanation> explanations = AnswerCache<KeptExplanation>();
 };
+
+// Methods with one answer, and methods that send any number.
+template <typename Request, typename Response>
+using Answer = StatusOr<Response>(Services&, const Request&);
+template <typename Request>
+using Stream = Status(Services&, const Request&, Call&);
 
 // ---- Planner ----
 
@@ -92,72 +99,62 @@ StatusOr<v1::GraphRef> ReceiveGraph(
     Services& services, const Caller& caller, const std::string& run_id,
     const std::string& graph_id,
     const std::function<StatusOr<std::string>()>& read);
-void StartGetGraph(Services& services,
-                   std::shared_ptr<const v1::GraphRef> request,
-                   std::shared_ptr<Call> call);
-void StartPlan(Services& services,
-               std::shared_ptr<const v1::PlanRequest> request,
-               std::shared_ptr<Call> call);
-void StartSweep(Services& services,
-                std::shared_ptr<const v1::SweepRequest> request,
-                std::shared_ptr<Call> call);
-StatusOr<v1::FinishPlanResponse> FinishPlan(
-    Services& services, const v1::FinishPlanRequest& request);
-StatusOr<v1::Plan> GetPlan(Services& services,
-                           const v1::GetPlanRequest& request);
-StatusOr<v1::Explanation> Explain(Services& services,
-                                  const v1::ExplainRequest& request);
-StatusOr<v1::Verification> Verify(Services& services,
-                                  const v1::VerifyRequest& request);
+Stream<v1::GraphRef> SendGraph;
+Stream<v1::PlanRequest> MakePlan;
+Lane LaneOf(const v1::PlanRequest& request);
+// What a call gets of a search for a plan, and the plan.
+PlanningHooks HooksOf(Call& call);
+void SendPlan(v1::Plan plan, Call& call);
+Stream<v1::SweepRequest> SendCurve;
+Answer<v1::FinishPlanRequest, v1::FinishPlanResponse> FinishPlan;
+Answer<v1::GetPlanRequest, v1::Plan> GetPlan;
+Answer<v1::ExplainRequest, v1::Explanation> Explain;
+Answer<v1::VerifyRequest, v1::Verification> Verify;
 
 // ---- Forward ----
 
-StatusOr<v1::PutPlanResponse> PutPlan(Services& services,
-                                      const v1::PutPlanRequest& request);
-StatusOr<v1::SetRunGraphResponse> SetRunGraph(
-    Services& services, const v1::SetRunGraphRequest& request);
+Answer<v1::PutPlanRequest, v1::PutPlanResponse> PutPlan;
+Answer<v1::SetRunGraphRequest, v1::SetRunGraphResponse> SetRunGraph;
 
 // ---- Query ----
 
-StatusOr<v1::ListRunsResponse> ListRuns(Services& services,
-                                        const v1::ListRunsRequest& request);
-StatusOr<v1::Run> GetRun(Services& services, const v1::GetRunRequest& request);
-StatusOr<v1::StepBuckets> GetSteps(Services& services,
-                                   const v1::GetStepsRequest& request);
-StatusOr<v1::Timeline> GetTimeline(Services& services,
-                                   const v1::TimelineRequest& request);
-StatusOr<v1::LiveMemory> GetMemory(Services& services,
-                                   const v1::GetMemoryRequest& request);
-StatusOr<v1::Segments> GetSegments(Services& services,
-                                   const v1::GetSegmentsRequest& request);
-StatusOr<v1::Addresses> GetAddresses(Services& services,
-                                     const v1::GetAddressesRequest& request);
-StatusOr<v1::Kernels> GetKernels(Services& services,
-                                 const v1::GetKernelsRequest& request);
-StatusOr<v1::Comparison> CompareRuns(Services& services,
-                                     const v1::CompareRequest& request);
-StatusOr<v1::GetMomentsResponse> GetMoments(
-    Services& services, const v1::GetMomentsRequest& request);
-StatusOr<v1::ServerStatus> GetStatus(Services& services,
-                                     const v1::StatusRequest& request);
-
-void StartReadStep(Services& services,
-                   std::shared_ptr<const v1::ReadStepRequest> request,
-                   std::shared_ptr<Call> call);
+Answer<v1::ListRunsRequest, v1::ListRunsResponse> ListRuns;
+Answer<v1::GetRunRequest, v1::Run> GetRun;
+Answer<v1::GetStepsRequest, v1::StepBuckets> GetSteps;
+Answer<v1::TimelineRequest, v1::Timeline> GetTimeline;
+Stream<v1::ReadStepRequest> ReadStep;
+Answer<v1::GetMemoryRequest, v1::LiveMemory> GetMemory;
+Answer<v1::GetSegmentsRequest, v1::Segments> GetSegments;
+Answer<v1::GetAddressesRequest, v1::Addresses> GetAddresses;
+Answer<v1::GetKernelsRequest, v1::Kernels> GetKernels;
+Answer<v1::CompareRequest, v1::Comparison> CompareRuns;
+Answer<v1::GetMomentsRequest, v1::GetMomentsResponse> GetMoments;
+Answer<v1::StatusRequest, v1::ServerStatus> GetStatus;
 
 // ---- Control ----
 
-StatusOr<v1::WindowStatus> StartWindow(Services& services,
-                                       const v1::StartWindowRequest& request);
+Answer<v1::StartWindowRequest, v1::WindowStatus> StartWindow;
+Stream<v1::ApplyBudgetRequest> ApplyBudget;
+Answer<v1::ReportEndRequest, v1::ReportEndResponse> ReportEnd;
 
-void StartApplyBudget(Services& services,
-                      std::shared_ptr<const v1::ApplyBudgetRequest> request,
-                      std::shared_ptr<Call> call);
-StatusOr<v1::ReportEndResponse> ReportEnd(Services& services,
-                                          const v1::ReportEndRequest& request);
+// ---- Admin ----
 
-// Adds every unary and server-streaming method of Planner, Forward, Query and
-// Control.
+Answer<v1::RemoveRunsRequest, v1::RemoveRunsResponse> RemoveRuns;
+Answer<v1::ReadAuditRequest, v1::ReadAuditResponse> ReadAudit;
+Stream<v1::BackupRequest> Backup;
+
+// Limits for runs that have ended; 0: no limit.
+struct Retention {
+  int64_t seconds = 0;
+  int64_t bytes = 0;
+};
+
+// Removes runs beyond the limits, oldest first, a few per call so that no call
+// takes long. Returns how many were removed; 0: nothing is left to remove.
+StatusOr<int> ApplyRetention(Store& store, RunHub& hub, Audit& audit,
+                             const Retention& limits, int64_t now_ns);
+
+// Adds every unary and server-streaming method.
 void AddMethods(Services& services, MethodTable& table);
 
 }  // namespace reprise::server

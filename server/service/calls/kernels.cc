@@ -4,15 +4,12 @@
 // with neighbours joined to what a screen can tell apart.
 #include <algorithm>
 #include <map>
-#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
-#include "base/str_cat.h"
 #include "server/service/calls/handlers.h"
 #include "server/service/memory/step_cache.h"
-#include "server/store/run_rows.h"
 
 namespace reprise::server {
 
@@ -166,13 +163,9 @@ v1::Kernels DrawKernels(const RecordedStep& step, const FoldWindow& window) {
 
 StatusOr<v1::Kernels> GetKernels(Services& services,
                                  const v1::GetKernelsRequest& request) {
-  std::shared_ptr<const RecordedStep> step;
-  RETURN_IF_ERROR(services.store.Read([&](Database& db) -> Status {
-    ASSIGN_OR_RETURN(const std::string run_id,
-                     ResolveRunId(db, request.run_id()));
-    ASSIGN_OR_RETURN(step, services.steps.Get(db, run_id, request.planned()));
-    return OkStatus();
-  }));
+  ASSIGN_OR_RETURN(
+      const auto step,
+      services.steps.Of(services.store, request.run_id(), request.planned()));
   const FoldWindow window{.from_ns = request.t0_ns(),
                           .to_ns = request.t1_ns(),
                           .columns = request.width_px() == 0

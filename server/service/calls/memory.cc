@@ -14,7 +14,6 @@
 #include "server/service/calls/handlers.h"
 #include "server/service/memory/evidence.h"
 #include "server/service/memory/step_cache.h"
-#include "server/store/run_rows.h"
 
 namespace reprise::server {
 
@@ -312,13 +311,9 @@ StatusOr<v1::LiveMemory> GetMemory(Services& services,
     return InvalidArgument(
         StrCat("at_ns: must not be negative, got ", request.at_ns()));
   }
-  std::shared_ptr<const RecordedStep> step;
-  RETURN_IF_ERROR(services.store.Read([&](Database& db) -> Status {
-    ASSIGN_OR_RETURN(const std::string run_id,
-                     ResolveRunId(db, request.run_id()));
-    ASSIGN_OR_RETURN(step, services.steps.Get(db, run_id, request.planned()));
-    return OkStatus();
-  }));
+  ASSIGN_OR_RETURN(
+      const auto step,
+      services.steps.Of(services.store, request.run_id(), request.planned()));
   Instant instant(*step, request);
   instant.Collect();
   v1::LiveMemory answer;

@@ -13,7 +13,6 @@
 
 #include <google/protobuf/message.h>
 
-#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>

@@ -6,7 +6,6 @@
 #include <optional>
 
 #include "base/str_cat.h"
-#include "base/units.h"
 #include "formats/convert/capabilities.h"
 #include "formats/convert/graph_proto.h"
 #include "formats/convert/plan_proto.h"

@@ -10,10 +10,10 @@
 #include "planner/planner.h"
 #include "server/core/log.h"
 #include "server/service/calls/handlers.h"
-#include "server/store/identifier.h"
 #include "server/store/plan_rows.h"
 #include "server/store/quota_rows.h"
 #include "server/store/run_rows.h"
+#include "server/store/session_rows.h"
 
 namespace reprise::server {
 
@@ -60,11 +60,8 @@ StatusOr<v1::PutPlanResponse> PutPlan(Services& services,
   const v1::Plan& plan = request.plan();
   RETURN_IF_ERROR(CheckIds(request.run_id(), plan.graph_id()));
   RETURN_IF_ERROR(formats::ParseHexId(plan.plan_id()).status());
-  v1::StepGraph graph;
-  RETURN_IF_ERROR(services.store.Read([&](Database& db) -> Status {
-    ASSIGN_OR_RETURN(graph, LoadGraph(db, plan.graph_id()));
-    return OkStatus();
-  }));
+  ASSIGN_OR_RETURN(v1::StepGraph graph,
+                   services.store.Get(LoadGraph, plan.graph_id()));
   RETURN_IF_ERROR(Referee(request, graph));
   const PlanRow row{.plan = plan, .request = request.request()};
   bool is_new = false;

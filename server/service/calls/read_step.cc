@@ -6,9 +6,7 @@
 #include <deque>
 #include <unordered_set>
 
-#include "base/str_cat.h"
 #include "server/service/calls/handlers.h"
-#include "server/service/memory/column_cell.h"
 #include "server/service/memory/step_cache.h"
 #include "server/store/chunk_rows.h"
 #include "server/store/run_rows.h"
@@ -124,14 +122,9 @@ class StepReader {
 
 }  // namespace
 
-void StartReadStep(Services& services,
-                   std::shared_ptr<const v1::ReadStepRequest> request,
-                   std::shared_ptr<Call> call) {
-  auto work = [&services, request, call] {
-    call->Finish(StepReader(services, *request, *call).Run());
-  };
-  if (services.short_work.Post(std::move(work), Lane::kPatient)) return;
-  call->Finish(Unavailable("the server is busy or shutting down"));
+Status ReadStep(Services& services, const v1::ReadStepRequest& request,
+                Call& call) {
+  return StepReader(services, request, call).Run();
 }
 
 }  // namespace reprise::server

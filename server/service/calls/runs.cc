@@ -8,8 +8,8 @@
 #include "server/store/window_rows.h"
 
 namespace reprise::server {
-
 namespace {
+
 constexpr size_t kMostSearchBytes = 256;
 constexpr uint32_t kDefaultBuckets = 500;
 constexpr uint32_t kMostBuckets = 4096;
@@ -17,6 +17,7 @@ constexpr uint32_t kMostBuckets = 4096;
 void AddQuota(const Services& services, v1::Run& run) {
   run.mutable_stored()->set_quota_bytes(services.quota.max_bytes());
 }
+
 }  // namespace
 
 StatusOr<v1::ListRunsResponse> ListRuns(Services& services,
@@ -88,6 +89,19 @@ StatusOr<v1::ReportEndResponse> ReportEnd(Services& services,
   }));
   services.hub.Notify(run_id);
   return v1::ReportEndResponse();
+}
+
+StatusOr<v1::ServerStatus> GetStatus(Services& services,
+                                     const v1::StatusRequest& /*request*/) {
+  v1::ServerStatus status;
+  status.set_store_bytes(services.store.SizeBytes());
+  status.set_plan_queue(
+      static_cast<uint32_t>(services.metrics.plans_waiting.load()));
+  status.set_degraded(services.store.degraded());
+  ASSIGN_OR_RETURN(const int64_t runs, services.store.Get(CountRuns));
+  status.set_runs(static_cast<uint64_t>(runs));
+  if (services.fill_status) services.fill_status(status);
+  return status;
 }
 
 }  // namespace reprise::server

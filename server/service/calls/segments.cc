@@ -13,7 +13,6 @@
 #include "server/service/calls/handlers.h"
 #include "server/service/memory/evidence.h"
 #include "server/service/memory/step_cache.h"
-#include "server/store/run_rows.h"
 
 namespace reprise::server {
 
@@ -183,13 +182,9 @@ StatusOr<v1::Segments> GetSegments(Services& services,
     return InvalidArgument(
         StrCat("width_px: must be 0 to ", kMostWidth, ", got ", width));
   }
-  std::shared_ptr<const RecordedStep> step;
-  RETURN_IF_ERROR(services.store.Read([&](Database& db) -> Status {
-    ASSIGN_OR_RETURN(const std::string run_id,
-                     ResolveRunId(db, request.run_id()));
-    ASSIGN_OR_RETURN(step, services.steps.Get(db, run_id, /*planned=*/false));
-    return OkStatus();
-  }));
+  ASSIGN_OR_RETURN(
+      const auto step,
+      services.steps.Of(services.store, request.run_id(), /*planned=*/false));
   // Only snapshots of PyTorch's allocator have them.
   if (step->segments.empty()) return v1::Segments();
   return DrawSegments(*step, width);

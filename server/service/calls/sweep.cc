@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "base/str_cat.h"
+#include "formats/convert/plan_proto.h"
 #include "formats/convert/refusal.h"
-#include "formats/convert/search_options.h"
 #include "server/service/calls/handlers.h"
 #include "server/store/plan_rows.h"
 
@@ -62,8 +62,10 @@ v1::TradeoffPoint PointOf(const formats::Task& task,
   return to;
 }
 
-Status RunSweep(Services& services, const v1::SweepRequest& request,
-                Call& call) {
+}  // namespace
+
+Status SendCurve(Services& services, const v1::SweepRequest& request,
+                 Call& call) {
   if (request.points() > kMaxPoints) {
     return InvalidArgument(
         StrCat("points: at most ", kMaxPoints, ", got ", request.points()));
@@ -129,24 +131,6 @@ Status RunSweep(Services& services, const v1::SweepRequest& request,
   }
   services.curves.Keep(question, std::move(curve), bytes);
   return OkStatus();
-}
-
-}  // namespace
-
-void StartSweep(Services& services,
-                std::shared_ptr<const v1::SweepRequest> request,
-                std::shared_ptr<Call> call) {
-  ++services.metrics.plans_waiting;
-  auto work = [&services, request, call] {
-    --services.metrics.plans_waiting;
-    call->Finish(call->cancelled()
-                     ? Cancelled("the client left before the sweep began")
-                     : RunSweep(services, *request, *call));
-  };
-  if (services.planners.Post(std::move(work), Lane::kPatient)) return;
-  --services.metrics.plans_waiting;
-  call->Finish(ResourceExhausted(
-      "too many plans are waiting; try again when some are done"));
 }
 
 }  // namespace reprise::server

@@ -10,8 +10,8 @@
 
 #include "formats/convert/graph_proto.h"
 #include "server/service/calls/handlers.h"
+#include "server/service/memory/memory_curve.h"
 #include "server/service/memory/step_cache.h"
-#include "server/service/memory/timeline_fold.h"
 #include "server/service/planning/stored_plan.h"
 #include "server/store/plan_rows.h"
 #include "server/store/run_rows.h"
@@ -135,11 +135,7 @@ Status PredictFromPlan(Store& store, const std::string& plan_id, Curves& curves,
 
 Status PredictFromGraph(Store& store, const std::string& graph_id,
                         Curves& curves) {
-  v1::StepGraph proto;
-  RETURN_IF_ERROR(store.Read([&](Database& db) -> Status {
-    ASSIGN_OR_RETURN(proto, LoadGraph(db, graph_id));
-    return OkStatus();
-  }));
+  ASSIGN_OR_RETURN(v1::StepGraph proto, store.Get(LoadGraph, graph_id));
   ASSIGN_OR_RETURN(const planner::StepGraph graph, formats::ToPlanner(proto));
   ASSIGN_OR_RETURN(
       curves.predicted_base,

@@ -1,19 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/service/calls/watch_run.h"
 
+#include <algorithm>
 #include <chrono>
 #include <limits>
 
+#include "server/service/runs/verdict.h"
 #include "server/store/chunk_rows.h"
 #include "server/store/plan_rows.h"
 #include "server/store/run_rows.h"
+#include "server/store/window_rows.h"
 
 namespace reprise::server {
-
 namespace {
+
 constexpr auto kShortestPause = std::chrono::milliseconds(30);
 // How soon a client that disconnected, or has caught up, is noticed.
 constexpr auto kLongestPause = std::chrono::milliseconds(250);
+
 }  // namespace
 
 RunWatcher::RunWatcher(Store& store, RunHub& hub, RunFollowers& followers)
@@ -82,14 +86,12 @@ bool RunWatcher::Serve(Watch& watch) {
   }
   if (watch.call->unsent() > 0) return false;
   if (watch.run_id.empty()) {
-    const Status found = store_.Read([&](Database& db) -> Status {
-      ASSIGN_OR_RETURN(watch.run_id, ResolveRunId(db, watch.run_text));
-      return OkStatus();
-    });
+    StatusOr<std::string> found = store_.Get(ResolveRunId, watch.run_text);
     if (!found.ok()) {
-      watch.call->Finish(found);
+      watch.call->Finish(found.status());
       return true;
     }
+    watch.run_id = *std::move(found);
   }
   // Read the version before the rows: a change in between causes an extra
   // event, never a missing one.
@@ -146,6 +148,48 @@ StatusOr<v1::RunEvent> RunWatcher::NextEvent(Database& db, uint64_t version,
     *event.mutable_plan() = std::move(newest.plan);
   }
   return event;
+}
+
+Status RunFollower::Update(Database& db, uint64_t version) {
+  if (read_ && version == version_) return OkStatus();
+  ASSIGN_OR_RETURN(v1::Run run, LoadRun(db, run_id_));
+  RETURN_IF_ERROR(reports_.Read(db, run_id_));
+  ASSIGN_OR_RETURN(*run.mutable_verdict(), reports_.Verdict(db, run));
+  RETURN_IF_ERROR(AddSessionsAndWindow(db, run));
+  Describe(run);
+  run_ = std::move(run);
+  version_ = version;
+  read_ = true;
+  return OkStatus();
+}
+
+Status RunFollowers::With(
+    Database& db, const std::string& run_id, uint64_t version,
+    const std::function<Status(const RunFollower&)>& use) {
+  std::shared_ptr<Entry> entry;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found =
+        std::find_if(entries_.begin(), entries_.end(),
+                     [&](const auto& one) { return one->id == run_id; });
+    if (found != entries_.end()) {
+      entry = *found;
+      entries_.erase(found);
+    } else {
+      entry = std::make_shared<Entry>(run_id);
+    }
+    if (entries_.size() >= kKept) entries_.erase(entries_.begin());
+    entries_.push_back(entry);
+  }
+  const std::lock_guard lock(entry->mutex);
+  const Status status = entry->follower.Update(db, version);
+  if (!status.ok()) {
+    // A run that was removed, or half read, is followed anew.
+    const std::lock_guard all(mutex_);
+    std::erase(entries_, entry);
+    return status;
+  }
+  return use(entry->follower);
 }
 
 }  // namespace reprise::server

@@ -8,7 +8,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/status.h"
 #include "reprise/v1/query.pb.h"
+#include "server/service/planning/stored_plan.h"
 
 namespace reprise::server {
 
@@ -41,5 +43,11 @@ std::vector<AddressLife> ChooseBoxes(const AddressView& view,
 
 // Writes the place and the time of a box; its owner is the caller's.
 void FillAddressBox(const AddressLife& life, v1::AddressBox& box);
+
+// Draws the part of the plan's step that `request` names. Fails if the plan has
+// no schedule (NOT_FOUND) or too many lives of storages (RESOURCE_EXHAUSTED).
+StatusOr<v1::Addresses> DrawPlannedAddresses(
+    const StoredPlan& plan, const v1::GetAddressesRequest& request,
+    AddressView view);
 
 }  // namespace reprise::server

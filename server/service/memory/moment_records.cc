@@ -5,8 +5,8 @@
 #include <unordered_set>
 
 #include "profiler/include/reprise_wire.h"
-#include "server/service/memory/column_cell.h"
 #include "server/service/memory/moment_view.h"
+#include "server/store/chunk_rows.h"
 
 namespace reprise::server {
 
@@ -169,12 +169,11 @@ class RecordedMoment {
   StatusOr<std::string> Text(uint32_t name) {
     const auto known = texts_.find(name);
     if (known != texts_.end()) return known->second;
-    ASSIGN_OR_RETURN(Statement select,
-                     db_.Prepare("SELECT text FROM names"
-                                 " WHERE session_id = ? AND id = ?"));
-    RETURN_IF_ERROR(select.BindAll(row_.session_id, name));
-    ASSIGN_OR_RETURN(const bool row, select.Step());
-    std::string text = row ? std::string(select.Text(0)) : std::string();
+    ASSIGN_OR_RETURN(const auto row,
+                     db_.First("SELECT text FROM names"
+                               " WHERE session_id = ? AND id = ?",
+                               row_.session_id, name));
+    std::string text = row ? std::string(row->Text(0)) : std::string();
     texts_.emplace(name, text);
     return text;
   }

@@ -12,14 +12,13 @@
 
 #include <cstdint>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "base/status.h"
 #include "planner/model/evaluate.h"
 #include "reprise/v1/query.pb.h"
+#include "server/store/chunk_rows.h"
 #include "server/store/database.h"
-#include "server/store/moment_rows.h"
 
 namespace reprise::server {
 

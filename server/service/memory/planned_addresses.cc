@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/service/memory/planned_addresses.h"
-
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -8,6 +6,8 @@
 #include "base/str_cat.h"
 #include "formats/convert/graph_names.h"
 #include "planner/model/evaluate.h"
+#include "server/service/memory/address_boxes.h"
+#include "server/service/memory/memory_curve.h"
 
 namespace reprise::server {
 

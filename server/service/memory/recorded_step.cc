@@ -4,15 +4,13 @@
 #include <google/protobuf/io/coded_stream.h>
 
 #include <algorithm>
-#include <numeric>
 #include <unordered_map>
 #include <utility>
 
 #include "base/str_cat.h"
 #include "formats/convert/graph_proto.h"
 #include "profiler/include/reprise_wire.h"
-#include "server/service/memory/before_step.h"
-#include "server/service/memory/column_cell.h"
+#include "server/store/chunk_rows.h"
 #include "server/store/plan_rows.h"
 
 namespace reprise::server {

@@ -71,6 +71,15 @@ void StepCache::Trim(const Slot* newest) {
   }
 }
 
+StatusOr<std::shared_ptr<const RecordedStep>> StepCache::Of(
+    Store& store, const std::string& run_text, bool planned) {
+  using Step = StatusOr<std::shared_ptr<const RecordedStep>>;
+  return store.Get([&](Database& db) -> Step {
+    ASSIGN_OR_RETURN(const std::string run_id, ResolveRunId(db, run_text));
+    return Get(db, run_id, planned);
+  });
+}
+
 size_t StepCache::DropIdle() {
   const std::lock_guard lock(mutex_);
   const auto since = Clock::now() - kIdle;

@@ -29,6 +29,10 @@ class StepCache {
   StatusOr<std::shared_ptr<const RecordedStep>> Get(Database& db,
                                                     const std::string& run_id,
                                                     bool planned);
+  // The same of a run that is named as users do (ResolveRunId).
+  StatusOr<std::shared_ptr<const RecordedStep>> Of(Store& store,
+                                                   const std::string& run_text,
+                                                   bool planned);
 
   // Forgets what nobody asked for in ten minutes. Returns how many bytes it was.
   size_t DropIdle();

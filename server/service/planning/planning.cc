@@ -7,7 +7,7 @@
 
 #include "base/str_cat.h"
 #include "formats/convert/digest.h"
-#include "formats/convert/search_options.h"
+#include "formats/convert/plan_proto.h"
 #include "formats/convert/sentence.h"
 #include "formats/solve/solve_plan.h"
 #include "server/core/log.h"
@@ -61,11 +61,8 @@ StatusOr<formats::Task> Planning::LoadTask(const v1::PlanRequest& request) {
     return InvalidArgument(StrCat("reserve_bytes: must not be negative, got ",
                                   request.reserve_bytes()));
   }
-  v1::StepGraph graph;
-  RETURN_IF_ERROR(store_.Read([&](Database& db) -> Status {
-    ASSIGN_OR_RETURN(graph, LoadGraph(db, request.graph_id()));
-    return OkStatus();
-  }));
+  ASSIGN_OR_RETURN(v1::StepGraph graph,
+                   store_.Get(LoadGraph, request.graph_id()));
   return formats::MakeTask(graph, request.graph_id(), request.budget(),
                            request.capabilities(), request.reserve_bytes(),
                            request.device_bytes(), request.device_free_bytes());
@@ -121,11 +118,8 @@ StatusOr<v1::Plan> Planning::Solve(const v1::PlanRequest& request,
 }
 
 Status Planning::CheckTrusted(const v1::Plan& plan) {
-  std::optional<FailedCheck> failed;
-  RETURN_IF_ERROR(store_.Read([&](Database& db) -> Status {
-    ASSIGN_OR_RETURN(failed, FindFailedCheck(db, plan.plan_id()));
-    return OkStatus();
-  }));
+  ASSIGN_OR_RETURN(std::optional<FailedCheck> failed,
+                   store_.Get(FindFailedCheck, plan.plan_id()));
   if (!failed) return OkStatus();
   return FailedPrecondition(
       StrCat("plan ", plan.plan_id(), " is withdrawn: step ", failed->step,
@@ -216,11 +210,7 @@ StatusOr<v1::Plan> Planning::Replace(const std::string& run_id,
   if (found.more_bytes < more_bytes) {
     return Replace(run_id, found.plan_id, more_bytes - found.more_bytes, hooks);
   }
-  PlanRow row;
-  RETURN_IF_ERROR(store_.Read([&](Database& db) -> Status {
-    ASSIGN_OR_RETURN(row, LoadPlan(db, found.plan_id));
-    return OkStatus();
-  }));
+  ASSIGN_OR_RETURN(PlanRow row, store_.Get(LoadPlan, found.plan_id));
   return std::move(row.plan);
 }
 
@@ -228,11 +218,7 @@ StatusOr<std::string> Planning::MakeReplacement(const std::string& run_id,
                                                 const std::string& plan_id,
                                                 int64_t more_bytes,
                                                 const PlanningHooks& hooks) {
-  PlanRow old;
-  RETURN_IF_ERROR(store_.Read([&](Database& db) -> Status {
-    ASSIGN_OR_RETURN(old, LoadPlan(db, plan_id));
-    return OkStatus();
-  }));
+  ASSIGN_OR_RETURN(PlanRow old, store_.Get(LoadPlan, plan_id));
   if (more_bytes <= 0) {
     return InvalidArgument(
         StrCat("more_bytes: must be positive, got ", more_bytes));
@@ -295,11 +281,7 @@ StatusOr<std::vector<v1::Plan>> Planning::Rebudget(
   std::vector<v1::PlanRequest> requests;
   std::vector<v1::Plan> plans;
   for (const std::string& plan_id : plan_ids) {
-    PlanRow old;
-    RETURN_IF_ERROR(store_.Read([&](Database& db) -> Status {
-      ASSIGN_OR_RETURN(old, LoadPlan(db, plan_id));
-      return OkStatus();
-    }));
+    ASSIGN_OR_RETURN(PlanRow old, store_.Get(LoadPlan, plan_id));
     v1::PlanRequest request = old.request;
     request.set_run_id(run_id);
     request.set_budget(budget);

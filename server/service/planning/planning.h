@@ -14,9 +14,14 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <functional>
+#include <map>
+#include <mutex>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "base/status.h"
@@ -24,13 +29,79 @@
 #include "planner/planner.h"
 #include "reprise/v1/planner.pb.h"
 #include "server/core/metrics.h"
-#include "server/service/planning/replacements.h"
-#include "server/service/planning/running_calls.h"
 #include "server/store/quota_rows.h"
 #include "server/store/run_hub.h"
 #include "server/store/store.h"
 
 namespace reprise::server {
+
+// Calls that can be asked to return the best result so far. A cancelled stream
+// can no longer deliver anything, so FinishPlan names the call instead.
+class RunningCalls {
+ public:
+  // Registers a call under its name for its lifetime. A call with an empty name
+  // cannot be found.
+  class Entry {
+   public:
+    Entry(RunningCalls& calls, const std::string& request_id);
+    ~Entry();
+    Entry(const Entry&) = delete;
+    Entry& operator=(const Entry&) = delete;
+    bool asked_to_finish() const { return asked_; }
+
+   private:
+    friend class RunningCalls;
+    RunningCalls& calls_;
+    std::multimap<std::string, Entry*>::iterator place_;
+    std::atomic<bool> asked_{false};
+  };
+
+  // Asks every call with this name to finish. NOT_FOUND: there is none.
+  Status Finish(const std::string& request_id);
+
+ private:
+  std::mutex mutex_;
+  std::multimap<std::string, Entry*> calls_;
+};
+
+// INVALID_ARGUMENT: longer than 64 characters.
+Status CheckRequestId(const std::string& request_id);
+
+// Replaces a plan of a run once, although two may ask for it: the job itself,
+// and the report of the step that peaked above the plan's budget.
+class Replacements {
+ public:
+  struct Result {
+    Status status;           // OK: plan_id was made
+    std::string plan_id;     // of the new plan
+    int64_t more_bytes = 0;  // held back in addition to what the old plan did
+  };
+
+  // Returns what replaces `plan_id` in a run. Calls `make`, which returns the
+  // id of the new plan, if that was not done before; waits while another
+  // thread does it. A refusal (FAILED_PRECONDITION) stands for every later
+  // call that asks for as much or more; any other error is forgotten.
+  Result Once(const std::string& run_id, const std::string& plan_id,
+              int64_t more_bytes,
+              const std::function<StatusOr<std::string>()>& make);
+
+ private:
+  struct Entry {
+    std::string run_id;
+    std::string plan_id;
+    bool is_making = true;
+    Result result;
+  };
+  using Entries = std::deque<Entry>;
+
+  // Both require mutex_.
+  Entries::iterator Find(const std::string& run_id, const std::string& plan_id);
+  void DropOldest();
+
+  std::mutex mutex_;
+  std::condition_variable made_;
+  Entries entries_;  // oldest first
+};
 
 // How often a plan may be replaced because a measured peak exceeded its budget.
 inline constexpr uint32_t kMaxReplans = 4;

@@ -4,7 +4,9 @@
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 
+#include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "base/str_cat.h"
 #include "server/service/planning/planning.h"
@@ -12,7 +14,6 @@
 #include "server/store/run_rows.h"
 
 namespace reprise::server {
-
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -47,6 +48,10 @@ std::string RequestName(const v1::PlanRequest& request, uint32_t replan) {
   }
   return name;
 }
+
+// A request for the replacement of a plan follows its step within seconds, so
+// older entries are of no use.
+constexpr size_t kMaxEntries = 256;
 
 }  // namespace
 
@@ -101,6 +106,89 @@ StatusOr<v1::Plan> Planning::MakeOnce(const v1::PlanRequest& request,
     }
     store_.AwaitLeases(kLook);
   }
+}
+
+Replacements::Entries::iterator Replacements::Find(const std::string& run_id,
+                                                   const std::string& plan_id) {
+  return std::find_if(entries_.begin(), entries_.end(), [&](const Entry& e) {
+    return e.run_id == run_id && e.plan_id == plan_id;
+  });
+}
+
+void Replacements::DropOldest() {
+  if (entries_.size() < kMaxEntries) return;
+  const auto oldest =
+      std::find_if(entries_.begin(), entries_.end(),
+                   [](const Entry& entry) { return !entry.is_making; });
+  if (oldest != entries_.end()) entries_.erase(oldest);
+}
+
+Replacements::Result Replacements::Once(
+    const std::string& run_id, const std::string& plan_id, int64_t more_bytes,
+    const std::function<StatusOr<std::string>()>& make) {
+  std::unique_lock lock(mutex_);
+  auto entry = Find(run_id, plan_id);
+  while (entry != entries_.end() && entry->is_making) {
+    made_.wait(lock);
+    entry = Find(run_id, plan_id);
+  }
+  if (entry != entries_.end()) {
+    const Result& known = entry->result;
+    if (known.status.ok() || more_bytes >= known.more_bytes) return known;
+    entries_.erase(entry);
+  }
+  DropOldest();
+  entries_.push_back({.run_id = run_id, .plan_id = plan_id, .result = {}});
+  lock.unlock();
+
+  Result result{.status = OkStatus(), .plan_id = "", .more_bytes = more_bytes};
+  StatusOr<std::string> made = make();
+  if (made.ok()) {
+    result.plan_id = *std::move(made);
+  } else {
+    result.status = made.status();
+  }
+
+  lock.lock();
+  entry = Find(run_id, plan_id);
+  const bool stands =
+      result.status.ok() || result.status.code() == Code::kFailedPrecondition;
+  if (stands) {
+    entry->is_making = false;
+    entry->result = result;
+  } else {
+    entries_.erase(entry);
+  }
+  made_.notify_all();
+  return result;
+}
+
+RunningCalls::Entry::Entry(RunningCalls& calls, const std::string& request_id)
+    : calls_(calls) {
+  const std::lock_guard lock(calls_.mutex_);
+  place_ = calls_.calls_.emplace(request_id, this);
+}
+
+RunningCalls::Entry::~Entry() {
+  const std::lock_guard lock(calls_.mutex_);
+  calls_.calls_.erase(place_);
+}
+
+Status RunningCalls::Finish(const std::string& request_id) {
+  const std::lock_guard lock(mutex_);
+  const auto [first, last] = calls_.equal_range(request_id);
+  if (request_id.empty() || first == last) {
+    return NotFound(StrCat("request_id \"", request_id.substr(0, 64),
+                           "\": no such call is running"));
+  }
+  for (auto it = first; it != last; ++it) it->second->asked_ = true;
+  return OkStatus();
+}
+
+Status CheckRequestId(const std::string& request_id) {
+  if (request_id.size() <= 64) return OkStatus();
+  return InvalidArgument(
+      StrCat("request_id: at most 64 characters, got ", request_id.size()));
 }
 
 }  // namespace reprise::server

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "base/str_cat.h"
 #include "formats/convert/capabilities.h"
 #include "formats/convert/graph_proto.h"
 #include "formats/convert/plan_proto.h"

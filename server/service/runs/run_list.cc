@@ -5,13 +5,11 @@
 #include <limits>
 #include <map>
 #include <string_view>
-#include <tuple>
 #include <utility>
 
 #include "base/str_cat.h"
 #include "server/service/runs/verdict.h"
 #include "server/store/run_rows.h"
-#include "server/store/verdict_rows.h"
 
 namespace reprise::server {
 

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/service/runs/standing.h"
-
 #include <string_view>
 
 #include "base/str_cat.h"
+#include "server/service/runs/verdict.h"
 
 namespace reprise::server {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/service/runs/step_log.h"
-
 #include <algorithm>
+
+#include "server/service/runs/verdict.h"
 
 namespace reprise::server {
 

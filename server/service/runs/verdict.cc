@@ -6,11 +6,9 @@
 #include "base/str_cat.h"
 #include "formats/convert/sentence.h"
 #include "profiler/include/reprise_wire.h"
-#include "server/service/runs/standing.h"
 #include "server/store/chunk_rows.h"
 #include "server/store/plan_rows.h"
 #include "server/store/run_rows.h"
-#include "server/store/verdict_rows.h"
 
 namespace reprise::server {
 

@@ -7,6 +7,7 @@
 // process that sends them; tests/fixtures/verdicts.json checks both.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <set>
@@ -18,10 +19,49 @@
 #include "reprise/v1/graph.pb.h"
 #include "reprise/v1/plan.pb.h"
 #include "reprise/v1/query.pb.h"
-#include "server/service/runs/step_log.h"
 #include "server/store/database.h"
 
 namespace reprise::server {
+
+// The steps of a run in a compact form, and buckets of them for a screen.
+//
+//   steps     1 2 3 4 | 5 6 7 8 | 9 10 ...
+//   bucket      max        max        ...     peaks; medians of times; counts
+//
+// Of several ranks the first report of each step counts, as steps come in order.
+// 40 bytes a step.
+class StepLog {
+ public:
+  void Add(const v1::StepReport& step, bool over_budget);
+  void Add(const v1::VerifyReport& check);
+
+  size_t size() const { return steps_.size(); }
+
+  // Buckets of the steps numbered `from` to `to`, at most `buckets`.
+  v1::StepBuckets Fold(uint64_t from, uint64_t to, size_t buckets) const;
+
+ private:
+  struct Step {
+    uint64_t number = 0;
+    int64_t peak_bytes = 0;
+    int64_t time_ns = 0;
+    uint32_t checks = 0;
+    uint32_t differing = 0;
+    bool planned = false;
+    bool over_budget = false;
+    bool out_of_memory = false;
+    bool traced = false;
+  };
+
+  static bool Representative(const Step& step) {
+    return !step.traced && step.checks == 0;
+  }
+  static void AddBucket(const Step* first, const Step* end,
+                        v1::StepBuckets& to);
+  static int64_t MedianTime(const Step* first, const Step* end, bool planned);
+
+  std::vector<Step> steps_;
+};
 
 // Updated incrementally as reports arrive, so that a watcher does not reread a
 // run for every event.
@@ -128,5 +168,11 @@ Status AddVerdict(Database& db, v1::Run& run, std::string* made_of = nullptr);
 
 // Returns a run with all of that. NOT_FOUND.
 StatusOr<v1::Run> LoadRunWithVerdict(Database& db, const std::string& run_id);
+
+// A run for people: how far its proof has come, and how it ended. Page and
+// command show these and decide nothing by themselves.
+
+// Sets `standing` and `ending` of a run whose verdict is there.
+void Describe(v1::Run& run);
 
 }  // namespace reprise::server
