@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "clients/cli/completion.h"
-
 #include <vector>
 
 #include "base/str_cat.h"
+#include "clients/cli/core/command.h"
 
 namespace reprise::cli {
 namespace {

@@ -2,8 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "clients/cli/verbs/curve_svg.h"
-#include "clients/cli/verbs/curve_text.h"
+#include "clients/cli/verbs/peak_report.h"
 
 namespace reprise::cli {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
-#include "clients/cli/job_words.h"
+#include "clients/cli/typed_words.h"
 
 namespace reprise::cli {
 namespace {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/status.h"
 #include "clients/cli/core/console.h"
 #include "clients/cli/core/options.h"
 
@@ -44,5 +45,22 @@ std::unique_ptr<Command> MakeApplyCommand();
 std::unique_ptr<Command> MakeWindowCommand();
 std::unique_ptr<Command> MakeDoctorCommand();
 std::unique_ptr<Command> MakeVersionCommand();
+std::unique_ptr<Command> MakeRmCommand();
+std::unique_ptr<Command> MakeBackupCommand();
+std::unique_ptr<Command> MakeAuditCommand();
+
+// Runs the server in this process until it is stopped. `flags` are those of
+// reprised. Returns the exit code.
+int Serve(std::vector<std::string> flags);
+
+// Shell completion scripts, generated from the defined commands and options, so
+// that they are always up to date. They complete commands, options, option
+// values from a fixed list, files, and run ids, which they get from `reprise
+// --completion runs`.
+
+// Returns the script for `shell`. INVALID_ARGUMENT for a shell other than bash,
+// zsh and fish.
+StatusOr<std::string> CompletionScript(const CommandLine& line,
+                                       const std::string& shell);
 
 }  // namespace reprise::cli

@@ -6,14 +6,12 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <system_error>
 
 #include "base/str_cat.h"
-#include "base/units.h"
 #include "formats/convert/digest.h"
 #include "formats/convert/graph_json.h"
 #include "formats/convert/graph_proto.h"
@@ -108,6 +106,11 @@ StatusOr<std::string> ReadFile(const std::string& path, int64_t most) {
 bool Exists(const std::string& path) {
   struct stat info {};
   return stat(path.c_str(), &info) == 0;
+}
+
+bool LooksLikeFile(const std::string& text) {
+  return Exists(text) || text.find('/') != std::string::npos ||
+         text.find('.') != std::string::npos;
 }
 
 bool FolderIsWritable(const std::string& path) {

@@ -31,6 +31,8 @@ Status CheckWritable(const std::string& path, bool force);
 StatusOr<std::string> NewFolder(const std::string& name);
 
 bool Exists(const std::string& path);
+// Returns whether it is an existing path, or can only be one.
+bool LooksLikeFile(const std::string& text);
 bool FolderIsWritable(const std::string& path);
 
 // A step graph file: JSON, or a serialized StepGraph when it ends in ".pb".

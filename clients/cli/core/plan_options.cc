@@ -2,14 +2,19 @@
 #include "clients/cli/core/plan_options.h"
 
 #include <charconv>
-#include <cmath>
+#include <csignal>
 
 #include "base/str_cat.h"
-#include "base/units.h"
-#include "clients/cli/core/interrupt.h"
 #include "formats/convert/capabilities.h"
 
 namespace reprise::cli {
+namespace {
+
+volatile std::sig_atomic_t g_asked = 0;
+
+void OnSignal(int) { g_asked = 1; }
+
+}  // namespace
 
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
@@ -94,9 +99,7 @@ double Watch::elapsed_ms() const {
 bool Watch::ShouldStop() {
   Show();
   if (CatchInterrupt::Asked()) return true;
-  if (steady_clock::now() - start_ < time_limit_) return false;
-  timed_out_ = true;
-  return true;
+  return steady_clock::now() - start_ >= time_limit_;
 }
 
 void Watch::Show() {
@@ -106,5 +109,21 @@ void Watch::Show() {
   console_.Progress(ProgressText(std::chrono::nanoseconds(now - start_).count(),
                                  progress_.overhead, progress_.bound));
 }
+
+CatchInterrupt::CatchInterrupt() {
+  g_asked = 0;
+  struct sigaction action {};
+  action.sa_handler = OnSignal;
+  action.sa_flags = SA_RESETHAND;  // a second signal has its default effect
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+}
+
+CatchInterrupt::~CatchInterrupt() {
+  std::signal(SIGINT, SIG_DFL);
+  std::signal(SIGTERM, SIG_DFL);
+}
+
+bool CatchInterrupt::Asked() { return g_asked != 0; }
 
 }  // namespace reprise::cli

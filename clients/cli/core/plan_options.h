@@ -40,7 +40,6 @@ class Watch {
   void Attach(planner::Request& request);
 
   double elapsed_ms() const;
-  bool timed_out() const { return timed_out_; }
 
  private:
   bool ShouldStop();
@@ -51,7 +50,19 @@ class Watch {
   std::chrono::steady_clock::time_point shown_;
   std::chrono::milliseconds time_limit_;
   planner::Progress progress_;
-  bool timed_out_ = false;
+};
+
+// Makes Ctrl-C a request rather than the end: the first one asks the planner to
+// stop and return its best plan; a second one ends the process.
+class CatchInterrupt {
+ public:
+  CatchInterrupt();
+  ~CatchInterrupt();
+  CatchInterrupt(const CatchInterrupt&) = delete;
+  CatchInterrupt& operator=(const CatchInterrupt&) = delete;
+
+  // Returns whether SIGINT or SIGTERM was received.
+  static bool Asked();
 };
 
 }  // namespace reprise::cli

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "clients/cli/doctor/certificate.h"
 
 #include <openssl/bio.h>
 #include <openssl/ssl.h>
@@ -9,6 +8,8 @@
 #include <memory>
 
 #include "base/str_cat.h"
+#include "clients/cli/doctor/doctor.h"
+#include "clients/cli/server/server_client.h"
 
 namespace reprise::cli {
 namespace {

@@ -6,7 +6,6 @@
 #include <link.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <set>

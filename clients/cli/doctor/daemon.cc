@@ -10,10 +10,7 @@
 #include <ctime>
 
 #include "base/str_cat.h"
-#include "base/units.h"
-#include "clients/cli/doctor/certificate.h"
 #include "clients/cli/doctor/doctor.h"
-#include "clients/cli/doctor/processes.h"
 #include "clients/cli/doctor/round_trip.h"
 #include "clients/cli/server/runtime_paths.h"
 #include "clients/cli/server/server_client.h"

@@ -18,6 +18,8 @@
 
 namespace reprise::cli {
 
+struct Endpoint;
+
 enum class Health {
   kOk,
   kWarning,  // works, but less than it could
@@ -75,9 +77,55 @@ Check CheckSocket(bool& listening);
 std::vector<Check> CheckDaemon(const Globals& globals,
                                const std::vector<pid_t>& on_gpu);
 
+// Gets the certificate of a server over https, trusted or not, and reports how
+// long it is valid.
+Check CheckCertificate(const Endpoint& endpoint);
+
 // Returns what `work` returned in a forked child; empty if it crashed or took
 // longer than `patience`. Call it before any thread is started.
 std::string InChild(const std::function<std::string()>& work,
                     std::chrono::seconds patience = std::chrono::seconds(10));
+
+// What did not answer in time: on a busy machine that proves nothing.
+struct Load {
+  double last_minute = 0;  // 0: not known
+  int processors = 1;
+
+  bool IsHigh() const { return last_minute > processors; }
+};
+
+Load LoadNow();
+
+// Whether a process stands still: then the load is no reason for its silence.
+bool IsStopped(pid_t pid);
+
+// "did not answer within 4 s; the load is 30.1 on 2 processors"
+std::string TooLate(std::chrono::seconds patience, const Load& load);
+
+// Returns a check of what did not answer `what`: a problem with this advice; a
+// warning if the machine is busy.
+Check LateCheck(const std::string& name, const std::string& what,
+                std::chrono::seconds patience, const Load& load,
+                const std::string& advice);
+
+// Finds processes that Reprise could profile but does not, with the reason for
+// each. Reads /proc: which processes have libcuda or the agent loaded.
+// Processes of other users are only known if the driver lists them.
+
+// The daemon's sessions, and where it was asked.
+struct Sessions {
+  std::set<pid_t> pids;  // connected now
+  std::string socket;    // the one that agents of this user connect to
+  bool is_usual = true;  // agents connect to it without being told
+  bool daemon = false;   // a daemon answers there
+};
+
+// Returns one check per process without a session, and one that counts the
+// others. `on_gpu`: processes that the driver sees on a device.
+std::vector<Check> CheckProcesses(const Sessions& sessions,
+                                  const std::vector<pid_t>& on_gpu);
+
+// The name of a user, or "uid N" where the machine has none for it.
+std::string UserName(uid_t uid);
 
 }  // namespace reprise::cli

@@ -13,7 +13,6 @@
 #include <sstream>
 
 #include "base/str_cat.h"
-#include "base/units.h"
 #include "clients/cli/core/files.h"
 #include "clients/cli/doctor/doctor.h"
 

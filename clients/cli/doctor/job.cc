@@ -7,7 +7,6 @@
 
 #include <chrono>
 #include <cstdlib>
-#include <cstring>
 
 #include "base/str_cat.h"
 #include "profiler/include/reprise_agent.h"

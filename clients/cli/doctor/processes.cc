@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "clients/cli/doctor/processes.h"
-
 #include <pwd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -15,7 +12,7 @@
 #include <sstream>
 
 #include "base/str_cat.h"
-#include "base/units.h"
+#include "clients/cli/doctor/doctor.h"
 
 namespace reprise::cli {
 namespace {

@@ -6,14 +6,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <sstream>
 #include <thread>
 
 #include "base/str_cat.h"
-#include "base/units.h"
 #include "base/uuid.h"
 #include "clients/cli/doctor/job.h"
 #include "clients/cli/server/runtime_paths.h"

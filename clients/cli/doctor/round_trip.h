@@ -19,8 +19,7 @@
 #include <vector>
 
 #include "clients/cli/doctor/doctor.h"
-#include "clients/cli/doctor/load.h"
-#include "clients/cli/server/scratch_daemon.h"
+#include "clients/cli/server/private_daemon.h"
 
 namespace reprise::cli {
 

@@ -16,7 +16,6 @@
 
 #include "base/str_cat.h"
 #include "clients/cli/doctor/doctor.h"
-#include "clients/cli/doctor/processes.h"
 #include "clients/cli/server/runtime_paths.h"
 
 namespace reprise::cli {

@@ -148,8 +148,7 @@ StatusOr<Endpoint> ParseEndpoint(const std::string& text) {
     return InvalidArgument(StrCat(
         "server \"", shown,
         "\": without TLS only this machine can be reached; write https:// "
-        "where "
-        "the server has a certificate, or forward the port with `ssh -L ",
+        "where the server has a certificate, or forward the port with `ssh -L ",
         port, ":localhost:", port, "` and use 127.0.0.1:", port));
   }
   Endpoint endpoint;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <grpcpp/channel.h>
+#include <grpcpp/support/status.h>
 
 #include <memory>
 
@@ -15,5 +16,9 @@ namespace reprise::cli {
 
 // Does not connect yet. Errors: a certificate file cannot be read.
 StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const Endpoint& endpoint);
+
+// Converts the result of a call to our Status, with a sentence that names the
+// server.
+Status FromGrpc(const grpc::Status& status, const Endpoint& endpoint);
 
 }  // namespace reprise::cli

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "clients/cli/server/scratch_daemon.h"
-
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -8,6 +6,7 @@
 #include <utility>
 
 #include "clients/cli/core/files.h"
+#include "clients/cli/server/private_daemon.h"
 
 namespace reprise::cli {
 namespace {

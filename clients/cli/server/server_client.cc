@@ -10,11 +10,8 @@
 
 #include "base/data_dir.h"
 #include "base/str_cat.h"
-#include "base/units.h"
 #include "clients/cli/core/files.h"
-#include "clients/cli/core/interrupt.h"
 #include "clients/cli/core/plan_options.h"
-#include "clients/cli/server/grpc_status.h"
 #include "clients/cli/server/open_channel.h"
 #include "clients/cli/server/private_daemon.h"
 

@@ -7,7 +7,6 @@
 
 #include <grpcpp/channel.h>
 
-#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>

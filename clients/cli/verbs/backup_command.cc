@@ -11,12 +11,10 @@
 #include <string>
 
 #include "base/str_cat.h"
-#include "base/units.h"
 #include "clients/cli/core/command.h"
-#include "clients/cli/core/exit_code.h"
-#include "clients/cli/server/grpc_status.h"
+#include "clients/cli/core/console.h"
+#include "clients/cli/server/open_channel.h"
 #include "clients/cli/server/server_client.h"
-#include "clients/cli/verbs/store_commands.h"
 #include "reprise/v1/admin.grpc.pb.h"
 
 namespace reprise::cli {

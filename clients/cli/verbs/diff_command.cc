@@ -5,32 +5,22 @@
 // their server; all by formats/convert/compare.h.
 #include <optional>
 #include <string>
-#include <utility>
 
 #include "base/str_cat.h"
 #include "clients/cli/core/command.h"
-#include "clients/cli/core/exit_code.h"
+#include "clients/cli/core/console.h"
 #include "clients/cli/core/files.h"
-#include "clients/cli/core/proto_json.h"
 #include "clients/cli/server/server_client.h"
-#include "clients/cli/verbs/diff_text.h"
 #include "clients/cli/verbs/file_plan.h"
+#include "clients/cli/verbs/peak_report.h"
 #include "formats/convert/capabilities.h"
 #include "formats/convert/compare.h"
 #include "formats/convert/graph_json.h"
 #include "formats/convert/graph_proto.h"
-#include "formats/convert/json_scan.h"
-#include "formats/convert/plan_json.h"
 #include "formats/convert/plan_proto.h"
 
 namespace reprise::cli {
 namespace {
-
-// Returns whether it is an existing path, or can only be one.
-bool LooksLikeFile(const std::string& text) {
-  return Exists(text) || text.find('/') != std::string::npos ||
-         text.find('.') != std::string::npos;
-}
 
 // The step without a plan.
 StatusOr<formats::PeakSide> SideOfGraphFile(const std::string& path) {
@@ -51,27 +41,23 @@ StatusOr<formats::PeakSide> SideOfGraphFile(const std::string& path) {
 
 StatusOr<formats::PeakSide> SideOfPlanFile(const std::string& path,
                                            const std::string& text) {
-  StatusOr<formats::PlanText> read = formats::ReadPlanText(text);
-  if (!read.ok()) {
-    return Status(read.status().code(),
-                  StrCat(path, ": ", read.status().message()));
-  }
-  const auto graph_path = FindGraphOf(path, read->graph);
+  ASSIGN_OR_RETURN(const formats::PlanText read, ReadPlan(path, text));
+  const auto graph_path = FindGraphOf(path, read.graph);
   if (!graph_path) {
-    return NotFound(StrCat(path, ": its graph ", read->graph,
+    return NotFound(StrCat(path, ": its graph ", read.graph,
                            " is not here; put it beside the plan"));
   }
-  if (!read->plan.feasible()) {
+  if (!read.plan.feasible()) {
     return FailedPrecondition(
         StrCat(path, ": says that no plan fits and holds no schedule; compare ",
                *graph_path, " instead"));
   }
   ASSIGN_OR_RETURN(const CheckedPlan checked,
-                   CheckPlanFile(path, read->plan, *graph_path));
+                   CheckPlanFile(path, read.plan, *graph_path));
   ASSIGN_OR_RETURN(const GraphFile file, ReadGraph(*graph_path));
   const int64_t reserve_bytes =
-      read->plan.peak_bytes() - checked.report.evaluation.peak_bytes;
-  return formats::SideOfPlan(file.graph, checked.graph, read->plan,
+      read.plan.peak_bytes() - checked.report.evaluation.peak_bytes;
+  return formats::SideOfPlan(file.graph, checked.graph, read.plan,
                              checked.schedule, checked.capabilities,
                              reserve_bytes);
 }

@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "clients/cli/verbs/diff_text.h"
-
 #include <cstdlib>
 
 #include "base/str_cat.h"
-#include "base/text.h"
-#include "base/units.h"
-#include "clients/cli/core/columns.h"
+#include "clients/cli/core/console.h"
+#include "clients/cli/verbs/peak_report.h"
 #include "formats/convert/graph_names.h"
 
 namespace reprise::cli {

@@ -9,7 +9,7 @@
 
 #include "base/str_cat.h"
 #include "clients/cli/core/command.h"
-#include "clients/cli/core/exit_code.h"
+#include "clients/cli/core/console.h"
 #include "clients/cli/core/files.h"
 #include "clients/cli/doctor/doctor.h"
 #include "clients/cli/doctor/round_trip.h"

@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "clients/cli/verbs/explain_text.h"
-
 #include <algorithm>
 #include <string>
 #include <vector>
 
 #include "base/str_cat.h"
-#include "base/text.h"
-#include "base/units.h"
-#include "clients/cli/core/columns.h"
+#include "clients/cli/core/console.h"
+#include "clients/cli/verbs/peak_report.h"
 #include "formats/convert/explain_proto.h"
 #include "formats/convert/graph_names.h"
 #include "formats/convert/sentence.h"

@@ -3,26 +3,20 @@
 // reprise export RUN|PLAN|GRAPH: writes a step in a format for common viewers.
 // Files are evaluated here; runs and plans come from the server.
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/str_cat.h"
-#include "base/units.h"
 #include "clients/cli/core/command.h"
-#include "clients/cli/core/exit_code.h"
+#include "clients/cli/core/console.h"
 #include "clients/cli/core/files.h"
 #include "clients/cli/server/server_client.h"
 #include "clients/cli/verbs/file_plan.h"
 #include "formats/convert/capabilities.h"
 #include "formats/convert/digest.h"
+#include "formats/convert/graph_json.h"
 #include "formats/convert/graph_proto.h"
-#include "formats/convert/json_scan.h"
-#include "formats/convert/plan_json.h"
 #include "formats/convert/plan_proto.h"
-#include "formats/export/chrome_trace.h"
-#include "formats/export/html_report.h"
-#include "formats/export/memory_snapshot.h"
 #include "formats/export/timeline.h"
 
 namespace reprise::cli {
@@ -38,26 +32,275 @@ using Timelines = std::vector<formats::ExportTimeline>;
 
 class ExportCommand : public Command {
  public:
-  void Define(CommandLine& line) override;
-  int Run(const Globals& globals, Console& console) override;
+  void Define(CommandLine& line) override {
+    Verb& verb = line.AddVerb(
+        "export", "Write a step as a report, for Perfetto or PyTorch's viewer");
+    verb.Add("WHAT", what_,
+             "A run id (or its beginning, or \"latest\"), a plan id, or a "
+             "file: step graph or plan",
+             {.required = true, .completes = Completes::kRuns});
+    verb.Add(
+        "--format,-f", format_,
+        "chrome: JSON for Perfetto and chrome://tracing; "
+        "memory-viewer: a snapshot for pytorch.org/memory_viz; "
+        "html: one file for any browser, without network",
+        {.shows_default = true, .one_of = {"chrome", "memory-viewer", "html"}});
+    verb.Add("--of", of_,
+             "Which step a snapshot shows: measured, measured-base, "
+             "predicted or predicted-base (the first there is)",
+             {.one_of = {"measured", "measured-base", "predicted",
+                         "predicted-base"}});
+    verb.Add("--out,-o", out_, "The file (named after WHAT)",
+             {.completes = Completes::kFiles});
+    verb.Flag("--force,!--no-force", force_, "Replace an existing file");
+    verb.Footer(
+        "Example:\n  reprise export latest --format html\n"
+        "  reprise export latest --format chrome -o run.trace.json\n"
+        "  reprise export resnet.plan.json --format memory-viewer");
+  }
+
+  int Run(const Globals& globals, Console& console) override {
+    if (!of_.empty() && format_ != "memory-viewer") {
+      return console.UsageError(
+          StrCat("--of: ", format_ == "chrome" ? "a Chrome trace" : "a report",
+                 " holds all steps side by side; it is for "
+                 "--format memory-viewer"));
+    }
+    if (out_.empty()) out_ = DefaultPath();
+    const Status writable = CheckWritable(out_, force_);
+    if (LooksLikeFile(what_)) {
+      const StatusOr<Timelines> all = OfFile();
+      if (!all.ok()) return console.Error(all.status());
+      if (!writable.ok()) return console.Error(writable);
+      return Write(*all, globals, console);
+    }
+    if (!writable.ok()) return console.Error(writable);
+    const auto client = ServerClient::ConnectOrStart(globals);
+    if (!client.ok()) return console.ConnectError(client.status());
+    const StatusOr<Timelines> all = OfStored(*client);
+    return all.ok() ? Write(*all, globals, console)
+                    : console.Error(all.status());
+  }
 
  private:
-  StatusOr<Timelines> OfGraphFile(const std::string& path) const;
-  StatusOr<Timelines> OfPlanFile(const std::string& text);
-  StatusOr<Timelines> OfFile();
-  StatusOr<Timelines> OfStored(const ServerClient& client);
+  StatusOr<Timelines> OfGraphFile(const std::string& path) const {
+    ASSIGN_OR_RETURN(const GraphFile file, ReadGraph(path));
+    ASSIGN_OR_RETURN(const planner::StepGraph graph,
+                     formats::ToPlanner(file.graph));
+    Timelines all;
+    RETURN_IF_ERROR(AddPredicted(graph, {}, {}, 0, 0, all));
+    return all;
+  }
+
+  StatusOr<Timelines> OfPlanFile(const std::string& text) {
+    ASSIGN_OR_RETURN(const formats::PlanText read, ReadPlan(what_, text));
+    if (!read.plan.feasible()) {
+      return FailedPrecondition(
+          StrCat(what_,
+                 ": no plan fits its budget, so there is no step to show; "
+                 "export the step graph for the one without a plan"));
+    }
+    const auto graph_path = FindGraphOf(what_, read.graph);
+    if (!graph_path) {
+      return NotFound(StrCat(what_, ": its step graph ", read.graph,
+                             " is not there; put it beside the plan"));
+    }
+    ASSIGN_OR_RETURN(const CheckedPlan checked,
+                     CheckPlanFile(what_, read.plan, *graph_path));
+    sentence_ = read.plan.sentence();
+    budget_bytes_ = read.plan.budget_bytes();
+    Timelines all;
+    RETURN_IF_ERROR(AddPredicted(
+        checked.graph, checked.schedule, checked.capabilities,
+        read.plan.peak_bytes() - checked.report.evaluation.peak_bytes,
+        read.plan.base_peak_bytes(), all));
+    return all;
+  }
+
+  StatusOr<Timelines> OfFile() {
+    if (what_.ends_with(".pb")) return OfGraphFile(what_);
+    ASSIGN_OR_RETURN(const std::string text, ReadFile(what_, kMostFileBytes));
+    const StatusOr<formats::JsonScan> scan = formats::ScanJson(text);
+    if (!scan.ok()) {
+      return Status(scan.status().code(),
+                    StrCat(what_, ": ", scan.status().message()));
+    }
+    const bool is_plan = scan->format.starts_with("reprise.plan/") ||
+                         (!scan->has_format && scan->has_schedule);
+    return is_plan ? OfPlanFile(text) : OfGraphFile(what_);
+  }
+
+  StatusOr<Timelines> OfStored(const ServerClient& client) {
+    Timelines all;
+    const auto run = client.GetRun(what_);
+    if (!run.ok()) {
+      if (run.status().code() != Code::kNotFound ||
+          !formats::ParseHexId(what_).ok()) {
+        return run.status();
+      }
+      const Status added = AddStoredPlan(client, what_, all);
+      if (added.code() == Code::kNotFound) {
+        return NotFound(
+            StrCat(what_, ": there is no such run or plan on this server"));
+      }
+      RETURN_IF_ERROR(added);
+      return all;
+    }
+    name_ = run->name();
+    sentence_ = run->verdict().sentence();
+    v1::StepGraph proto;
+    planner::StepGraph graph;
+    if (!run->graph_id().empty()) {
+      ASSIGN_OR_RETURN(proto, client.GetGraph(run->graph_id()));
+      ASSIGN_OR_RETURN(graph, formats::ToPlanner(proto));
+    }
+    for (const bool planned : {true, false}) {
+      formats::MeasuredTimeline measured(planned ? kMeasured : kMeasuredBase);
+      const Status read = client.ReadStep(
+          run->run_id(), planned,
+          [&](const v1::StepPart& part) { measured.Add(part); });
+      if (read.code() == Code::kNotFound) continue;
+      RETURN_IF_ERROR(read);
+      all.push_back(measured.Finish());
+      all.back().static_parts = planner::StaticMemory(graph);
+    }
+    if (!run->plan_id().empty()) {
+      RETURN_IF_ERROR(AddStoredPlan(client, run->plan_id(), all));
+    } else if (!run->graph_id().empty()) {
+      RETURN_IF_ERROR(
+          AddPredicted(graph, {}, {}, 0, proto.measured_peak_bytes(), all));
+    }
+    if (all.empty()) {
+      return NotFound(StrCat("run ", run->run_id(),
+                             " has neither a traced step nor a step graph; ask "
+                             "for one with `reprise window`"));
+    }
+    return all;
+  }
+
   Status AddPredicted(const planner::StepGraph& graph,
                       const planner::Schedule& schedule,
                       const planner::Capabilities& capabilities,
                       int64_t reserve_bytes, int64_t base_peak_bytes,
-                      Timelines& out) const;
+                      Timelines& out) const {
+    if (!schedule.empty()) {
+      ASSIGN_OR_RETURN(out.emplace_back(),
+                       formats::PredictedTimeline(kPredicted, graph, schedule,
+                                                  capabilities, reserve_bytes));
+    }
+    const planner::Schedule base =
+        planner::BaseSchedule(graph, capabilities.free_policy);
+    ASSIGN_OR_RETURN(formats::ExportTimeline timeline,
+                     formats::PredictedTimeline(kPredictedBase, graph, base,
+                                                capabilities, 0));
+    // Adds what was measured beyond the model to every point.
+    const int64_t missing = base_peak_bytes - timeline.PeakBytes();
+    if (missing > 0) {
+      timeline.static_bytes += missing;
+      for (formats::ExportPoint& point : timeline.curve) point.bytes += missing;
+    }
+    out.push_back(std::move(timeline));
+    return OkStatus();
+  }
+
   Status AddStoredPlan(const ServerClient& client, const std::string& plan_id,
-                       Timelines& out);
+                       Timelines& out) {
+    ASSIGN_OR_RETURN(const v1::Explanation explained, client.Explain(plan_id));
+    const v1::Plan& plan = explained.plan();
+    if (sentence_.empty()) sentence_ = plan.sentence();
+    budget_bytes_ = plan.budget_bytes();
+    ASSIGN_OR_RETURN(const v1::StepGraph proto,
+                     client.GetGraph(plan.graph_id()));
+    ASSIGN_OR_RETURN(const planner::StepGraph graph, formats::ToPlanner(proto));
+    ASSIGN_OR_RETURN(const planner::Capabilities capabilities,
+                     formats::ToPlanner(explained.capabilities()));
+    planner::Schedule schedule;
+    int64_t reserve_bytes = 0;
+    if (plan.feasible()) {
+      ASSIGN_OR_RETURN(schedule, formats::ToSchedule(plan, graph));
+      ASSIGN_OR_RETURN(const planner::Evaluation evaluation,
+                       planner::Evaluate(graph, schedule, capabilities));
+      reserve_bytes =
+          std::max<int64_t>(0, plan.peak_bytes() - evaluation.peak_bytes);
+    }
+    return AddPredicted(graph, schedule, capabilities, reserve_bytes,
+                        plan.base_peak_bytes(), out);
+  }
+
   // Returns the timeline named by --of, else the first that the viewer can
   // show.
-  StatusOr<const formats::ExportTimeline*> Choose(const Timelines& all) const;
-  std::string DefaultPath() const;
-  int Write(const Timelines& all, const Globals& globals, Console& console);
+  StatusOr<const formats::ExportTimeline*> Choose(const Timelines& all) const {
+    const std::string wanted = of_ == "measured"         ? kMeasured
+                               : of_ == "measured-base"  ? kMeasuredBase
+                               : of_ == "predicted"      ? kPredicted
+                               : of_ == "predicted-base" ? kPredictedBase
+                                                         : "";
+    if (wanted.empty()) return &all.front();
+    std::string there;
+    for (const formats::ExportTimeline& one : all) {
+      if (one.title == wanted) return &one;
+      there += StrCat(there.empty() ? "" : ", ", one.title);
+    }
+    return NotFound(
+        StrCat(what_, ": has no step that is ", wanted, ", only: ", there));
+  }
+
+  std::string DefaultPath() const {
+    std::string stem = what_;
+    for (const char* ending : {".json", ".pb", ".graph", ".plan"}) {
+      if (stem.ends_with(ending)) {
+        stem.resize(stem.size() - std::string(ending).size());
+      }
+    }
+    return stem + (format_ == "chrome" ? ".trace.json"
+                   : format_ == "html" ? ".report.html"
+                                       : ".snapshot.pickle");
+  }
+
+  int Write(const Timelines& all, const Globals& globals, Console& console) {
+    std::string text;
+    const formats::ExportTimeline* shown = &all.front();
+    std::vector<std::string> titles;
+    if (format_ == "chrome") {
+      text = formats::WriteChromeTrace(name_.empty() ? what_ : name_, all);
+      for (const auto& one : all) titles.push_back(one.title);
+    } else if (format_ == "html") {
+      text = formats::WriteHtmlReport({.name = name_.empty() ? what_ : name_,
+                                       .sentence = sentence_,
+                                       .budget_bytes = budget_bytes_},
+                                      all);
+      for (const auto& one : all) titles.push_back(one.title);
+    } else {
+      const auto chosen = Choose(all);
+      if (!chosen.ok()) return console.Error(chosen.status());
+      shown = *chosen;
+      text = formats::WriteMemorySnapshot(*shown);
+      titles.push_back(shown->title);
+    }
+    const Status written = WriteFile(out_, text, force_);
+    if (!written.ok()) return console.Error(written);
+    if (globals.json) {
+      const nlohmann::ordered_json json = {{"wrote", out_},
+                                           {"format", format_},
+                                           {"steps", titles},
+                                           {"peak_bytes", shown->PeakBytes()}};
+      console.Line(json.dump(-1, ' ', false,
+                             nlohmann::ordered_json::error_handler_t::replace));
+      return kDone;
+    }
+    for (const auto& one : all) {
+      if (format_ == "memory-viewer" && &one != shown) continue;
+      console.Line(StrCat("  ", one.title, ": peak ",
+                          FormatBytes(one.PeakBytes()), " in ",
+                          FormatDuration(one.duration_ns)));
+    }
+    console.Line(StrCat("  wrote ", out_));
+    console.Note(format_ == "html" ? "\nNext:  open it in a browser, or send it"
+                 : format_ == "chrome"
+                     ? "\nNext:  open it at ui.perfetto.dev or chrome://tracing"
+                     : "\nNext:  drop it on pytorch.org/memory_viz");
+    return kDone;
+  }
 
   std::string what_;
   std::string format_ = "chrome";
@@ -69,285 +312,6 @@ class ExportCommand : public Command {
   std::string sentence_;
   int64_t budget_bytes_ = 0;
 };
-
-void ExportCommand::Define(CommandLine& line) {
-  Verb& verb = line.AddVerb(
-      "export", "Write a step as a report, for Perfetto or PyTorch's viewer");
-  verb.Add("WHAT", what_,
-           "A run id (or its beginning, or \"latest\"), a plan id, or a "
-           "file: step graph or plan",
-           {.required = true, .completes = Completes::kRuns});
-  verb.Add(
-      "--format,-f", format_,
-      "chrome: JSON for Perfetto and chrome://tracing; "
-      "memory-viewer: a snapshot for pytorch.org/memory_viz; "
-      "html: one file for any browser, without network",
-      {.shows_default = true, .one_of = {"chrome", "memory-viewer", "html"}});
-  verb.Add(
-      "--of", of_,
-      "Which step a snapshot shows: measured, measured-base, "
-      "predicted or predicted-base (the first there is)",
-      {.one_of = {"measured", "measured-base", "predicted", "predicted-base"}});
-  verb.Add("--out,-o", out_, "The file (named after WHAT)",
-           {.completes = Completes::kFiles});
-  verb.Flag("--force,!--no-force", force_, "Replace an existing file");
-  verb.Footer(
-      "Example:\n  reprise export latest --format html\n"
-      "  reprise export latest --format chrome -o run.trace.json\n"
-      "  reprise export resnet.plan.json --format memory-viewer");
-}
-
-int ExportCommand::Run(const Globals& globals, Console& console) {
-  if (!of_.empty() && format_ != "memory-viewer") {
-    return console.UsageError(
-        StrCat("--of: ", format_ == "chrome" ? "a Chrome trace" : "a report",
-               " holds all steps side by side; it is for "
-               "--format memory-viewer"));
-  }
-  if (out_.empty()) out_ = DefaultPath();
-  const Status writable = CheckWritable(out_, force_);
-  const bool is_file = Exists(what_) || what_.find('/') != std::string::npos ||
-                       what_.find('.') != std::string::npos;
-  if (is_file) {
-    const StatusOr<Timelines> all = OfFile();
-    if (!all.ok()) return console.Error(all.status());
-    if (!writable.ok()) return console.Error(writable);
-    return Write(*all, globals, console);
-  }
-  if (!writable.ok()) return console.Error(writable);
-  const auto client = ServerClient::ConnectOrStart(globals);
-  if (!client.ok()) {
-    return client.status().code() == Code::kInvalidArgument
-               ? console.UsageError(client.status().message())
-               : console.Error(client.status());
-  }
-  const StatusOr<Timelines> all = OfStored(*client);
-  return all.ok() ? Write(*all, globals, console) : console.Error(all.status());
-}
-
-std::string ExportCommand::DefaultPath() const {
-  std::string stem = what_;
-  for (const char* ending : {".json", ".pb", ".graph", ".plan"}) {
-    if (stem.ends_with(ending)) {
-      stem.resize(stem.size() - std::string(ending).size());
-    }
-  }
-  return stem + (format_ == "chrome" ? ".trace.json"
-                 : format_ == "html" ? ".report.html"
-                                     : ".snapshot.pickle");
-}
-
-Status ExportCommand::AddPredicted(const planner::StepGraph& graph,
-                                   const planner::Schedule& schedule,
-                                   const planner::Capabilities& capabilities,
-                                   int64_t reserve_bytes,
-                                   int64_t base_peak_bytes,
-                                   Timelines& out) const {
-  if (!schedule.empty()) {
-    ASSIGN_OR_RETURN(out.emplace_back(),
-                     formats::PredictedTimeline(kPredicted, graph, schedule,
-                                                capabilities, reserve_bytes));
-  }
-  const planner::Schedule base =
-      planner::BaseSchedule(graph, capabilities.free_policy);
-  ASSIGN_OR_RETURN(
-      formats::ExportTimeline timeline,
-      formats::PredictedTimeline(kPredictedBase, graph, base, capabilities, 0));
-  // Adds what was measured beyond the model to every point.
-  const int64_t missing = base_peak_bytes - timeline.PeakBytes();
-  if (missing > 0) {
-    timeline.static_bytes += missing;
-    for (formats::ExportPoint& point : timeline.curve) point.bytes += missing;
-  }
-  out.push_back(std::move(timeline));
-  return OkStatus();
-}
-
-StatusOr<Timelines> ExportCommand::OfGraphFile(const std::string& path) const {
-  ASSIGN_OR_RETURN(const GraphFile file, ReadGraph(path));
-  ASSIGN_OR_RETURN(const planner::StepGraph graph,
-                   formats::ToPlanner(file.graph));
-  Timelines all;
-  RETURN_IF_ERROR(AddPredicted(graph, {}, {}, 0, 0, all));
-  return all;
-}
-
-StatusOr<Timelines> ExportCommand::OfPlanFile(const std::string& text) {
-  StatusOr<formats::PlanText> read = formats::ReadPlanText(text);
-  if (!read.ok()) {
-    return Status(read.status().code(),
-                  StrCat(what_, ": ", read.status().message()));
-  }
-  if (!read->plan.feasible()) {
-    return FailedPrecondition(
-        StrCat(what_,
-               ": no plan fits its budget, so there is no step to show; "
-               "export the step graph for the one without a plan"));
-  }
-  const auto graph_path = FindGraphOf(what_, read->graph);
-  if (!graph_path) {
-    return NotFound(StrCat(what_, ": its step graph ", read->graph,
-                           " is not there; put it beside the plan"));
-  }
-  ASSIGN_OR_RETURN(const CheckedPlan checked,
-                   CheckPlanFile(what_, read->plan, *graph_path));
-  sentence_ = read->plan.sentence();
-  budget_bytes_ = read->plan.budget_bytes();
-  Timelines all;
-  RETURN_IF_ERROR(AddPredicted(
-      checked.graph, checked.schedule, checked.capabilities,
-      read->plan.peak_bytes() - checked.report.evaluation.peak_bytes,
-      read->plan.base_peak_bytes(), all));
-  return all;
-}
-
-StatusOr<Timelines> ExportCommand::OfFile() {
-  if (what_.ends_with(".pb")) return OfGraphFile(what_);
-  ASSIGN_OR_RETURN(const std::string text, ReadFile(what_, kMostFileBytes));
-  const StatusOr<formats::JsonScan> scan = formats::ScanJson(text);
-  if (!scan.ok()) {
-    return Status(scan.status().code(),
-                  StrCat(what_, ": ", scan.status().message()));
-  }
-  const bool is_plan = scan->format.starts_with("reprise.plan/") ||
-                       (!scan->has_format && scan->has_schedule);
-  return is_plan ? OfPlanFile(text) : OfGraphFile(what_);
-}
-
-Status ExportCommand::AddStoredPlan(const ServerClient& client,
-                                    const std::string& plan_id,
-                                    Timelines& out) {
-  ASSIGN_OR_RETURN(const v1::Explanation explained, client.Explain(plan_id));
-  const v1::Plan& plan = explained.plan();
-  if (sentence_.empty()) sentence_ = plan.sentence();
-  budget_bytes_ = plan.budget_bytes();
-  ASSIGN_OR_RETURN(const v1::StepGraph proto, client.GetGraph(plan.graph_id()));
-  ASSIGN_OR_RETURN(const planner::StepGraph graph, formats::ToPlanner(proto));
-  ASSIGN_OR_RETURN(const planner::Capabilities capabilities,
-                   formats::ToPlanner(explained.capabilities()));
-  planner::Schedule schedule;
-  int64_t reserve_bytes = 0;
-  if (plan.feasible()) {
-    ASSIGN_OR_RETURN(schedule, formats::ToSchedule(plan, graph));
-    ASSIGN_OR_RETURN(const planner::Evaluation evaluation,
-                     planner::Evaluate(graph, schedule, capabilities));
-    reserve_bytes =
-        std::max<int64_t>(0, plan.peak_bytes() - evaluation.peak_bytes);
-  }
-  return AddPredicted(graph, schedule, capabilities, reserve_bytes,
-                      plan.base_peak_bytes(), out);
-}
-
-StatusOr<Timelines> ExportCommand::OfStored(const ServerClient& client) {
-  Timelines all;
-  const auto run = client.GetRun(what_);
-  if (!run.ok()) {
-    if (run.status().code() != Code::kNotFound ||
-        !formats::ParseHexId(what_).ok()) {
-      return run.status();
-    }
-    const Status added = AddStoredPlan(client, what_, all);
-    if (added.code() == Code::kNotFound) {
-      return NotFound(
-          StrCat(what_, ": there is no such run or plan on this server"));
-    }
-    RETURN_IF_ERROR(added);
-    return all;
-  }
-  name_ = run->name();
-  sentence_ = run->verdict().sentence();
-  v1::StepGraph proto;
-  planner::StepGraph graph;
-  if (!run->graph_id().empty()) {
-    ASSIGN_OR_RETURN(proto, client.GetGraph(run->graph_id()));
-    ASSIGN_OR_RETURN(graph, formats::ToPlanner(proto));
-  }
-  for (const bool planned : {true, false}) {
-    formats::MeasuredTimeline measured(planned ? kMeasured : kMeasuredBase);
-    const Status read =
-        client.ReadStep(run->run_id(), planned,
-                        [&](const v1::StepPart& part) { measured.Add(part); });
-    if (read.code() == Code::kNotFound) continue;
-    RETURN_IF_ERROR(read);
-    all.push_back(measured.Finish());
-    all.back().static_parts = planner::StaticMemory(graph);
-  }
-  if (!run->plan_id().empty()) {
-    RETURN_IF_ERROR(AddStoredPlan(client, run->plan_id(), all));
-  } else if (!run->graph_id().empty()) {
-    RETURN_IF_ERROR(
-        AddPredicted(graph, {}, {}, 0, proto.measured_peak_bytes(), all));
-  }
-  if (all.empty()) {
-    return NotFound(StrCat("run ", run->run_id(),
-                           " has neither a traced step nor a step graph; ask "
-                           "for one with `reprise window`"));
-  }
-  return all;
-}
-
-StatusOr<const formats::ExportTimeline*> ExportCommand::Choose(
-    const Timelines& all) const {
-  const std::string wanted = of_ == "measured"         ? kMeasured
-                             : of_ == "measured-base"  ? kMeasuredBase
-                             : of_ == "predicted"      ? kPredicted
-                             : of_ == "predicted-base" ? kPredictedBase
-                                                       : "";
-  if (wanted.empty()) return &all.front();
-  std::string there;
-  for (const formats::ExportTimeline& one : all) {
-    if (one.title == wanted) return &one;
-    there += StrCat(there.empty() ? "" : ", ", one.title);
-  }
-  return NotFound(
-      StrCat(what_, ": has no step that is ", wanted, ", only: ", there));
-}
-
-int ExportCommand::Write(const Timelines& all, const Globals& globals,
-                         Console& console) {
-  std::string text;
-  const formats::ExportTimeline* shown = &all.front();
-  std::vector<std::string> titles;
-  if (format_ == "chrome") {
-    text = formats::WriteChromeTrace(name_.empty() ? what_ : name_, all);
-    for (const auto& one : all) titles.push_back(one.title);
-  } else if (format_ == "html") {
-    text = formats::WriteHtmlReport({.name = name_.empty() ? what_ : name_,
-                                     .sentence = sentence_,
-                                     .budget_bytes = budget_bytes_},
-                                    all);
-    for (const auto& one : all) titles.push_back(one.title);
-  } else {
-    const auto chosen = Choose(all);
-    if (!chosen.ok()) return console.Error(chosen.status());
-    shown = *chosen;
-    text = formats::WriteMemorySnapshot(*shown);
-    titles.push_back(shown->title);
-  }
-  const Status written = WriteFile(out_, text, force_);
-  if (!written.ok()) return console.Error(written);
-  if (globals.json) {
-    const nlohmann::ordered_json json = {{"wrote", out_},
-                                         {"format", format_},
-                                         {"steps", titles},
-                                         {"peak_bytes", shown->PeakBytes()}};
-    console.Line(json.dump(-1, ' ', false,
-                           nlohmann::ordered_json::error_handler_t::replace));
-    return kDone;
-  }
-  for (const auto& one : all) {
-    if (format_ == "memory-viewer" && &one != shown) continue;
-    console.Line(StrCat("  ", one.title, ": peak ",
-                        FormatBytes(one.PeakBytes()), " in ",
-                        FormatDuration(one.duration_ns)));
-  }
-  console.Line(StrCat("  wrote ", out_));
-  console.Note(format_ == "html" ? "\nNext:  open it in a browser, or send it"
-               : format_ == "chrome"
-                   ? "\nNext:  open it at ui.perfetto.dev or chrome://tracing"
-                   : "\nNext:  drop it on pytorch.org/memory_viz");
-  return kDone;
-}
 
 }  // namespace
 

@@ -6,8 +6,6 @@
 #include <utility>
 
 #include "base/str_cat.h"
-#include "base/text.h"
-#include "base/units.h"
 #include "formats/convert/graph_names.h"
 
 namespace reprise::cli {

@@ -6,11 +6,14 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
 #include "planner/model/evaluate.h"
 #include "planner/model/step_graph.h"
+#include "reprise/v1/planner.pb.h"
+#include "reprise/v1/query.pb.h"
 
 namespace reprise::cli {
 
@@ -44,5 +47,33 @@ std::string PeakText(const planner::StepGraph& graph, const PeakReport& report,
 
 // Returns the same as the JSON value of "at_peak" and "categories".
 std::string PeakJson(const planner::StepGraph& graph, const PeakReport& report);
+
+// A comparison as tables: the two sides, then bytes at the peak by category,
+// module and source line, then what runs again.
+
+// `all`: also rows that are equal. At most `most` lines in a table.
+std::string ComparisonText(const v1::Comparison& comparison, bool all,
+                           int most);
+
+// An explanation as text: what the plan does, by groups of equal blocks; what
+// is largest at the peak; and what the opposite decision would cost. For an
+// impossible budget, what makes it impossible.
+
+// Returns at most `most` lines of each table, and how many more there are.
+std::string ExplanationText(const v1::Explanation& explanation, int most);
+
+// The trade-off curve for a terminal: as a table, and drawn in characters.
+
+// Returns one line per point, largest budget first, with a heading.
+std::string CurveTable(const std::vector<v1::TradeoffPoint>& points);
+
+// Returns a drawing of overhead over budget, about 70 by 14 characters. Empty
+// if there are fewer than two feasible points.
+std::string CurvePicture(const std::vector<v1::TradeoffPoint>& points);
+
+// The trade-off curve as a self-contained SVG: budget in bytes to the right,
+// overhead upwards, the proven bound as a dashed line below the plans.
+std::string CurveSvg(const std::vector<v1::TradeoffPoint>& points,
+                     std::string_view title);
 
 }  // namespace reprise::cli

@@ -17,15 +17,11 @@
 #include "base/str_cat.h"
 #include "base/uuid.h"
 #include "clients/cli/core/command.h"
-#include "clients/cli/core/exit_code.h"
-#include "clients/cli/core/proto_json.h"
+#include "clients/cli/core/console.h"
 #include "clients/cli/server/private_daemon.h"
 #include "clients/cli/server/runtime_paths.h"
 #include "clients/cli/server/server_client.h"
-#include "clients/cli/verbs/injection.h"
 #include "clients/cli/verbs/job.h"
-#include "clients/cli/verbs/launcher.h"
-#include "clients/cli/verbs/moment_text.h"
 #include "clients/cli/verbs/run_facts.h"
 
 namespace reprise::cli {
@@ -193,179 +189,171 @@ class RunCommand : public Command {
         "Example:\n  reprise run --budget 0.5x python train.py --epochs 3");
   }
 
-  int Run(const Globals& globals, Console& console) override;
+  int Run(const Globals& globals, Console& console) override {
+    if (job_.empty()) {
+      return console.UsageError(
+          "run: no command; write it behind the flags, as in `reprise run "
+          "python train.py`");
+    }
+    if (!budget_.empty()) {
+      const StatusOr<Budget> budget = ParseBudget(budget_);
+      if (!budget.ok()) return console.UsageError(budget.status().message());
+    }
+    if (!globals.server.empty()) {
+      const auto endpoint = ParseEndpoint(globals.server);
+      if (!endpoint.ok())
+        return console.UsageError(endpoint.status().message());
+    }
+    // Before a daemon is started for it, and a page named.
+    if (const Status program = CheckProgram(job_[0]); !program.ok()) {
+      return console.Fail(ExitCodeWithout(program), program.message());
+    }
+    console.LeaveStdout();
+    // Before any thread is started.
+    StatusOr<Variables> slot = Variables{};
+    if (!keep_injection_) slot = TakeInjectionSlot();
+    // Of several ranks started together, only the first reports.
+    const std::optional<Launched> launched = LaunchedTogether();
+    const std::string run_id = launched ? launched->run_id : NewUuid();
+    const bool speaks = !launched || launched->rank == 0;
+    if (!speaks) AwaitFirstRank();
+    StatusOr<Watchers> watchers = FindWatchers(globals);
+    if (!watchers.ok()) return RunUnwatched(watchers.status(), console);
+    if (!slot.ok()) console.Fail(0, slot.status().message());
+
+    Variables environment = slot.ok() ? *std::move(slot) : Variables{};
+    environment.emplace_back("REPRISE_RUN_ID", run_id);
+    for (auto& wish : Wishes()) environment.push_back(std::move(wish));
+    for (auto& one : Attached(watchers->daemon.socket)) {
+      environment.push_back(std::move(one));
+    }
+
+    if (speaks) {
+      console.Note(StrCat("run ", run_id, "  ",
+                          watchers->client.endpoint().Page(
+                              "/runs/" + run_id, console.notes_on_terminal())));
+    }
+    const StatusOr<JobResult> result = RunJob(job_, environment);
+    if (!result.ok()) {
+      StopDaemon(watchers->daemon);
+      return console.Error(result.status());
+    }
+    if (!speaks) return result->exit_code;
+    Daemon next;
+    StatusOr<v1::Run> run = AwaitEnd(watchers->client, run_id);
+    if (run.status().code() == Code::kUnavailable) {
+      // The daemon was started by an earlier job and exited after the last record
+      // of ours. Another daemon can report what it stored.
+      StatusOr<Watchers> others = OthersAfter(globals);
+      if (others.ok()) {
+        next = others->daemon;
+        watchers->client = std::move(others->client);
+        run = AwaitEnd(watchers->client, run_id);
+      }
+    }
+    if (run.ok()) {
+      v1::ProcessEnd end;
+      end.set_exit_code(result->exit_code);
+      end.set_signal(result->signal);
+      // A server of before does not know the call; the run is shown all the same.
+      if (watchers->client.ReportEnd(run_id, end).ok()) {
+        auto told = watchers->client.GetRun(run_id);
+        if (told.ok()) run = std::move(told);
+      }
+      Report(*run, result->exit_code, watchers->client, globals, console);
+    } else if (run.status().code() == Code::kNotFound) {
+      // A private daemon to which no job ever connected would not exit by itself
+      // soon.
+      StopDaemon(watchers->daemon);
+      console.Fail(0, StrCat("the job never attached: ",
+                             WhyNeverAttached(!budget_.empty())));
+    } else {
+      console.Error(run.status());
+    }
+    StopDaemon(next);
+    return result->exit_code;
+  }
 
  private:
   // Environment for a job, also one without a daemon, that calls Reprise
   // itself.
-  Variables Wishes() const;
+  Variables Wishes() const {
+    Variables wishes;
+    if (!budget_.empty()) wishes.emplace_back("REPRISE_BUDGET", budget_);
+    if (!name_.empty()) wishes.emplace_back("REPRISE_NAME", name_);
+    return wishes;
+  }
+
   // Runs the job as it would run without this command.
-  int RunUnwatched(const Status& why, Console& console) const;
+  int RunUnwatched(const Status& why, Console& console) const {
+    console.Fail(0, StrCat("the job runs without Reprise: ", why.message()));
+    const StatusOr<JobResult> result = RunJob(job_, Wishes());
+    return result.ok() ? result->exit_code : console.Error(result.status());
+  }
+
   // Waits until the run's last record is stored; returns the run as far as it
   // got.
   static StatusOr<v1::Run> AwaitEnd(const ServerClient& client,
-                                    const std::string& run_id);
+                                    const std::string& run_id) {
+    const auto begin = steady_clock::now();
+    while (true) {
+      StatusOr<v1::Run> run = client.GetRun(run_id);
+      const bool over = run.ok() && run->state() != v1::RUN_STATE_RUNNING;
+      // A job that never attached will not come any more; a short wait covers a
+      // Hello that is still on its way to the store.
+      const bool absent = !run.ok() && run.status().code() == Code::kNotFound;
+      const auto limit = begin + seconds(absent ? 1 : 15);
+      const bool failed = !run.ok() && !absent;
+      if (over || failed || steady_clock::now() > limit) return run;
+      std::this_thread::sleep_for(milliseconds(50));
+    }
+  }
+
   void Report(v1::Run run, int exit_code, const ServerClient& client,
-              const Globals& globals, Console& console) const;
+              const Globals& globals, Console& console) const {
+    // Now, because a private daemon may exit soon after the job.
+    const auto moments = client.GetMoments(run.run_id());
+    if (globals.json) {
+      if (moments.ok()) *run.mutable_moments() = moments->moments();
+      console.Line(ProtoToJson(run));
+      return;
+    }
+    const v1::Verdict& verdict = run.verdict();
+    if (!verdict.sentence().empty()) {
+      console.Line(verdict.sentence(), ToneOf(verdict));
+    } else {
+      console.Line(StrCat("run ", run.run_id(), EndWord(run.state()), " after ",
+                          run.steps(), " steps without a plan"));
+    }
+    if (run.state() != v1::RUN_STATE_KILLED && exit_code != 0 &&
+        run.verdict().sentence().find("exit code") == std::string::npos) {
+      console.Line(StrCat("The job exited with code ", exit_code, "."));
+    }
+    if (moments.ok()) PrintMoments(*moments, console);
+    const bool ran_out =
+        moments.ok() && std::any_of(moments->moments().begin(),
+                                    moments->moments().end(), IsOutOfMemory);
+    // What the job has asked for when its memory ran out, and no step has used.
+    const bool would_fit = ran_out && budget_.empty() && verdict.feasible() &&
+                           verdict.planned_steps() == 0 &&
+                           verdict.budget_bytes() >> 20 > 0;
+    if (would_fit) {
+      // On a CPU there is no room for what malloc keeps of freed memory.
+      const char* const gives_back =
+          IsOnCpu(run) ? "env MALLOC_MMAP_THRESHOLD_=1000000 " : "";
+      console.Note(StrCat("\nNext:  reprise run --budget ",
+                          verdict.budget_bytes() >> 20, "MiB -- ", gives_back,
+                          Typed(job_)));
+    } else {
+      console.Note(StrCat("\nNext:  reprise show ", run.run_id()));
+    }
+  }
 
   const std::vector<std::string>& job_;
   std::string budget_;
   std::string name_;
   bool keep_injection_ = false;
 };
-
-int RunCommand::Run(const Globals& globals, Console& console) {
-  if (job_.empty()) {
-    return console.UsageError(
-        "run: no command; write it behind the flags, as in `reprise run python "
-        "train.py`");
-  }
-  if (!budget_.empty()) {
-    const StatusOr<Budget> budget = ParseBudget(budget_);
-    if (!budget.ok()) return console.UsageError(budget.status().message());
-  }
-  if (!globals.server.empty()) {
-    const auto endpoint = ParseEndpoint(globals.server);
-    if (!endpoint.ok()) return console.UsageError(endpoint.status().message());
-  }
-  // Before a daemon is started for it, and a page named.
-  if (const Status program = CheckProgram(job_[0]); !program.ok()) {
-    return console.Fail(ExitCodeWithout(program), program.message());
-  }
-  console.LeaveStdout();
-  // Before any thread is started.
-  StatusOr<Variables> slot = Variables{};
-  if (!keep_injection_) slot = TakeInjectionSlot();
-  // Of several ranks started together, only the first reports.
-  const std::optional<Launched> launched = LaunchedTogether();
-  const std::string run_id = launched ? launched->run_id : NewUuid();
-  const bool speaks = !launched || launched->rank == 0;
-  if (!speaks) AwaitFirstRank();
-  StatusOr<Watchers> watchers = FindWatchers(globals);
-  if (!watchers.ok()) return RunUnwatched(watchers.status(), console);
-  if (!slot.ok()) console.Fail(0, slot.status().message());
-
-  Variables environment = slot.ok() ? *std::move(slot) : Variables{};
-  environment.emplace_back("REPRISE_RUN_ID", run_id);
-  for (auto& wish : Wishes()) environment.push_back(std::move(wish));
-  for (auto& one : Attached(watchers->daemon.socket)) {
-    environment.push_back(std::move(one));
-  }
-
-  if (speaks) {
-    console.Note(StrCat("run ", run_id, "  ",
-                        watchers->client.endpoint().Page(
-                            "/runs/" + run_id, console.notes_on_terminal())));
-  }
-  const StatusOr<JobResult> result = RunJob(job_, environment);
-  if (!result.ok()) {
-    StopDaemon(watchers->daemon);
-    return console.Error(result.status());
-  }
-  if (!speaks) return result->exit_code;
-  Daemon next;
-  StatusOr<v1::Run> run = AwaitEnd(watchers->client, run_id);
-  if (run.status().code() == Code::kUnavailable) {
-    // The daemon was started by an earlier job and exited after the last record
-    // of ours. Another daemon can report what it stored.
-    StatusOr<Watchers> others = OthersAfter(globals);
-    if (others.ok()) {
-      next = others->daemon;
-      watchers->client = std::move(others->client);
-      run = AwaitEnd(watchers->client, run_id);
-    }
-  }
-  if (run.ok()) {
-    v1::ProcessEnd end;
-    end.set_exit_code(result->exit_code);
-    end.set_signal(result->signal);
-    // A server of before does not know the call; the run is shown all the same.
-    if (watchers->client.ReportEnd(run_id, end).ok()) {
-      auto told = watchers->client.GetRun(run_id);
-      if (told.ok()) run = std::move(told);
-    }
-    Report(*run, result->exit_code, watchers->client, globals, console);
-  } else if (run.status().code() == Code::kNotFound) {
-    // A private daemon to which no job ever connected would not exit by itself
-    // soon.
-    StopDaemon(watchers->daemon);
-    console.Fail(0, StrCat("the job never attached: ",
-                           WhyNeverAttached(!budget_.empty())));
-  } else {
-    console.Error(run.status());
-  }
-  StopDaemon(next);
-  return result->exit_code;
-}
-
-Variables RunCommand::Wishes() const {
-  Variables wishes;
-  if (!budget_.empty()) wishes.emplace_back("REPRISE_BUDGET", budget_);
-  if (!name_.empty()) wishes.emplace_back("REPRISE_NAME", name_);
-  return wishes;
-}
-
-int RunCommand::RunUnwatched(const Status& why, Console& console) const {
-  console.Fail(0, StrCat("the job runs without Reprise: ", why.message()));
-  const StatusOr<JobResult> result = RunJob(job_, Wishes());
-  return result.ok() ? result->exit_code : console.Error(result.status());
-}
-
-StatusOr<v1::Run> RunCommand::AwaitEnd(const ServerClient& client,
-                                       const std::string& run_id) {
-  const auto begin = steady_clock::now();
-  while (true) {
-    StatusOr<v1::Run> run = client.GetRun(run_id);
-    const bool over = run.ok() && run->state() != v1::RUN_STATE_RUNNING;
-    // A job that never attached will not come any more; a short wait covers a
-    // Hello that is still on its way to the store.
-    const bool absent = !run.ok() && run.status().code() == Code::kNotFound;
-    const auto limit = begin + seconds(absent ? 1 : 15);
-    const bool failed = !run.ok() && !absent;
-    if (over || failed || steady_clock::now() > limit) return run;
-    std::this_thread::sleep_for(milliseconds(50));
-  }
-}
-
-void RunCommand::Report(v1::Run run, int exit_code, const ServerClient& client,
-                        const Globals& globals, Console& console) const {
-  // Now, because a private daemon may exit soon after the job.
-  const auto moments = client.GetMoments(run.run_id());
-  if (globals.json) {
-    if (moments.ok()) *run.mutable_moments() = moments->moments();
-    console.Line(ProtoToJson(run));
-    return;
-  }
-  const v1::Verdict& verdict = run.verdict();
-  if (!verdict.sentence().empty()) {
-    console.Line(verdict.sentence(), ToneOf(verdict));
-  } else {
-    console.Line(StrCat("run ", run.run_id(), EndWord(run.state()), " after ",
-                        run.steps(), " steps without a plan"));
-  }
-  if (run.state() != v1::RUN_STATE_KILLED && exit_code != 0 &&
-      run.verdict().sentence().find("exit code") == std::string::npos) {
-    console.Line(StrCat("The job exited with code ", exit_code, "."));
-  }
-  if (moments.ok()) PrintMoments(*moments, console);
-  const bool ran_out =
-      moments.ok() && std::any_of(moments->moments().begin(),
-                                  moments->moments().end(), IsOutOfMemory);
-  // What the job has asked for when its memory ran out, and no step has used.
-  const bool would_fit = ran_out && budget_.empty() && verdict.feasible() &&
-                         verdict.planned_steps() == 0 &&
-                         verdict.budget_bytes() >> 20 > 0;
-  if (would_fit) {
-    // On a CPU there is no room for what malloc keeps of freed memory.
-    const char* const gives_back =
-        IsOnCpu(run) ? "env MALLOC_MMAP_THRESHOLD_=1000000 " : "";
-    console.Note(StrCat("\nNext:  reprise run --budget ",
-                        verdict.budget_bytes() >> 20, "MiB -- ", gives_back,
-                        Typed(job_)));
-  } else {
-    console.Note(StrCat("\nNext:  reprise show ", run.run_id()));
-  }
-}
 
 }  // namespace
 

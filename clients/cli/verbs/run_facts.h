@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "clients/cli/core/console.h"
 #include "clients/cli/server/server_client.h"
+#include "reprise/v1/query.pb.h"
 
 namespace reprise::cli {
 
@@ -22,5 +23,11 @@ Status PrintMeasuredPeak(const v1::Run& run, const ServerClient& client,
 void PrintWindow(const v1::Run& run, Console& console);
 
 void PrintCapabilities(const v1::Run& run, Console& console);
+
+// Prints what a run was doing, and what it held in memory, when it was killed
+// or ran out of memory.
+
+// Prints the newest moment in full, and the sentences of earlier ones.
+void PrintMoments(const v1::GetMomentsResponse& moments, Console& console);
 
 }  // namespace reprise::cli

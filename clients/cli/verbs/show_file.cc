@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "clients/cli/verbs/show_file.h"
-
+//
+// reprise show RUN|PLAN|FILE: what is at the peak, and what a plan does about
+// it. Files are read here; runs and plans come from the server.
 #include <cassert>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "base/str_cat.h"
-#include "base/units.h"
-#include "clients/cli/core/exit_code.h"
+#include "clients/cli/core/command.h"
+#include "clients/cli/core/console.h"
 #include "clients/cli/core/files.h"
 #include "clients/cli/verbs/file_plan.h"
 #include "clients/cli/verbs/peak_report.h"
+#include "clients/cli/verbs/show_stored.h"
 #include "formats/convert/graph_json.h"
 #include "formats/convert/graph_proto.h"
-#include "formats/convert/json_scan.h"
 #include "formats/convert/plan_json.h"
 #include "formats/convert/sentence.h"
 #include "planner/planner.h"
@@ -129,19 +131,15 @@ std::string MemoryJson(const CheckedPlan& checked) {
 
 Status ShowPlan(const std::string& path, const std::string& text,
                 const Globals& globals, Console& console) {
-  StatusOr<formats::PlanText> read = formats::ReadPlanText(text);
-  if (!read.ok()) {
-    return Status(read.status().code(),
-                  StrCat(path, ": ", read.status().message()));
-  }
-  const v1::Plan& plan = read->plan;
-  const auto graph_path = FindGraphOf(path, read->graph);
+  ASSIGN_OR_RETURN(const formats::PlanText read, ReadPlan(path, text));
+  const v1::Plan& plan = read.plan;
+  const auto graph_path = FindGraphOf(path, read.graph);
   std::optional<CheckedPlan> checked;
   if (graph_path && plan.feasible()) {
     ASSIGN_OR_RETURN(checked, CheckPlanFile(path, plan, *graph_path));
   }
   if (globals.json) {
-    std::string json = formats::WritePlanText(plan, read->graph);
+    std::string json = formats::WritePlanText(plan, read.graph);
     if (checked) {
       json.resize(json.rfind(" }"));
       json += StrCat(",\n  ", PeakJson(checked->graph, checked->report),
@@ -155,7 +153,7 @@ Status ShowPlan(const std::string& path, const std::string& text,
   console.Line(StrCat("  ", plan.saved_size(), " saved, ",
                       plan.recomputed_ops_size(), " recomputed"));
   console.Line(
-      StrCat("  plan ", plan.plan_id(), " of graph ", read->graph, ", by ",
+      StrCat("  plan ", plan.plan_id(), " of graph ", read.graph, ", by ",
              plan.solver(), " in ",
              FormatDuration(static_cast<int64_t>(plan.solve_ms() * 1e6))));
   if (checked) {
@@ -163,11 +161,43 @@ Status ShowPlan(const std::string& path, const std::string& text,
     console.Raw(
         PeakText(checked->graph, checked->report, kShownLargestStorages));
   } else {
-    console.Note(StrCat("  graph ", read->graph,
+    console.Note(StrCat("  graph ", read.graph,
                         " is not here: the schedule was not checked"));
   }
   return OkStatus();
 }
+
+class ShowCommand : public Command {
+ public:
+  void Define(CommandLine& line) override {
+    Verb& verb = line.AddVerb(
+        "show", "Show a run, a plan or a file: peak, storages, decisions");
+    verb.Add("WHAT", what_,
+             "A run id (or its beginning, or \"latest\"), a plan id, "
+             "or a file: step graph or plan",
+             {.required = true, .completes = Completes::kRuns});
+    verb.Flag("--open,!--no-open", open_, "Open the page of the run");
+    verb.Footer(
+        "Example:\n  reprise show latest\n  reprise show resnet.plan.json");
+  }
+
+  int Run(const Globals& globals, Console& console) override {
+    if (LooksLikeFile(what_)) {
+      if (open_) {
+        return console.UsageError(
+            StrCat(what_, ": --open shows runs; a file has no page"));
+      }
+      return ShowFile(what_, globals, console);
+    }
+    const auto client = ServerClient::ConnectOrStart(globals);
+    if (!client.ok()) return console.ConnectError(client.status());
+    return ShowStored(what_, open_, *client, globals, console);
+  }
+
+ private:
+  std::string what_;
+  bool open_ = false;
+};
 
 }  // namespace
 
@@ -183,6 +213,10 @@ int ShowFile(const std::string& path, const Globals& globals,
   const Status status = is_plan ? ShowPlan(path, *text, globals, console)
                                 : ShowGraph(path, globals, console);
   return status.ok() ? kDone : console.Error(status);
+}
+
+std::unique_ptr<Command> MakeShowCommand() {
+  return std::make_unique<ShowCommand>();
 }
 
 }  // namespace reprise::cli

@@ -9,12 +9,9 @@
 
 #include "base/data_dir.h"
 #include "base/str_cat.h"
-#include "base/units.h"
 #include "clients/cli/core/command.h"
-#include "clients/cli/core/exit_code.h"
+#include "clients/cli/core/console.h"
 #include "clients/cli/core/files.h"
-#include "clients/cli/core/local_time.h"
-#include "clients/cli/core/proto_json.h"
 #include "clients/cli/server/server_client.h"
 
 namespace reprise::cli {

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // reprise version: prints the version.
-#include <string>
-
-#include "base/str_cat.h"
 #include "clients/cli/core/command.h"
-#include "clients/cli/core/exit_code.h"
+#include "clients/cli/core/console.h"
 
 namespace reprise::cli {
 namespace {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Suggests what was probably meant by an unknown word on the command line.
-#ifndef REPRISE_CLIENTS_CLI_MISSPELT_H_
-#define REPRISE_CLIENTS_CLI_MISSPELT_H_
+#pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,6 +24,22 @@ std::string Nearest(std::string_view word,
 std::string FirstUnknown(const CommandLine& line, const Verb* verb,
                          const std::vector<std::string>& words);
 
-}  // namespace reprise::cli
+// Where the job begins on the line of `reprise run` or `reprise fit`: at the
+// first word that is neither a flag nor the value of one, as behind env, nice
+// or torchrun.
+//
+//   reprise --quiet run --budget 0.5x python train.py --lr 0.1 -- data
+//                                     ^
+// A job whose first word begins with a dash needs `--` before it.
 
-#endif  // REPRISE_CLIENTS_CLI_MISSPELT_H_
+// Returns whether a verb is followed by the words of a job.
+bool TakesJob(const std::string& verb);
+
+// Returns the position of the job's first word among `words`, which are the
+// arguments before the first `--`; words.size() if no job begins there. That is
+// also the answer at a flag that nobody knows: whether it takes a value is not
+// known either.
+size_t JobBegins(const CommandLine& line,
+                 const std::vector<std::string>& words);
+
+}  // namespace reprise::cli

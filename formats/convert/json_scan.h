@@ -1,4 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-#pragma once
-
-#include "formats/convert/graph_json.h"
