@@ -97,6 +97,7 @@ def test_the_figures_of_a_plan_are_those_of_the_reference_evaluator(server: Serv
     assert found.recomputed_ops
 
 
+@pytest.mark.long
 def test_plans_for_every_executor_are_valid_for_it_and_as_large_and_long_as_they_say(
     server: Server,
 ) -> None:

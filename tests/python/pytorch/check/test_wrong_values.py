@@ -63,7 +63,7 @@ def trained(model: Shifted, places: Iterable[int]) -> list[Tensor]:
 
 
 @pytest.mark.train
-@pytest.mark.mostly_long(4)
+@pytest.mark.mostly_long(2)
 @pytest.mark.parametrize("budget", ["0.5x", "0.7x", "0.4x", "0.6x", "0.8x"])
 @pytest.mark.usefixtures("half")
 def test_the_weights_are_those_of_plain_training_wherever_a_check_finds_other_values(

@@ -135,6 +135,7 @@ def test_what_is_said_to_fit_does_and_one_more_does_not(
     assert report.measured_peak_bytes <= budget + 200_000
 
 
+@pytest.mark.long
 @pytest.mark.train
 @pytest.mark.e2e
 def test_a_model_that_takes_no_longer_sequence_ends_the_sizes_and_says_so(

@@ -337,7 +337,7 @@ class Program:
 
 @pytest.mark.train
 @pytest.mark.usefixtures("half")
-@pytest.mark.mostly_long(2)
+@pytest.mark.mostly_long(1)
 @pytest.mark.parametrize("bundle", range(3))
 def test_random_programs_that_change_the_state_around_their_ops_train_as_they_do_plainly(
     bundle: int,

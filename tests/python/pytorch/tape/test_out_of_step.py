@@ -348,6 +348,7 @@ def test_autocast_is_off_while_calls_are_replayed() -> None:
     assert different(expected, made.state()) == []
 
 
+@pytest.mark.long
 @pytest.mark.train
 def test_a_chain_of_thousands_of_calls_does_not_recurse() -> None:
     made = job(Chain(3000), 4)

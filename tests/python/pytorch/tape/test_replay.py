@@ -110,6 +110,7 @@ def test_a_replay_whose_result_is_not_used_is_left_out(case: Case) -> None:
 
 
 @pytest.mark.e2e
+@pytest.mark.mostly_long(1)
 @pytest.mark.parametrize("budget", ["0.7x", "0.8x"])
 def test_plans_of_the_planner_run_as_planned(
     case: Case, budget: str, daemon_binary: Path, tmp_path: Path

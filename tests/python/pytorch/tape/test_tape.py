@@ -37,7 +37,7 @@ BUNDLES = 12
 
 
 @pytest.mark.train
-@pytest.mark.mostly_long(4)
+@pytest.mark.mostly_long(2)
 @pytest.mark.parametrize(
     ("bundle", "half"),
     [(bundle, ("compiled", "python")[bundle % 2]) for bundle in range(BUNDLES)],

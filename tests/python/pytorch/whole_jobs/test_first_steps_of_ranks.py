@@ -64,7 +64,7 @@ distributed.destroy_process_group()
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 
-@pytest.mark.mostly_long(2)
+@pytest.mark.mostly_long(1)
 @pytest.mark.parametrize("kind", ["wrapper", "communicates", "inner", "buffers"])
 def test_ranks_are_planned_from_their_first_step_or_say_why_not(
     home: Path, agent_library: Path, daemon_binary: Path, tmp_path: Path, kind: str

@@ -89,6 +89,7 @@ def train(
     return run
 
 
+@pytest.mark.long
 def test_the_native_engine_takes_over_between_two_steps_and_no_bit_changes(train: Any) -> None:
     plain, _ = train(REPRISE_DISABLE="1")
 

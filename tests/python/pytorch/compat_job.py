@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains three small networks under this torch, plainly and under a plan, and compares every bit.
 
-    python scripts/compat_job.py         # with REPRISE_DAEMON and REPRISE_AGENT; what compat runs
+    python tests/python/pytorch/compat_job.py      # what scripts/compat runs
 
 A GPT and a ResNet train eagerly, under half the memory of a step, in the native engine: losses and
 weights must be equal to those of the plain job to the last bit, and the measured peak must be what
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "examples"))
 
 import reprise
 from reprise.torch.compiled import fast
