@@ -7,7 +7,7 @@ without Reprise.
 
 A fault is an exception at the n-th call of one function of the package, at its first instruction:
 one that no function of ours can catch but those that call it. A lasting one comes at every later
-call, too. In the native engine (`--native`, in a build of its own: compiled/inject.h) it is a call
+call, too. In the native engine (`--native`, in a build of its own: inject.h) it is a call
 of one of its entries that fails, or an allocation within it that finds no memory.
 
 Every function that a kind of job (`fault_jobs.py`) reaches is taken at its first call, then others
@@ -195,7 +195,8 @@ def use_native() -> None:
     """Makes this process use the build in which errors can be injected."""
     from reprise.torch.compiled import fast
 
-    flags = ("-DREPRISE_INJECT", "-Wl,-Bsymbolic")
+    header = Path(__file__).with_name("inject.h")
+    flags = (f'-DREPRISE_INJECT="{header}"', "-Wl,-Bsymbolic")
     fast.FAST = replace(fast.FAST, name="fast-inject", flags=flags)
     fast.FAST.build(fast.FAST.cache_folder())  # type: ignore[arg-type]
     if fast.library() is None:
