@@ -93,6 +93,20 @@ def same(model: nn.Module, losses: list[float], expected: Any) -> bool:
     return losses == expected[0] and all(torch.equal(state[n], v) for n, v in expected[1].items())
 
 
+def test_a_step_under_the_plan_of_the_captured_step_is_recorded_in_detail() -> None:
+    agent, model = LocalAgent(), made()
+    session = arm(model, agent, first="auto")
+
+    train(model, 14)
+
+    rung = session.job.plans.rung
+    assert rung is not None
+    assert rung.plan is not None
+    assert not rung.sketch
+    traced = [one for one in agent.steps if one["flags"] & abi.STEP_WINDOW]
+    assert rung.plan.plan_number in [one["plan_id"] for one in traced]
+
+
 def test_no_step_is_above_the_budget_and_no_bit_changes(
     expected: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

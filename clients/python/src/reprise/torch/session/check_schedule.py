@@ -77,7 +77,8 @@ class CheckSchedule:
         self._findings = Findings(job, planning)
         self.every = job.options.verify_every
         self._since = 0
-        self._known: set[int] = set()  # rungs that have been checked, and, negative, traced
+        self._known: set[int] = set()  # rungs that have been checked
+        self._traced: set[int] = set()  # rungs of which a step was recorded in detail
         # By rung: the plan of which this is known. Another plan may take its place, and after a new
         # capture the numbers begin again.
         self._plans: dict[int, weakref.ref[Any]] = {}
@@ -103,7 +104,7 @@ class CheckSchedule:
             every=self.every,
             since=self._since,
             is_known=rung.number in self._known,
-            is_traced=-rung.number in self._known,
+            is_traced=rung.number in self._traced,
             is_suspect=bool(self._suspects.get(rung.number) or self._rewritten.get(rung.number)),
             is_sketch=bool(rung.sketch),
             asks_for_gradients=job.options.verify == GRADIENTS,
@@ -147,7 +148,7 @@ class CheckSchedule:
         step.check = Check(self._job.model, step.rung.left_out)
 
     def _trace(self, step: _Begins) -> None:
-        self._known.add(-step.rung.number)
+        self._traced.add(step.rung.number)
         self._job.step.tracing.begin(step.run)
 
     def _forget_others(self, rung: Rung) -> None:
@@ -159,7 +160,8 @@ class CheckSchedule:
             self._plans[number] = weakref.ref(planned)
         if known is None or known() is planned:
             return
-        self._known -= {number, -number}
+        self._known.discard(number)
+        self._traced.discard(number)
         for found in (self._suspects, self._rewritten, self._unwritten):
             found.pop(number, None)
 
