@@ -185,8 +185,7 @@ def peak(case: Case, size: int) -> int:
     """Returns the highest peak of two steps without a plan, in bytes."""
     import torch
 
-    from reprise.torch.meter.state import open_meter
-    from reprise.torch.meter.state import start_counting
+    from reprise.torch.meter.state import open_meter, start_counting
 
     torch.manual_seed(0)
     model = case.model().train()

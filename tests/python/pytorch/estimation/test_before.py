@@ -84,6 +84,16 @@ def test_an_estimate_from_shapes_is_near_the_measured_peak(which: str) -> None:
     assert next(iter(est.by_module.values())) > 0
 
 
+def test_gradients_of_the_step_before_do_not_count_once_they_are_freed() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*[m for _ in range(4) for m in (nn.Linear(64, 64), nn.GELU())])
+    batch = torch.randn(16, 64), torch.randint(0, 64, (16,))
+
+    estimate = reprise.estimate(model, classify, *batch, optimizer=torch.optim.AdamW)
+
+    assert abs(estimate.peak_bytes / real_peak(model, batch, classify) - 1) <= 0.01
+
+
 def test_a_model_on_the_meta_device_is_estimated_without_allocating_memory() -> None:
     with torch.device("meta"):
         model = nn.Sequential(nn.Linear(100_000, 100_000), nn.ReLU())

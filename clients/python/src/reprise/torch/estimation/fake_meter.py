@@ -49,6 +49,7 @@ class FakeTensors(FakeTensorMode):
         beginning."""
         meter = self._meter = FakeMeter("")
         meter.begin(alive)
+        del alive  # they may die before this ends
         try:
             yield meter
         finally:
