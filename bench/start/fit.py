@@ -83,7 +83,14 @@ def cases() -> dict[str, Case]:
         layers = [m for _ in range(8) for m in (nn.Linear(128, 128), nn.GELU(), nn.LayerNorm(128))]
         return nn.Sequential(*layers, nn.Linear(128, 10))
 
-    def encoder() -> Any:
+    def encoder_layers() -> Any:
+        layers = [
+            nn.TransformerEncoderLayer(64, 4, 256, 0.1, "gelu", batch_first=True, norm_first=True)
+            for _ in range(3)
+        ]
+        return nn.Sequential(nn.Embedding(128, 64), *layers, nn.Linear(64, 128))
+
+    def autoencoder() -> Any:
         widths = (3, 16, 32, 64)
         down = [nn.Conv2d(a, b, 3, 2, 1) for a, b in itertools.pairwise(widths)]
         up = [
@@ -117,10 +124,10 @@ def cases() -> dict[str, Case]:
             zoo.CellLSTM, lambda n: (torch.randint(0, 64, (64, n + 1)),), words, adam, small=8
         ),
         "gpt": gpt,
-        "gpt/tokens": gpt._replace(
-            model=lambda: zoo.GPT(),
-            batch=lambda n: (torch.randint(0, 128, (64, n + 1)),),
-            small=16,
+        "encoder/tokens": gpt._replace(
+            model=encoder_layers,
+            batch=lambda n: (torch.randint(0, 128, (8, n + 1)),),
+            small=32,
         ),
         "gpt-wide": gpt._replace(model=lambda: zoo.GPT(3, 128)),
         "vit": Case(zoo.ViT, images(3, 32, 32), classes, adam),
@@ -141,7 +148,7 @@ def cases() -> dict[str, Case]:
         "autocast": gpt._replace(model=lambda: zoo.GPT(3), loss=halves(words)),
         "autocast-conv": resnet._replace(loss=halves(classes)),
         "mlp": Case(mlp, images(128), classes, adam, small=64),
-        "autoencoder": Case(encoder, images(3, 64, 64), likeness, adam),
+        "autoencoder": Case(autoencoder, images(3, 64, 64), likeness, adam),
     }
 
 

@@ -43,9 +43,7 @@ class ExplainCommand : public Command {
   }
 
   int Run(const Globals& globals, Console& console) override {
-    const bool is_file = Exists(target_) ||
-                         target_.find('/') != std::string::npos ||
-                         target_.find('.') != std::string::npos;
+    const bool is_file = LooksLikeFile(target_);
     const auto options = flags_.Check(is_file);
     if (!options.ok()) return console.UsageError(options.status().message());
     options_ = *options;

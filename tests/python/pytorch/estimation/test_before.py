@@ -17,6 +17,7 @@ from local_agent import LocalAgent
 from nets import WIDTH, ConvNet, RandomNet
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.testing._internal.two_tensor import TwoTensor
 from zoo import GPT, ResNet
 
 import reprise
@@ -24,6 +25,7 @@ from reprise.torch.capture.captured import BACKWARD
 from reprise.torch.check.verify import Check
 from reprise.torch.estimation import estimate as estimating
 from reprise.torch.estimation import fake
+from reprise.torch.estimation.fake_meter import FakeTensors
 from reprise.torch.estimation.once import capture_step
 from reprise.torch.job.job import Options
 from reprise.torch.session import ab
@@ -92,6 +94,18 @@ def test_gradients_of_the_step_before_do_not_count_once_they_are_freed() -> None
     estimate = reprise.estimate(model, classify, *batch, optimizer=torch.optim.AdamW)
 
     assert abs(estimate.peak_bytes / real_peak(model, batch, classify) - 1) <= 0.01
+
+
+def test_fakes_of_a_wrapper_are_counted_by_what_it_wraps() -> None:
+    with FakeTensors() as fakes:
+        image, weight = torch.empty(1, 3, 8, 8), torch.empty(4, 3, 3, 3)
+        pair = TwoTensor(image, image.clone())  # type: ignore[no-untyped-call]
+
+        with fakes.counted([]) as meter:
+            made = F.conv2d(pair, weight)
+
+        assert type(made) is TwoTensor
+        assert meter.live() == 2 * 4 * 6 * 6 * 4
 
 
 def test_a_model_on_the_meta_device_is_estimated_without_allocating_memory() -> None:

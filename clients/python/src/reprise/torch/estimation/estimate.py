@@ -6,7 +6,7 @@
 
 `step(model, *inputs)` returns the loss of one step. Model and inputs may be on the meta device:
 only their sizes matter. Everything runs on fake tensors (fake.py). Op times come from a roofline
-model of this machine (assumed.py), and what ops take inside themselves from rules (fake_meter.py);
+model of this machine (assumed.py), and what ops take inside themselves from rules (workspaces.py);
 with both the planner answers as it does for a real job.
 """
 

@@ -70,6 +70,8 @@ class FakeTensors(FakeTensorMode):
             result = super().__torch_dispatch__(func, types, args, kwargs)
         finally:
             self._meter = meter
+        if result is NotImplemented:  # a tensor of a kind that has no fake
+            return result
         for storage in storages_in(result):
             if storage._cdata not in before:
                 meter.saw(storage)

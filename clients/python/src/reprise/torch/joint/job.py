@@ -310,8 +310,8 @@ class CompiledJob(TrainingLoop):
             peak = self.memory.beside()  # what the comparison takes is beside the step
             if peak > self.joint.budget_bytes:
                 self.job.say(
-                    "steps whose gradients are compared run without the plan, too, and peak above "
-                    "the budget"
+                    "a step whose gradients were compared ran without the plan, too, and peaked "
+                    "above the budget"
                 )
             self._room.took(peak)
             self.told.compared(peak, time.perf_counter_ns() - began)
@@ -360,9 +360,9 @@ class CompiledJob(TrainingLoop):
         budget = self.joint.budget_bytes
         if found.plan is not None and step.peak > budget:
             self.job.say(
-                f"{self._steps} steps ran before the plan and peaked at {format_bytes(step.peak)}, "
-                f"over the budget of {format_bytes(budget)}: a compiled model is planned after a "
-                "step that was measured"
+                f"{self._steps} steps ran before the plan; the one that was measured peaked at "
+                f"{format_bytes(step.peak)}, over the budget of {format_bytes(budget)}: a compiled "
+                "model is planned after such a step"
             )
         self._follow(found)
 

@@ -394,7 +394,7 @@ class Steps:
             peak_bytes=step.peak_bytes,
             plan=plan,
             flags=abi.STEP_WINDOW | (abi.STEP_PLANNED if plan is not None else 0),
-            is_base=True,
+            is_base=self._keeps_capture,  # else saved tensors were on the host
         )
         now.tracing.end()  # before executors are measured, whose memory is not the step's
         if not step.apart:
