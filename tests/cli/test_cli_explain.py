@@ -40,6 +40,20 @@ def test_the_plan_file_is_explained_as_the_plan_was(reprise: Reprise, graph_file
     assert from_file.out == direct.out
 
 
+def test_a_run_is_explained_for_a_budget_and_by_its_plan(
+    reprise: Reprise, server: object, graph_file: Path
+) -> None:
+    file = reprise("explain", "small.graph.json", "--budget", "1324")
+    assert reprise("import", "small.graph.json").code == 0
+
+    assert "has no plan to explain" in reprise.fails(1, "explain", "latest")
+    for_a_budget = reprise("explain", "latest", "--budget", "1324", "--executor", "free")
+
+    assert for_a_budget.code == 0, for_a_budget
+    assert for_a_budget.out == file.out
+    assert "there is no run" in reprise.fails(1, "explain", "nothing")
+
+
 def test_plan_explains_in_the_same_words(reprise: Reprise, graph_file: Path) -> None:
     explained = reprise("explain", "small.graph.json", "--budget", "1324")
     planned = reprise("plan", "small.graph.json", "--budget", "1324", "--explain")
