@@ -118,11 +118,14 @@ def test_every_live_byte_is_reported_and_most_of_them_with_their_maker(
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(steps):
         step(model, optimizer)
+    # Not of torch's allocator, which the bytes alive do not count.
+    foreign = torch.frombuffer(bytearray(1000), dtype=torch.uint8)
 
     model.fail = True
     with pytest.raises(torch.OutOfMemoryError):
         step(model, optimizer)
 
+    assert foreign.sum() == 0
     # A planned forward is taken again, under a tighter plan, and fails again.
     assert len(agent.moments) == (2 if steps > 1 else 1)
     moment = agent.moments[0]

@@ -79,8 +79,8 @@ class Meter(Protocol):
         return 0
 
     def blocks(self) -> list[tuple[int, int, int]]:
-        """Returns the largest MOST_BLOCKS live blocks as (address, requested bytes, allocated bytes
-        or 0 if not known). Empty if the meter keeps no list."""
+        """Returns the blocks that `live()` counts, the largest MOST_BLOCKS of them, as (address,
+        requested bytes, allocated bytes or 0 if not known). Empty if the meter keeps no list."""
         return []
 
     def events_begin(self, agent: Agent) -> None:
@@ -147,7 +147,7 @@ class ProbeMeter(Meter):
         live storages are older than the probe: they are watched until they die. Some of the probe's
         blocks belong to no tensor in Python: autograd and caches of torch may hold blocks that an
         earlier meter has counted."""
-        blocks = {address: size for address, size, _ in self.blocks()}
+        blocks = {address: size for address, size, _ in self._probed()}
         if len(blocks) == MOST_BLOCKS:
             return  # the list is not complete
         for key, storage in alive.items():
@@ -188,6 +188,11 @@ class ProbeMeter(Meter):
         return bool(self._probe.reprise_probe_wait_above(most, LATE_NS))
 
     def blocks(self) -> list[tuple[int, int, int]]:
+        storages = [storage for ref in list(self._before.values()) if (storage := ref()) is not None]
+        older = [(storage.data_ptr(), storage.nbytes(), 0) for storage in storages]
+        return sorted(self._probed() + older, key=lambda one: -one[1])[:MOST_BLOCKS]
+
+    def _probed(self) -> list[tuple[int, int, int]]:
         table = (ctypes.c_uint64 * (2 * MOST_BLOCKS))()
         count = int(self._probe.reprise_probe_blocks(table, MOST_BLOCKS))
         return [(table[2 * i], table[2 * i + 1], 0) for i in range(count)]

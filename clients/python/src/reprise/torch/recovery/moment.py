@@ -4,8 +4,9 @@
     moment = Finder(model, optimizers, meter, device, run, graph).moment(step=12, phase=2, ...)
     agent.snapshot(moment)               # proto3 JSON of reprise.v1.Moment
 
-Bytes come from the meter's own list of blocks where it has one, so nothing is left out; what they
-are, from the first of these that knows:
+Bytes come from the meter's own list of blocks where it has one, so they add up to the bytes alive:
+nothing is left out, and memory that another allocator owns (an array of NumPy) is not included.
+What they are, from the first of these that knows:
 
     parameters, buffers, gradients, optimizer state     by name
     what the tape keeps of a step under a plan          op and module, from the captured step
@@ -36,7 +37,7 @@ from torch import Tensor, nn
 from reprise.torch.capture.step_graph import CapturedGraph
 from reprise.torch.internals.outside import is_hidden
 from reprise.torch.internals.traces import frames
-from reprise.torch.meter.meter import Meter
+from reprise.torch.meter.meter import MOST_BLOCKS, Meter
 from reprise.torch.meter.state import known_names
 from reprise.torch.tape.records import Kept
 
@@ -87,10 +88,12 @@ class Finder:
         """Returns the proto3 JSON of a Moment; `facts` are its other fields."""
         self._named()
         self._seen()
-        for address, size, block in self._meter.blocks():
-            one = self._found.setdefault(address, _Found(size))
+        blocks = self._meter.blocks()
+        found = {} if 0 < len(blocks) < MOST_BLOCKS else self._found
+        for address, size, block in blocks:
+            one = found[address] = self._found.get(address, _Found(size))
             one.bytes, one.block_bytes = size, block
-        storages = sorted(self._found.values(), key=lambda one: -one.bytes)
+        storages = sorted(found.values(), key=lambda one: -one.bytes)
         rest = storages[MOST:]
         message = {
             "reason": _OUT_OF_MEMORY,
