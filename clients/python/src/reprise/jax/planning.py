@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from jax.extend import core
@@ -44,6 +44,16 @@ from reprise.plan.wish import Wish
 MOST_ROUNDS = 3
 # Opening a loop costs compile time for each of its iterations.
 MOST_EQUATIONS = 6000
+
+
+class _Compiled(NamedTuple):
+    """A plan, and what XLA makes of it."""
+
+    step: CapturedStep
+    answer: Plan
+    rounds: int
+    program: Any
+    memory: Memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +193,8 @@ class _Search:
         self.is_proven = False
         self._closed, self._arguments, self._donated = closed, arguments, donated
         self._wish, self._name, self._most_equations = wish, name, most_equations
-        # Of the plans that were compiled, and how long the plain step took to compile.
-        self._smallest = 0
-        self._compile_s = 0.0
+        self._smallest: _Compiled | None = None  # of the plans that were above their limits
+        self._compile_s = 0.0  # of the plain step
 
     @cached_property
     def _plain_function(self) -> Callable[..., Any]:
@@ -240,6 +249,8 @@ class _Search:
         ones. Raises `InfeasibleBudget` where no plan fits, or none that fits stays so when it is
         compiled."""
         limit = bytes_of_budget(budget, self.plain)
+        if self._smallest is not None and self._smallest.memory.total == limit:
+            return self._taken(self._smallest, limit)  # what a refusal has named
         if self.lean:
             return self._confirmed(limit)
         try:
@@ -267,22 +278,29 @@ class _Search:
                 raise self._refused(refusal.plan, limit, reserve, str(refusal)) from None
             spare = 0
             program, memory = self._compiled(step, answer.schedule, limit)
+            made = _Compiled(step, answer, rounds, program, memory)
             if memory.total <= limit:
-                donated = [self._arguments[i] for i in self._donated]
-                runs = sum(entry >= 0 for entry in answer.schedule)
-                peak = peak_in_results(step, answer.schedule, donated) + TABLE_BYTES * runs
-                function = planned(step, answer.schedule)
-                self.found = Found(
-                    limit, self.plain, memory, answer, rounds, step, peak, program, function
-                )
-                return answer
-            self._smallest = min(self._smallest or memory.total, memory.total)
+                return self._taken(made, limit)
+            if self._smallest is None or memory.total < self._smallest.memory.total:
+                self._smallest = made
             # What XLA needs beyond the step graph, all workspaces known; a third plan gets more,
             # its excess may be larger.
             self._workspaces.measure(answer.schedule, 0)
             beyond = memory.total - evaluate(step.graph, answer.schedule).peak_bytes
             reserve = max(reserve, beyond) + (memory.total - limit) * (rounds - 1) // 2
         raise self._refused(answer, limit, reserve, "")
+
+    def _taken(self, made: _Compiled, limit: int) -> Plan:
+        """Takes a plan that compiles to a program within the limit."""
+        step, answer = made.step, made.answer
+        donated = [self._arguments[i] for i in self._donated]
+        runs = sum(entry >= 0 for entry in answer.schedule)
+        peak = peak_in_results(step, answer.schedule, donated) + TABLE_BYTES * runs
+        function = planned(step, answer.schedule)
+        self.found = Found(
+            limit, self.plain, made.memory, answer, made.rounds, step, peak, made.program, function
+        )
+        return answer
 
     def _compiled(
         self, step: CapturedStep, schedule: Sequence[int], limit: int
@@ -358,13 +376,14 @@ class _Search:
             if _has_loops(self._step):
                 text += f" Scans have more parts beyond most_equations={self._most_equations}."
         text += f" XLA compiles the plain step to {format_bytes(self.plain.total)}"
-        if self._smallest:
-            text += f", and the smallest plan for this budget to {format_bytes(self._smallest)}"
-        if self._wish.on_infeasible == "nearest" and not self._smallest:
+        if self._smallest is not None:
+            least = format_bytes(self._smallest.memory.total)
+            text += f", and the smallest plan for this budget to {least}"
+        if self._wish.on_infeasible == "nearest" and self._smallest is None:
             with suppress(RepriseError):
                 known = self._answer(Budget.least(), reserve).peak_bytes
         # With something to spare for what XLA needs beyond the graph.
-        known = self._smallest or known + known // 64
+        known = self._smallest.memory.total if self._smallest else known + known // 64
         known = known if known < self.plain.total else 0
         if answer is not None:
             fact = replace(fact or Infeasible(0, 0, "", "", 0, ()), smallest_known_bytes=known)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -97,12 +96,18 @@ class Wish:
         """Does what `on_infeasible` says about a refusal."""
         if self.on_infeasible == "raise":
             raise refusal
-        if self.on_infeasible == "nearest" and (least := _smallest_known(refusal)):
-            with suppress(InfeasibleBudget):
+        newest, tried = refusal, 0
+        # What is known to fit as a graph may take more once it is compiled, which then is known.
+        while self.on_infeasible == "nearest" and (least := _smallest_known(newest) or 0) > tried:
+            tried = least
+            try:
                 plan = self.afforded(ask(least))
-                nearest = format_bytes(plan.budget_bytes)
-                say(f"{refusal} Planned within {nearest}, the nearest budget.")
-                return Answer(plan, str(refusal))
+            except InfeasibleBudget as another:
+                newest = another
+                continue
+            nearest = format_bytes(plan.budget_bytes)
+            say(f"{refusal} Planned within {nearest}, the nearest budget.")
+            return Answer(plan, str(refusal))
         say(f"{refusal} Training continues without a plan.")
         return Answer(None, str(refusal), refusal.plan.budget_bytes if refusal.plan else 0)
 
