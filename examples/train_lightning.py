@@ -3,8 +3,8 @@
 
     python examples/train_lightning.py --budget 0.6x
 
-A LightningModule's own forward is rarely called: its training_step calls a part, here `net`. The
-callback gives that part to Reprise when training begins, after Lightning has moved the module.
+A LightningModule's own forward is rarely called: its training_step calls a part, here `net`. Told
+so, Reprise plans that part from its first step on.
 """
 
 from __future__ import annotations
@@ -19,22 +19,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 import reprise
-
-
-class Budget(L.Callback):
-    """Trains one part of a LightningModule under a budget."""
-
-    def __init__(self, part: str, budget: str) -> None:
-        self._part, self._budget = part, budget
-
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Gives the part to Reprise."""
-        reprise.auto(pl_module.get_submodule(self._part), budget=self._budget)
-
-    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Prints what was predicted and measured."""
-        if trainer.is_global_zero:
-            print(reprise.report(pl_module.get_submodule(self._part)))
+from reprise.lightning import Budget
 
 
 class Digits(L.LightningModule):
@@ -75,9 +60,12 @@ def main() -> None:
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        callbacks=[Budget("net", args.budget)] if args.budget else [],
+        callbacks=[Budget(args.budget, part="net")] if args.budget else [],
     )
-    trainer.fit(Digits(), DataLoader(data, batch_size=args.batch, shuffle=True, drop_last=True))
+    module = Digits()
+    trainer.fit(module, DataLoader(data, batch_size=args.batch, shuffle=True, drop_last=True))
+    if args.budget and trainer.is_global_zero:
+        print(reprise.report(module.net))
 
 
 if __name__ == "__main__":

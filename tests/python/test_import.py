@@ -43,6 +43,7 @@ def test_the_public_names_are_few():
         "auto",
         "check",
         "estimate",
+        "figures",
         "fit",
         "keep",
         "pause",

@@ -18,7 +18,7 @@ from reprise.base.errors import RepriseError, ServerUnavailable
 if TYPE_CHECKING:
     from reprise.agent.abi import pause
     from reprise.agent.received import InfeasibleBudget, Plan
-    from reprise.results import report
+    from reprise.results import figures, report
     from reprise.torch.estimation.estimate import estimate
     from reprise.torch.estimation.fit import fit
     from reprise.torch.estimation.saved import saved
@@ -37,6 +37,7 @@ __all__ = [
     "auto",
     "check",
     "estimate",
+    "figures",
     "fit",
     "keep",
     "pause",
@@ -52,6 +53,7 @@ _LATER = {
     "auto": "reprise.torch.session.api",
     "check": "reprise.torch.session.ab",
     "estimate": "reprise.torch.estimation.estimate",
+    "figures": "reprise.results",
     "fit": "reprise.torch.estimation.fit",
     "keep": "reprise.torch.session.keep",
     "pause": "reprise.agent.abi",

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`reprise.report`: what is known of anything that is planned, in any framework."""
+"""What is known of anything that is planned, in any framework: as a report, and as figures for a
+logger."""
 
 from __future__ import annotations
 
@@ -22,3 +23,22 @@ def report(planned: Any) -> Result:
     from reprise.torch.session import api
 
     return api.report(planned)
+
+
+def figures(planned: Any) -> dict[str, float]:
+    """Returns what is known of it by the names under which a logger stores it; what is not known
+    yet is left out. In a loop with W&B: `wandb.log(reprise.figures(model))`.
+
+    reprise/peak_bytes         the highest peak of a step under the newest plan, as measured
+    reprise/budget_bytes       the budget
+    reprise/added_time         what the plan adds to the time of a step, as predicted: 0.04 is 4 %
+    reprise/over_budget_steps  steps under a plan that peaked above the budget
+    """
+    known = report(planned)
+    found = {
+        "reprise/peak_bytes": known.measured_bytes or None,
+        "reprise/budget_bytes": known.budget_bytes or None,
+        "reprise/added_time": known.overhead,
+        "reprise/over_budget_steps": getattr(known, "over_budget_steps", None),
+    }
+    return {name: float(value) for name, value in found.items() if value is not None}

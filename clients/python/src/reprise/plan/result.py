@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from reprise.agent.received import Plan
+from reprise.base.notebook import InNotebook
 
 
 @runtime_checkable
@@ -48,7 +49,7 @@ class Result(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class Known(InNotebook):
     """A result as plain data. `str` of it is the sentence."""
 
     sentence: str

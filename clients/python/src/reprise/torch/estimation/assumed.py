@@ -3,7 +3,7 @@
 
 roofline_ns("aten.mm.default", touched_bytes)
 graph = with_rooflines(graph)            # the step graph, with times
-alive, peak = walk(graph.message())      # where its memory is highest
+alive, peak, curve = walk(graph.message())   # where its memory is highest
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ def _speeds() -> tuple[float, float]:
     return 2 * 256**3 / multiply, 2 * b.nbytes / move
 
 
-def walk(message: dict[str, Any]) -> tuple[list[int], int]:
-    """Returns the storages that are alive at the peak, and the peak in bytes. A storage lives from
-    the op that makes it to its last reader or its release."""
+def walk(message: dict[str, Any]) -> tuple[list[int], int, list[int]]:
+    """Returns the storages that are alive at the peak, the peak, and what is alive at each op, in
+    bytes. A storage lives from the op that makes it to its last reader or its release."""
     ops = message["ops"]
     last = {s["id"]: s["release_op"] for s in message["storages"]}
     for number, op in enumerate(ops):
@@ -70,12 +70,14 @@ def walk(message: dict[str, Any]) -> tuple[list[int], int]:
     sizes = {s["id"]: s["bytes"] for s in message["storages"]}
     alive: dict[int, int] = {}
     live, peak, kept = message["static_bytes"], 0, []
+    curve = []
     for number, op in enumerate(ops):
         for s in op["writes"]:
             alive[s] = sizes[s]
             live += sizes[s]
-        if live + op["workspace_bytes"] > peak:
-            peak, kept = live + op["workspace_bytes"], list(alive)
+        curve.append(live + op["workspace_bytes"])
+        if curve[-1] > peak:
+            peak, kept = curve[-1], list(alive)
         for s in [s for s in alive if last[s] <= number]:
             live -= alive.pop(s)
-    return kept, peak
+    return kept, peak, curve

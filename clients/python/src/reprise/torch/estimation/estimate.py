@@ -13,7 +13,7 @@ with both the planner answers as it does for a real job.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,12 +21,15 @@ import torch
 from torch import Tensor, nn
 
 from reprise.base.budget import Budget
+from reprise.base.notebook import page
 from reprise.base.units import format_bytes, format_percent
 from reprise.torch.estimation.assumed import walk, with_rooflines
 from reprise.torch.estimation.fake import device_of, fake_graph, resized
 from reprise.torch.estimation.fit import fit
 from reprise.torch.estimation.planner import asked
 
+# Modules that a notebook shows.
+SHOWN = 12
 # Lists to which every predicted peak is appended (for the pytest mark).
 _listeners: list[list[int]] = []
 
@@ -52,6 +55,19 @@ class Estimate:
     by_module: dict[str, int] = field(default_factory=dict)  # bytes alive at the peak
     # If no plan fits: the largest first dimension of the inputs that would fit; 0 if none would.
     fitting_batch: int | None = None
+    # Bytes alive at each op, under the plan where there is one.
+    curve: Sequence[int] = ()
+
+    def _repr_html_(self) -> str:
+        figures = {
+            "peak": format_bytes(self.peak_bytes),
+            "static": format_bytes(self.static_bytes),
+        }
+        if self.overhead is not None:
+            figures["peak with a plan"] = format_bytes(self.planned_peak_bytes)
+            figures["added time"] = format_percent(self.overhead, sign=True)
+        rows = [(format_bytes(n), name or "(none)") for name, n in self.by_module.items()][:SHOWN]
+        return page(str(self), figures, self.curve, self.budget_bytes, rows)
 
     @property
     def fits(self) -> bool | None:
@@ -90,13 +106,14 @@ def estimate(
     checked = None if budget is None else Budget(budget)
     where = device_of(model, device)
     message = with_rooflines(fake_graph(model, step, inputs, optimizer, where)).message()
-    live, peak = walk(message)
+    live, peak, curve = walk(message)
     made = Estimate(
         static_bytes=message["static_bytes"],
         peak_bytes=peak,
         step_ns=message["measured_step_ns"],
         budget=checked,
         by_module=_by_module(message, live),
+        curve=curve,
     )
     for listener in _listeners:
         listener.append(peak)
@@ -105,7 +122,7 @@ def estimate(
     plan, made.why, refused = asked(message, checked)
     if plan is not None:
         made.budget_bytes, made.planned_peak_bytes = plan.budget_bytes, plan.peak_bytes
-        made.overhead = plan.overhead
+        made.overhead, made.curve = plan.overhead, plan.predicted_bytes
         made.why = plan.sentence
 
     first = next((x for x in inputs if isinstance(x, Tensor) and x.dim()), None)

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 import torch
@@ -86,6 +87,9 @@ class Fit:
         """The size with the most per second, of those that were looked at; 0 if none fits."""
         found = max(self.sizes, key=lambda one: one.per_second, default=None)
         return 0 if found is None else found.size
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
 
     def __str__(self) -> str:
         rows = [

@@ -15,9 +15,13 @@ from typing import Any
 
 from torch import nn
 
+from reprise.base.notebook import page
 from reprise.base.units import format_bytes
 from reprise.torch.capture.captured import BACKWARD
 from reprise.torch.estimation.once import capture_step
+
+# Rows that a notebook shows.
+SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,18 @@ class Saved:
             notes += "" if s.may_be_recomputed else "; cannot be recomputed"
             lines.append(f"{format_bytes(s.bytes):>10}  {made}  read by {why}{notes}")
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        shown = self.storages[:SHOWN]
+        rows = [
+            (format_bytes(s.bytes), f"{s.module} {s.op}".strip(), f"read by {', '.join(s.readers)}")
+            for s in shown
+        ]
+        if len(shown) < len(self.storages):
+            rest = sum(s.bytes for s in self.storages[SHOWN:])
+            rows.append((format_bytes(rest), f"{len(self.storages) - SHOWN} more", ""))
+        said = f"{format_bytes(self.bytes)} are kept for the backward pass."
+        return page(said, {}, rows=rows)
 
 
 def saved(model: nn.Module, step: Callable[[], Any]) -> Saved:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from reprise.base.notebook import InNotebook
 from reprise.torch.internals.entry import otherwise
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class Report(InNotebook):
     """Predicted against measured. Zero: not known (yet).
 
     Predicted and measured figures are of the plan of the newest planned step; `over_budget_steps`
@@ -78,7 +79,11 @@ class Report:
     @property
     def overhead(self) -> float | None:
         """Extra time of the plan, predicted, as a fraction of a step without one."""
-        return self.plan.overhead if self.plan is not None else None
+        if self.plan is None:
+            return None
+        if self.base_step_ns and self.predicted_step_ns:  # with the time of the executor itself
+            return self.predicted_step_ns / self.base_step_ns - 1
+        return self.plan.overhead
 
     @otherwise(lambda self: self.sentence)
     def __str__(self) -> str:
