@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A memory budget where torchtitan's configuration asks for activation checkpointing.
 
-In a function of a `config_registry.py`, with compilation switched off (each block is compiled by
-itself there, which is not planned):
+In a function of a `config_registry.py`:
 
     from torchtitan_budget import BudgetAC
 

@@ -210,14 +210,29 @@ def fsdp2_checkpointed() -> Made:
     return loop(fully_shard(model))
 
 
-@job("fsdp2-compiled-blocks")
-def fsdp2_compiled() -> Made:
-    """Every block is compiled, then sharded."""
-    model = Decoder(drop=0.0)
+def compiled(backend: str, dropout: float = 0.0, **options: Any) -> Decoder:
+    """Returns the model with every block compiled, and sharded after that if `options` are those of
+    `fully_shard`."""
+    model = Decoder(drop=dropout)
     for block in model.blocks:
-        block.compile(fullgraph=True, backend="aot_eager")
-        fully_shard(block)
-    return loop(fully_shard(model))
+        block.compile(fullgraph=True, backend=backend)
+        if options:
+            fully_shard(block, **options)
+    return fully_shard(model, **options) if options else model
+
+
+def compiled_copies(backend: str) -> Made:
+    """Makes a job under DistributedDataParallel whose blocks are compiled."""
+    inner = compiled(backend)
+    return loop(inner, DistributedDataParallel(inner))
+
+
+again: dict[str, Any] = {"reshard_after_forward": True}
+job("ddp-compiled-blocks")(lambda: compiled_copies("aot_eager"))
+job("ddp-compiled-blocks-inductor", ranks=4)(lambda: compiled_copies("inductor"))
+job("fsdp2-compiled-blocks")(lambda: loop(compiled("aot_eager", **again)))
+job("fsdp2-compiled-dropout")(lambda: loop(compiled("aot_eager", 0.1, **again), micro_batches=2))
+job("fsdp2-compiled-blocks-inductor", ranks=4)(lambda: loop(compiled("inductor", **again)))
 
 
 @job("hsdp", ranks=4)

@@ -64,7 +64,17 @@ BELOW: dict[str, set[str]] = {
     # Which imports no torch.
     "policy": set(),
     "training": {"internals", "meter", "check", "executor", "policy"},
-    "joint": {"internals", "meter", "check", "estimation", "executor", "policy", "training"},
+    "joint": {
+        "internals",
+        "meter",
+        "compiled",
+        "rerun",
+        "check",
+        "estimation",
+        "executor",
+        "policy",
+        "training",
+    },
     "ladder": {"internals", "capture", "tape"},
     # What the parts of an eager model share, as data.
     "job": {"internals", "meter", "check", "capture", "tape", "ladder", "training"},

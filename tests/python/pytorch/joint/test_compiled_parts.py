@@ -138,22 +138,6 @@ def test_compiled_parts_run_compiled_in_every_step_and_that_is_logged(
     assert str(api.report(net)).count("without a plan") == 1
 
 
-def test_compiled_parts_of_one_of_several_ranks_are_refused_because_of_the_ranks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    net, backend = made(in_place, fullgraph=True)
-    session = arm(net, LocalAgent())
-
-    trained(net)
-
-    assert backend.calls > 0
-    assert session.job.stage is Stage.PLAIN
-    assert "and the job has 2 ranks: compiled parts are planned on one rank only" in session.job.why
-    assert "without torch.compile on these parts, the ranks are planned" in session.job.why
-    assert "compile the whole model" not in session.job.why
-
-
 def test_compiled_parts_are_found_by_name() -> None:
     net, _ = made(in_place)
     net.blocks[1] = torch.compile(net.blocks[1])

@@ -12,6 +12,7 @@ import pytest
 
 from reprise.base.budget import Budget
 from reprise.plan import Plan
+from reprise.torch.joint.joint_graph import Peaks
 from reprise.torch.joint.joint_pass import JointPass
 from reprise.torch.joint.over_budget import OverBudget
 
@@ -88,7 +89,9 @@ def planned(server: Server) -> tuple[OverBudget, Any]:
     over = OverBudget(joint)
     memory: Any = SimpleNamespace(
         began_live=4 * MIB,
+        held_bytes=0,
         graph_peak=8 * MIB,
+        peaks=Peaks(backward=8 * MIB),
         optimizer_peak=6 * MIB,
         outside_bytes=0,
         outputs_die=False,

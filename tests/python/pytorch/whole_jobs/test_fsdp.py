@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import subprocess
@@ -11,11 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 pytestmark = pytest.mark.e2e
 
-# Prints by rank the losses, and digests of the sharded parameters and of the collectives. Told to
-# write, it then changes a parameter between a forward and its backward.
+# Prints by rank the losses, and digests of the sharded parameters and of the collectives.
+# "compiled": its blocks are. "writes": it then changes a parameter between a forward and its
+# backward.
 TRAIN = """
 import hashlib, os, sys, time, torch
 import torch.nn.functional as F
@@ -45,7 +48,9 @@ class Model(nn.Module):
         for block in self.blocks: x = block(x)
         return x.square().mean()
 model = Model()
-for block in model.blocks: fully_shard(block)
+for block in model.blocks:
+    if how == "compiled": block.compile(backend="aot_eager", fullgraph=True)
+    fully_shard(block)
 fully_shard(model)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 torch.manual_seed(rank)
@@ -123,3 +128,19 @@ def test_a_sharded_model_trains_under_less_memory_with_the_same_bits_and_collect
     assert off is not None, verdict
     # Below where the captured step was one in which gloo freed late; never above.
     assert -2 <= float(off[1]) <= 0, verdict
+
+
+@pytest.mark.skipif(
+    "isolate_recompiles" not in inspect.signature(torch.compile).parameters,
+    reason="this torch cannot keep two compilations of a block apart",
+)
+def test_compiled_blocks_of_a_sharded_model_are_planned_with_the_same_bits_and_collectives(
+    under: Callable[[str, bool], tuple[list[str], str]],
+) -> None:
+    plain, _ = under("compiled", False)
+    planned, errors = under("compiled", True)
+
+    assert planned == plain
+    verdict = next(line for line in errors.splitlines() if line.startswith("It fits in "))
+    assert "gradients bit for bit equal in" in verdict
+    assert "exceeded the budget" not in verdict

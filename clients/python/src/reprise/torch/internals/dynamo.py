@@ -2,7 +2,6 @@
 """Detects parts of a model that torch.compile has compiled on their own.
 
     compiled_parts(model)           # ["blocks.0", ...]: modules that are compiled one by one
-    ranks()                         # of the job; with several, such a model is not planned
     with watch(called): ...         # called(name) as soon as compiled code starts on this thread
 
 Neither a capture nor the tape can look into such code. Under a dispatch mode that does not declare
@@ -18,7 +17,6 @@ such name, calls are not watched.
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -26,7 +24,6 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-import torch
 from torch import nn
 
 from reprise.torch.internals.calls import watched
@@ -78,28 +75,11 @@ def compiled_parts(model: nn.Module) -> list[str]:
 
 def compiled_in_pieces(parts: list[str]) -> str:
     """Returns the message that a model with such parts is not planned, why, and what to do."""
-    several = ranks()
-    if several > 1:
-        return (
-            f"training without a plan: parts of this model are compiled one by one "
-            f"({_listed(parts)}), and the job has {several} ranks: compiled parts are planned on "
-            "one rank only, because the check of their plan would run collectives for which no "
-            "other rank waits; without torch.compile on these parts, the ranks are planned"
-        )
     return (
         f"training without a plan: parts of this model are compiled one by one ({_listed(parts)}), "
         "and a plan cannot look into them; compile the whole model by torch.compile, then call "
         "reprise.auto"
     )
-
-
-def ranks() -> int:
-    """Returns how many ranks the job has: those of the process group, or of its launcher as long as
-    there is none."""
-    distributed: Any = torch.distributed
-    if distributed.is_available() and distributed.is_initialized():
-        return int(distributed.get_world_size())
-    return int(os.environ.get("WORLD_SIZE") or 1)
 
 
 def _listed(parts: list[str]) -> str:

@@ -7,6 +7,7 @@
     code.again()                 # the next call of `planned` compiles
     code.calls, code.parts       # graphs that the last forward has called, in order, and in which
                                  # part of the model
+    code.check = GraphCheck(model, code.graphs)   # their calls go through it
 
 Both are compiled at their first call, by the program's own backend with the same settings. Compiled
 code outlives the model in the caches of torch.compile, so it holds nothing of the job.
@@ -19,9 +20,11 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from reprise.torch.internals import calls
+from reprise.torch.internals import calls, guard
+from reprise.torch.joint.graph_check import GraphCheck
 from reprise.torch.joint.joint_pass import JointPass
 from reprise.torch.joint.site import Site
+from reprise.torch.joint.step_memory import StepMemory
 
 
 class Code:
@@ -35,6 +38,10 @@ class Code:
         self.is_asked = False  # the backend was given something
         self.is_planned = True  # what is compiled from now on by `planned` gets a plan
         self.is_ours = True  # False: what is compiled is none of Reprise's business any more
+        self.check: GraphCheck | None = None
+        self.watched: StepMemory | None = None  # told of the calls of graphs, if set
+        self.graphs: dict[int, Callable[..., Any]] = {}  # compiled without a plan, by graph
+        self._made: dict[int, Callable[..., Any]] = {}  # in the first turn, with plans or without
         self._turn = 0  # of what is compiled with plans
         self.plain = self._compiled(-1)
         self.planned = self._compiled(0)
@@ -53,7 +60,7 @@ class Code:
     def keep(self) -> None:
         """Takes what was compiled without a plan as the reference."""
         self._turn += 1
-        self.plain = self.planned
+        self.plain, self.graphs = self.planned, self._made
 
     def _compiled(self, turn: int) -> Callable[..., Any]:
         """Returns the model compiled by a backend of its own: nothing is shared with another."""
@@ -65,10 +72,15 @@ class Code:
                 return call(gm, inputs, **more)
             code.is_asked = True
             joint = code._joint
-            before = len(joint.graphs)
+            joint.at = None
             with joint.told(code.is_planned and turn == code._turn):
                 found = call(gm, inputs, **more)
-            return code._counted(found, before) if len(joint.graphs) == before + 1 else found
+            graph = joint.at
+            if graph is None:
+                return found
+            if turn == 0:
+                code._made[graph] = found
+            return code._counted(found, graph)
 
         return self._site.compiled(lambda backend: calls.chained(backend, [flavour]))
 
@@ -78,10 +90,17 @@ class Code:
 
         def called(call: Callable[..., Any], *args: Any) -> Any:
             code = known()
-            if code is not None:
-                code.calls.append(graph)
-                code.parts.append(code._site.part)
-            return call(*args)
+            if code is None:
+                return call(*args)
+            code.calls.append(graph)
+            code.parts.append(code._site.part)
+            check, memory = code.check, code.watched
+            if memory is not None:
+                guard.quietly(memory.entered)
+            out = call(*args) if check is None else check.call(graph, call, args)
+            if memory is not None:
+                guard.quietly(memory.handed, out, args)
+            return out
 
         made = wraps(compiled)(calls.chained(compiled, [called]))
         # What this names is called in place of the function that has it, in torch 2.8.

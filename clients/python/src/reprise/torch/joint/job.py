@@ -45,6 +45,7 @@ from reprise.torch.internals.ops import outputs_in
 from reprise.torch.internals.optimizers import Cycle
 from reprise.torch.joint.code import Code
 from reprise.torch.joint.executor import JointPlan
+from reprise.torch.joint.graph_check import GraphCheck
 from reprise.torch.joint.joint_pass import JointPass
 from reprise.torch.joint.over_budget import Next, OverBudget
 from reprise.torch.joint.pieces import pieces_of
@@ -102,7 +103,7 @@ class CompiledJob(TrainingLoop):
         self._room = ReferenceRoom(job.device, meter, keeps_budget=verify != GRADIENTS)
         self.code = Code(site, self.joint)
         self._cycle = Cycle()
-        self._check: Check | None = None
+        self._check: Check | GraphCheck | None = None
         self._under_way = False
         self._graphs = self._steps = self._elsewhere = 0
         self._measures = meter is not None  # what the job needs without a plan
@@ -150,7 +151,7 @@ class CompiledJob(TrainingLoop):
 
     def _stop_planning(self) -> None:
         """Stops planning what is compiled from now on, and stops measuring steps."""
-        check, self._check = self._check, None
+        check, self._check, self.code.check = self._check, None, None
         for do in (
             self.joint.remove,
             *((check.stop,) if check is not None else ()),
@@ -245,13 +246,13 @@ class CompiledJob(TrainingLoop):
         if self._check is not None:
             self._check.enter(args, kwargs)
         self.code.begin()
+        if self._measures:
+            self.memory.forward()
+            self.code.watched = self.memory
         out = call(*args, **kwargs)
         if self._check is not None:
             self._check.leave(out)
-        outputs = list(outputs_in(out))
-        self.memory.returned(outputs)
-        if self._measures:
-            self.memory.watch_loss(outputs)
+        self.memory.returned(list(outputs_in(out)))
         return out
 
     def _begin(self) -> None:
@@ -275,17 +276,21 @@ class CompiledJob(TrainingLoop):
         model = self._site.root
         assert model is not None
         self._unchecked = False
-        self._check = Check(model, frozenset())
+        if not self._site.is_in_pieces:
+            self._check = Check(model, frozenset())
+        elif self.code.graphs:
+            self._check = self.code.check = GraphCheck(model, self.code.graphs)
+        else:
+            self._unchecked_for("its parts were never compiled without a plan")
 
     def _check_if_affordable(self, _: None) -> None:
         if self._room.affords(self.plan, self.joint.budget_bytes):
             self._begin_check()
 
     def _before_optimizer(self, optimizer: Optimizer) -> None:
-        check, self._check = self._check, None
         if not self._under_way or not self._owns(optimizer):
-            self._check = check
             return
+        check, self._check, self.code.check = self._check, None, None
         self.memory.keep_peak()
         self._judged = check is None and self.joint.seen == self._graphs
         if check is None:
@@ -293,7 +298,8 @@ class CompiledJob(TrainingLoop):
         if not self.joint.plans or self.why:
             check.stop()
             return
-        if missing := self._room.missing(self.plan):
+        in_step = isinstance(check, GraphCheck)  # which has compared during the backward
+        if missing := "" if in_step else self._room.missing(self.plan):
             check.stop()
             self._unchecked_for(missing)
             return
@@ -307,14 +313,17 @@ class CompiledJob(TrainingLoop):
             self._judge(check, result)
         finally:
             self.job.busy = False
-            peak = self.memory.beside()  # what the comparison takes is beside the step
-            if peak > self.joint.budget_bytes:
+            # What the comparison takes is beside the step, or in it.
+            peak = self.memory.graph_peak if in_step else self.memory.beside()
+            above = peak > self.joint.budget_bytes
+            if above:
                 self.job.say(
                     "a step whose gradients were compared ran without the plan, too, and peaked "
                     "above the budget"
                 )
             self._room.took(peak)
-            self.told.compared(peak, time.perf_counter_ns() - began)
+            compared = 0 if in_step and not above else peak
+            self.told.compared(compared, time.perf_counter_ns() - began)
 
     def _unchecked_for(self, why: str) -> None:
         plan = self.plan
@@ -352,7 +361,7 @@ class CompiledJob(TrainingLoop):
 
     def _plan_whole(self, step: _Ended) -> None:
         """Plans all graphs as one, because a step was measured."""
-        self._measures = False
+        self._measures, self.code.watched = False, None
         if not self.handles:
             self.code.keep()
         name, code = optimizers.described(step.optimizer), self.code
@@ -386,7 +395,7 @@ class CompiledJob(TrainingLoop):
 
     # ---- What follows ---------------------------------------------------------------
 
-    def _judge(self, check: Check, result: CheckResult) -> None:
+    def _judge(self, check: Check | GraphCheck, result: CheckResult) -> None:
         if not result.checked:
             self._unchecked_for(result.why_unchecked())
             return

@@ -16,6 +16,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Collection
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -39,6 +40,15 @@ class JointGraph(NamedTuple):
 
     message: dict[str, Any]
     made: Made
+
+
+@dataclass(slots=True)
+class Peaks:
+    """The highest of the memory in each part of a step, in bytes."""
+
+    forward: int = 0
+    outside: int = 0  # after the last graph of the forward, before the first backward of one
+    backward: int = 0
 
 
 def joint_graph(graph: Any, *, measured: bool = True) -> JointGraph:
@@ -259,8 +269,24 @@ def peak_under(message: dict[str, Any], again: Collection[int]) -> int:
     The forward runs as it is and keeps what is not recomputed. Right before the first op of the
     backward that needs something absent, everything missing for it runs again in the order of the
     forward, and stays until its last reader. That is what the planner's executor `joint` does."""
+    peaks = peaks_under(message, again)
+    return max(peaks.forward, peaks.outside, peaks.backward)
+
+
+def peaks_under(message: dict[str, Any], again: Collection[int]) -> Peaks:
+    """Returns the same by part of the step."""
     graph = StepGraph.from_message(message)
-    return evaluate(graph, with_frees(graph, _runs(graph, set(again))), _ANYTHING).peak_bytes
+    runs = _runs(graph, set(again))
+    alive = evaluate(graph, with_frees(graph, runs), _ANYTHING).bytes_at
+    # A loss before the first op of the backward, at most; else there is nothing outside.
+    after = next((n for n, o in enumerate(runs) if graph.ops[o].phase != "forward"), len(runs))
+    outside = [n for n, o in enumerate(runs) if graph.ops[o].name == LOSS]
+    end = outside[-1] + 1 if outside else after
+    return Peaks(
+        max(alive[: outside[0] if outside else after], default=0),
+        max((alive[n] for n in outside), default=0),
+        max(alive[end:], default=0),
+    )
 
 
 def _runs(graph: StepGraph, again: set[int]) -> list[int]:

@@ -91,6 +91,7 @@ class JointPass:
         self.executor = JointExecutor()
         self.why: list[str] = []
         self.seen = 0  # graphs, planned or not
+        self.at: int | None = None  # the number of the last one among those with a backward
         self.graphs: list[dict[str, Any]] = []  # those with a backward, in order
         # By compiled graph, where one plan is for all of them: which graph it is, and which of its
         # ops run again.
@@ -188,6 +189,7 @@ class JointPass:
             message, made = joint_graph(graph)
             if not has_backward(message):
                 return
+            self.at = len(self.graphs)
             self.graphs.append({**message})
             tensors = (t for node in graph.nodes for t in tensors_in(node.meta.get("val")))
             device = next((tensor.device for tensor in tensors), torch.device("cpu"))
@@ -228,9 +230,10 @@ class JointPass:
             return True
         number, self._next = self._next, self._next + 1
         likely = self._decided[number : number + 1] + self._decided
-        again = next((ops for of, ops in likely if alike(message, self.graphs[of])), None)
-        if again is None:
+        found = next((one for one in likely if alike(message, self.graphs[one[0]])), None)
+        if found is None:
             return False
+        self.at, again = found
         dropped = {i for op in again for i in message["ops"][op]["writes"]}
         kept = {s["id"] for s in message["storages"]} - dropped
         self.executor.handles[0].recomputed += tag(made, message, again, kept)

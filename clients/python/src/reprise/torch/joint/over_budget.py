@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from reprise.base.saying import say
 from reprise.base.units import format_bytes
 from reprise.plan import Plan
-from reprise.torch.joint.joint_graph import peak_under, with_loss
+from reprise.torch.joint.joint_graph import peak_under, peaks_under, with_loss
 from reprise.torch.joint.joint_pass import JointPass
 from reprise.torch.joint.step_memory import StepMemory
 from reprise.torch.joint.whole import Whole, with_held, with_optimizer
@@ -66,13 +66,21 @@ class OverBudget:
         joint = self._joint
         whole = self._whole = Whole(joint.graphs, calls, parts)
         message = whole.message(memory.began_live)
-        if len(calls) == 1 and memory.outside_bytes:
-            message = with_loss(message, memory.outside_bytes, memory.outputs_die)
+        if memory.outside_bytes:
+            alone = len(calls) == 1 and memory.outputs_die
+            message = with_loss(message, memory.outside_bytes, alone)
         # Ops that ran again already: there was no room for a step without a plan.
         again = whole.numbers({h.number: h.plan.recomputed_ops for h in joint.executor.handles})
         # A graph may show more than there was, because what is fused is not made; under a plan it
         # peaks elsewhere, where that may not be so.
-        held = max(0, memory.graph_peak - peak_under(message, again))
+        predicted, there = peaks_under(message, again), memory.peaks
+        # The program's own partition of a graph may save less than the graph shows.
+        held = max(
+            memory.held_bytes,
+            there.forward - predicted.forward,
+            there.outside - predicted.outside,
+            there.backward - predicted.backward,
+        )
         message = with_held(message, held)
         self._message = with_optimizer(message, optimizer, memory.optimizer_peak)
         peak = max(memory.graph_peak, memory.optimizer_peak)

@@ -6,9 +6,6 @@
     site.arm(around)
     site.remove()
 
-Not for one of several ranks: the check of the first planned step would gather parameters, and wait
-for ranks that do not check.
-
 `again(x)` runs the forward of the model as it is; each compiled part runs code of Reprise's in the
 place of the program's own. That code stays in place until the next forward, because checkpoints
 around a part call it once more in the backward.
@@ -31,16 +28,16 @@ from torch import nn
 
 from reprise.torch.internals.calls import Call
 from reprise.torch.internals.contracts import ISOLATES
-from reprise.torch.internals.dynamo import compiled_parts, ranks
+from reprise.torch.internals.dynamo import compiled_parts
 from reprise.torch.internals.forward import ArmedForward
 from reprise.torch.joint.site import Around, CompiledModule, Site, Wrap, site_of
 
 
 def pieces_of(model: nn.Module) -> Pieces | None:
     """Returns where the calls of the compiled parts of a model go. None if there are none, if one
-    is not a module (a compiled `forward`), if this torch cannot keep code apart, or if this is one
-    of several ranks. Raises RepriseError if this torch does not tell how they were compiled."""
-    if not ISOLATES.there() or ranks() > 1:
+    is not a module (a compiled `forward`), or if this torch cannot keep code apart. Raises
+    RepriseError if this torch does not tell how they were compiled."""
+    if not ISOLATES.there():
         return None
     modules = dict(model.named_modules())
     parts = [site_of(modules[name]) for name in compiled_parts(model)]

@@ -3,7 +3,9 @@
 
     memory = StepMemory(device)
     memory.begin()               # a step
-    memory.watch_loss(outputs)   # its forward is over
+    memory.forward()             # a forward of it begins
+    memory.entered()             # a graph is called
+    memory.handed(out, args)     # it has returned; what follows is outside, until a backward
     memory.keep_peak()           # what comes next is the optimizer, or not the step's
     memory.optimizer_ended()
     memory.peak()                # of the step so far
@@ -14,6 +16,7 @@ Without an exact meter the peaks are 0, and a line says why once.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -24,6 +27,9 @@ from reprise.base.saying import say
 from reprise.base.units import format_bytes
 from reprise.plan import Plan
 from reprise.torch.internals import guard
+from reprise.torch.internals.ops import outputs_in
+from reprise.torch.joint.graph_check import in_backward, node_of
+from reprise.torch.joint.joint_graph import Peaks
 from reprise.torch.meter.meter import Meter
 from reprise.torch.meter.room import room_on
 from reprise.torch.meter.state import open_meter, start_counting
@@ -35,9 +41,15 @@ class StepMemory:
     def __init__(self, device: torch.device) -> None:
         self.meter = _exact_meter(device)
         self.began_live = 0  # bytes alive when the step began
-        # What the program makes between the forward and its first gradient, which no graph shows.
+        # So many more that no graph shows, in a forward; of the present one; and what was alive
+        # when its last graph had returned.
+        self.held_bytes = self._beside = self._left_live = 0
+        # Peaks before the last graph of a forward has returned, from there to the first backward of
+        # a graph, and after that; what the program makes in between, which no graph shows.
+        self.peaks = Peaks()
         self.outside_bytes = 0
         self.outputs_die = False  # before the backward reaches the graph
+        self._turn = 0  # of graphs that have returned; 0: a backward is under way
         self._outputs: list[weakref.ref[Any]] = []  # of the last forward
         # Of the step so far, in its optimizers and beside them.
         self.graph_peak = self.optimizer_peak = 0
@@ -52,34 +64,68 @@ class StepMemory:
         self.began_live = meter.live() - sum(storage.nbytes() for storage in old)
         del old
         meter.reset_peak()
-        self.graph_peak = self.optimizer_peak = self.outside_bytes = 0
+        self.graph_peak = self.optimizer_peak = self.outside_bytes = self._turn = 0
+        self.held_bytes = 0
+        self.peaks = Peaks()
 
     def returned(self, outputs: list[Tensor]) -> None:
         """Notes what a forward of the step has returned."""
         self._outputs = [weakref.ref(t.untyped_storage()) for t in outputs]
 
-    def watch_loss(self, outputs: list[Tensor]) -> None:
-        """Measures what the program makes between the forward, which has returned `outputs`, and
-        its first gradient."""
+    def forward(self) -> None:
+        """Notes that a forward of a step begins, with gradients of those before it."""
+        self._close()
+        if self.meter is not None:
+            self._left_live = self.meter.live()
+            self._beside = self._left_live - self.began_live
+
+    def entered(self) -> None:
+        """Notes that a graph is called. What the program has made since the last one is in none,
+        and what it still has of that it holds during the rest of the forward."""
+        if self.meter is not None and not in_backward():
+            self._beside += self.meter.live() - self._left_live
+            self.held_bytes = max(self.held_bytes, self._beside)
+
+    def handed(self, out: Any, args: Iterable[Any]) -> None:
+        """Notes what a graph has returned. What the program does from here to the first backward of
+        a graph is in no graph, if this one was the last."""
         meter = self.meter
-        if meter is None:
+        if meter is None or not torch.is_grad_enabled() or in_backward():
             return
-        self.keep_peak()
-        live = meter.live()
-        own = sum(t.untyped_storage().nbytes() for t in outputs if t.requires_grad)
+        peaks = self.peaks
+        # What lay between two graphs, or before the first one, is the forward's.
+        peaks.forward = max(peaks.forward, self._ended())
+        self._turn = turn = self._turn + 1
+        live = self._left_live = meter.live()
+        own = sum(t.untyped_storage().nbytes() for t in outputs_in(out) if t.requires_grad)
 
-        def arrived(_: Tensor) -> None:
-            if not self.outside_bytes:
-                self.outside_bytes = max(1, meter.peak() - live - own)
-                self.outputs_die = all(known() is None for known in self._outputs)
+        def arrived(_: Any) -> None:
+            if self._turn != turn:
+                return
+            self._turn = 0
+            highest = self._ended()
+            peaks.outside = max(peaks.outside, highest)
+            self.outside_bytes = max(self.outside_bytes, 1, highest - live - own)
+            self.outputs_die = all(known() is None for known in self._outputs)
 
-        for tensor in outputs:
-            if tensor.requires_grad:
-                tensor.register_hook(guard.quiet(arrived))
+        node = node_of(out, args)
+        if node is not None:
+            node.register_prehook(guard.quiet(arrived))
+
+    def _close(self) -> None:
+        """Notes the peak so far: of a backward, if there was one."""
+        if self.meter is not None:
+            self.peaks.backward = max(self.peaks.backward, self._ended())
+
+    def _ended(self) -> int:
+        """Returns the peak since the last call, and begins a new one."""
+        peak = self.beside()
+        self.graph_peak = max(self.graph_peak, peak)
+        return peak
 
     def keep_peak(self) -> None:
         """Notes the peak so far, because what comes next is an optimizer or beside the step."""
-        self.graph_peak = max(self.graph_peak, self.beside())
+        self._close()
 
     def optimizer_ended(self) -> None:
         """Notes the peak of an optimizer, which has stepped."""

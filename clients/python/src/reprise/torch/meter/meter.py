@@ -188,8 +188,8 @@ class ProbeMeter(Meter):
         return bool(self._probe.reprise_probe_wait_above(most, LATE_NS))
 
     def blocks(self) -> list[tuple[int, int, int]]:
-        storages = [storage for ref in list(self._before.values()) if (storage := ref()) is not None]
-        older = [(storage.data_ptr(), storage.nbytes(), 0) for storage in storages]
+        known = [storage() for storage in list(self._before.values())]
+        older = [(one.data_ptr(), one.nbytes(), 0) for one in known if one is not None]
         return sorted(self._probed() + older, key=lambda one: -one[1])[:MOST_BLOCKS]
 
     def _probed(self) -> list[tuple[int, int, int]]:

@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks one step of a model that is compiled part by part: every call of a graph against the same
+graph compiled without a plan, bit for bit.
+
+    check = GraphCheck(model, plain)         # plain: by graph, what was compiled without a plan
+    out = check.call(graph, planned, args)   # of a graph, in the forward
+    result = check.compare(...)              # after the backward: what was found
+
+When the backward of a call is over, the graph runs once more without a plan, forward and backward,
+from copies of its inputs, in the state of its generators and with the gradients that came. So the
+check needs the memory of one graph and not of the step, nothing outside the graphs happens twice,
+and no collective runs that other ranks do not run: FSDP's parameters are gathered at that moment.
+Gradients that differ are replaced by those of the reference before anything reads them.
+
+The copies lie outside the allocator (outside.py). A reference that differs from itself says nothing
+about the plan (`repeatable`). Not compared, and counted as left out: calls whose node of autograd
+is not found, or that are differentiated again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge
+
+from reprise.torch.check.result import BUFFER, OUTPUT, CheckResult
+from reprise.torch.compiled.digest import digest
+from reprise.torch.internals import guard
+from reprise.torch.internals.ambient import current, during
+from reprise.torch.internals.ops import outputs_in
+from reprise.torch.internals.outside import OutsideCopy
+from reprise.torch.internals.subclass import is_wrapper
+from reprise.torch.rerun.snapshot import Buffers, Generators, Snapshot
+
+Compiled = Callable[..., Any]
+Grads = tuple[Tensor | None, ...]
+# What AOTAutograd calls the function of a graph, and how far its outputs are views of what it made.
+_NODE = "CompiledFunctionBackward"
+_NEAR = 4
+
+
+class GraphCheck:
+    """Compares the calls of the graphs of one step."""
+
+    def __init__(self, model: nn.Module, plain: Mapping[int, Compiled]) -> None:
+        self._model = model
+        self._plain = plain
+        self._handles: list[Any] = []
+        self._checked = self._outputs = self._buffers = self._left_out = self._bytes = 0
+        self._differing: list[str] = []
+        self._repeatable = True
+
+    def call(self, graph: int, planned: Compiled, args: tuple[Any, ...]) -> Any:
+        """Runs a call of a graph that was compiled with a plan, and has its backward compared."""
+        if not torch.is_grad_enabled() or in_backward():
+            return planned(*args)
+        plain = self._plain.get(graph)
+        call = None if plain is None else _Call(plain, args)
+        out = planned(*args)
+        node = node_of(out, args)
+        if call is None or node is None:
+            self._left_out += 1
+            return out
+        call.left(out, args)
+        self._bytes += call.nbytes
+        self._handles.append(node.register_hook(partial(self._ended, call, node)))
+        return out
+
+    def _ended(self, call: _Call, node: Any, grads: Grads, came: Grads) -> Grads | None:
+        """Compares what a backward has made: the gradients of the inputs of its graph."""
+        found: list[Grads | None] = []
+        guard.quietly(lambda: found.append(self._compared(call, node, grads, came)))
+        if found:
+            return found[0]
+        self._left_out += 1
+        return None
+
+    def _compared(self, call: _Call, node: Any, grads: Grads, came: Grads) -> Grads | None:
+        if torch.is_grad_enabled():  # this backward is differentiated
+            self._left_out += 1
+            return None
+        generators = Generators()
+        try:
+            expected = call.again(came)
+            names = [] if expected is None else call.differing(grads, expected)
+            again = call.again(came) if names else None
+        finally:
+            guard.surely(generators.restore)
+        unsteady = again is not None and again.digests() != (expected and expected.digests())
+        if expected is None or len(expected.grads) != len(grads) or unsteady:
+            self._repeatable &= not unsteady
+            self._left_out += 1
+            return None
+        self._checked += sum(grad is not None for grad in grads)
+        self._outputs += len(expected.outputs)
+        self._buffers += len(expected.written)
+        self._differing += [self._named(name, node) for name in names]
+        call.put_right(expected)
+        wrong = {name for name in names if isinstance(name, int)}
+        if not wrong:
+            return None
+        return tuple(expected.grads[at] if at in wrong else own for at, own in enumerate(grads))
+
+    def _named(self, name: str | int, node: Any) -> str:
+        """Returns the name of a gradient: that of its parameter, or where it goes."""
+        if isinstance(name, str):
+            return name
+        variable = getattr(node.next_functions[name][0], "variable", None)
+        own = (n for n, p in self._model.named_parameters() if p is variable)
+        return next(own, f"the gradient of input {name} of a compiled part")
+
+    def enter(self, args: Any, kwargs: Any) -> None:
+        """Nothing is kept of the forward of the model."""
+
+    def leave(self, out: Any) -> None:
+        """Nothing is kept of what the model returns."""
+
+    def stop(self) -> None:
+        """Removes the hooks of this check."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def compare(self, _: Compiled) -> CheckResult:
+        """Returns what was found in the step."""
+        self.stop()
+        return CheckResult(
+            self._checked,
+            tuple(self._differing),
+            self._left_out,
+            self._bytes,
+            repeatable=self._repeatable,
+            buffers=self._buffers,
+            outputs=self._outputs,
+        )
+
+    def put_right(self) -> None:
+        """What differed was put right as soon as it was found."""
+
+
+class _Again:
+    """What the reference of one call makes."""
+
+    def __init__(self, grads: Grads, outputs: list[bytes], written: dict[int, Tensor]) -> None:
+        self.grads = grads
+        self.outputs = outputs
+        self.written = written  # by input: one that it changes
+
+    def digests(self) -> list[bytes | None]:
+        """Returns what tells whether another run of the reference makes the same."""
+        made: Iterable[Tensor | None] = (*self.grads, *self.written.values())
+        return [*self.outputs, *(None if t is None else digest(t) for t in made)]
+
+
+class _Call:
+    """One call of a graph: what a second run of it needs, and what the first one left."""
+
+    def __init__(self, plain: Compiled, args: tuple[Any, ...]) -> None:
+        self._plain = plain
+        # A parameter is the same in the backward; FSDP frees and gathers it meanwhile.
+        self._args = [
+            OutsideCopy(a) if isinstance(a, Tensor) and not isinstance(a, nn.Parameter) else a
+            for a in args
+        ]
+        self._before = Snapshot(Buffers(nn.Module()))
+        self._around = current()
+        self._versions = _versions(args)
+        self._outputs: list[bytes] = []
+        # Inputs that it has changed, as it left them: the tensor, its version and its digest.
+        self._written: dict[int, tuple[Tensor, int, bytes]] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the copies."""
+        return sum(a.nbytes for a in self._args if isinstance(a, OutsideCopy))
+
+    def left(self, out: Any, args: tuple[Any, ...]) -> None:
+        """Notes what the planned call has returned and changed."""
+        self._outputs = _digests(out)
+        for at in self._changed(args):
+            self._written[at] = args[at], args[at]._version, digest(args[at])
+
+    def _changed(self, args: Iterable[Any]) -> list[int]:
+        pairs = zip(self._versions, _versions(args), strict=True)
+        return [at for at, (before, now) in enumerate(pairs) if before != now]
+
+    def again(self, came: Grads) -> _Again | None:
+        """Runs the graph without a plan from the same state, and its backward with the gradients
+        that came; None if its node is not found."""
+        args = [a.tensor() if isinstance(a, OutsideCopy) else a for a in self._args]
+        for at in self._written:  # which this run changes, too, and the copy is needed once more
+            args[at] = args[at].detach().clone().requires_grad_(args[at].requires_grad)
+        before = _versions(args)
+        self._before.rewind_generators()
+        with self._before.settings(), during(self._around):
+            out = self._plain(*args)
+        node = node_of(out, args)
+        if node is None:
+            return None
+        outputs = _digests(out)
+        written = {
+            at: args[at]
+            for at, (old, new) in enumerate(zip(before, _versions(args), strict=True))
+            if old != new
+        }
+        del out
+        heads = [(GradientEdge(node, n), grad) for n, grad in enumerate(came) if grad is not None]
+        edges = [edge if edge[0] is not None else None for edge in node.next_functions]
+        wanted = [GradientEdge(*edge) for edge in edges if edge is not None]
+        made = iter(
+            torch.autograd.grad(
+                [edge for edge, _ in heads],
+                wanted,
+                [grad for _, grad in heads],
+                allow_unused=True,
+            )
+            if heads and wanted
+            else ()
+        )
+        return _Again(
+            tuple(None if edge is None else next(made) for edge in edges), outputs, written
+        )
+
+    def differing(self, grads: Grads, expected: _Again) -> list[str | int]:
+        """Returns which gradients, by number, and which outputs and buffers differ."""
+        names: list[str | int] = [
+            at
+            for at, (own, other) in enumerate(zip(grads, expected.grads, strict=False))
+            if (own is None) != (other is None)
+            or (own is not None and other is not None and digest(own) != digest(other, own))
+        ]
+        outputs = zip(self._outputs, expected.outputs, strict=False)
+        names += [f"{OUTPUT}{n}" for n, (own, other) in enumerate(outputs) if own != other]
+        for at, (_, _, left) in self._written.items():
+            other = expected.written.get(at)
+            if other is None or digest(other) != left:
+                names.append(f"{BUFFER}{at} of a compiled part")
+        return names
+
+    def put_right(self, expected: _Again) -> None:
+        """Replaces what the planned call has changed otherwise than the reference, unless the
+        program has changed it since."""
+        for at, (tensor, version, left) in self._written.items():
+            other = expected.written.get(at)
+            if other is not None and digest(other) != left and tensor._version == version:
+                with torch.no_grad():
+                    tensor.copy_(other)
+
+
+def in_backward() -> bool:
+    """Returns whether this is called in a backward, as by a checkpoint of the program."""
+    return int(torch._C._current_graph_task_id()) >= 0
+
+
+def node_of(out: Any, args: Iterable[Any]) -> Any:
+    """Returns the node of autograd of the graph that has made these outputs from these inputs; None
+    if there is none, or more than one."""
+    before = {a.grad_fn for a in args if isinstance(a, Tensor) and a.grad_fn is not None}
+    found = set()
+    for output in outputs_in(out):
+        level: list[Any] = [output.grad_fn]
+        for _ in range(_NEAR):
+            level = [node for node in level if node is not None and node not in before]
+            found |= {node for node in level if node.name() == _NODE}
+            level = [f for node in level if node.name() != _NODE for f, _ in node.next_functions]
+    return found.pop() if len(found) == 1 else None
+
+
+def _versions(args: Iterable[Any]) -> list[int]:
+    return [a._version if _is_watched(a) else 0 for a in args]
+
+
+def _is_watched(value: Any) -> bool:
+    return isinstance(value, Tensor) and not isinstance(value, nn.Parameter)
+
+
+def _digests(out: Any) -> list[bytes]:
+    return [digest(output) for output in outputs_in(out) if not is_wrapper(output)]
