@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // One call of a CUDA op, run by the CPU's kernel on the same bytes: the fake's
-// device memory is host memory. It also makes the allocations and draws the
-// random numbers that the CUDA op would.
+// device memory is host memory. It also makes the allocations that the CUDA op
+// would.
 #ifndef REPRISE_TESTS_FAKEGPU_HOST_CALL_H_
 #define REPRISE_TESTS_FAKEGPU_HOST_CALL_H_
 
@@ -25,6 +25,8 @@
 #include <string>
 #include <thread>
 #include <unordered_map>
+
+#include "runtime.h"
 
 namespace fakegpu {
 
@@ -68,9 +70,25 @@ inline const std::set<std::string>& listed(const char* name) {
   return known[name] = found;
 }
 
+// The stream on which the current thread calls kernels.
+inline cudaStream_t stream() {
+  return c10::cuda::getCurrentCUDAStream().stream();
+}
+
 // Makes host tensors over a call's device tensors and turns the results back
 // into device tensors.
 struct Call {
+  enum When {
+    kNow,     // the kernel runs now, after what its stream had to do
+    kLater,   // it runs later: device memory is not touched, host tensors are
+              // read now, and nothing that was allocated is kept
+    kShapes,  // it runs on zeros, to know what its results will look like
+  };
+  const When when;
+  explicit Call(When when = kNow) : when(when) {
+    if (when == kNow) Finish(stream());
+  }
+
   std::unordered_map<const c10::StorageImpl*, c10::Storage>
       storages;  // device storage -> host storage
   std::unordered_map<const c10::StorageImpl*, Tensor>
@@ -78,23 +96,29 @@ struct Call {
   std::unordered_map<const c10::TensorImpl*, Tensor>
       same;  // host tensor -> the original it stands for
   std::vector<std::pair<Tensor, Tensor>>
-      grown;  // empty out= tensors: device, host
+      grown;                  // empty out= tensors: device, host
+  std::vector<Tensor> fresh;  // device tensors that were allocated
 
   Tensor host(const Tensor& t) {
-    if (!t.defined() || !t.is_cuda()) return t;
+    if (!t.defined()) return t;
+    if (!t.is_cuda()) return when == kLater ? read(t) : t;
     TORCH_CHECK(t.layout() == at::kStrided, "fakegpu: a tensor of layout ",
                 t.layout());
     const auto* impl = t.storage().unsafeGetStorageImpl();
     auto it = storages.find(impl);
     if (it == storages.end()) {
-      void* p = t.storage().mutable_data();
+      const size_t bytes = t.storage().nbytes();
+      at::DataPtr data(t.storage().mutable_data(), at::Device(at::kCPU));
+      if (when == kShapes) {
+        data = at::getCPUAllocator()->allocate(bytes);
+        std::memset(data.get(), 0, bytes);
+      }
       it = storages
-               .emplace(impl, c10::Storage(c10::Storage::use_byte_size_t(),
-                                           t.storage().nbytes(),
-                                           at::DataPtr(p, at::Device(at::kCPU)),
-                                           nullptr, false))
+               .emplace(impl,
+                        c10::Storage(c10::Storage::use_byte_size_t(), bytes,
+                                     std::move(data), nullptr, false))
                .first;
-      originals[it->second.unsafeGetStorageImpl()] = t;
+      if (when != kLater) originals[it->second.unsafeGetStorageImpl()] = t;
     }
     Tensor r = at::detail::make_tensor<c10::TensorImpl>(
         c10::Storage(it->second), DispatchKeySet(DispatchKey::CPU), t.dtype());
@@ -104,7 +128,13 @@ struct Call {
     if (t.is_neg()) r._set_neg(true);
     if (t.unsafeGetTensorImpl()->is_wrapped_number())
       r.unsafeGetTensorImpl()->set_wrapped_number(true);
-    same[r.unsafeGetTensorImpl()] = t;
+    if (when != kLater) same[r.unsafeGetTensorImpl()] = t;
+    return r;
+  }
+  static Tensor read(const Tensor& t) {
+    Tensor r = t.clone();
+    if (t.unsafeGetTensorImpl()->is_wrapped_number())
+      r.unsafeGetTensorImpl()->set_wrapped_number(true);
     return r;
   }
   Tensor device(const Tensor& r, c10::Device where) {
@@ -120,7 +150,12 @@ struct Call {
                                       r.storage_offset());
     Tensor out =
         at::empty_strided(r.sizes(), r.strides(), r.options().device(where));
-    if (r.numel()) host(out).copy_(r);
+    if (when == kShapes) {
+      fresh.push_back(out);
+    } else if (r.numel()) {
+      Finish(stream());  // what was in this memory before may still be due
+      host(out).copy_(r);
+    }
     return out;
   }
   IValue host(const IValue& v, bool out) {
@@ -208,73 +243,6 @@ inline void conv_workspace(const std::string& name, const Stack& stack) {
   const size_t n = fresh ? first : bytes;
   if (n) auto gone = c10::cuda::CUDACachingAllocator::get()->allocate(n);
 }
-inline void perturb(const Tensor& t) {
-  if (!t.defined() || t.numel() == 0 || !t.is_floating_point() ||
-      !t.is_non_overlapping_and_dense())
-    return;
-  static std::mt19937_64 random(std::random_device{}());
-  auto* bytes = static_cast<unsigned char*>(t.data_ptr());
-  for (int i = 0; i < 4; ++i)
-    bytes[(random() % t.numel()) * t.element_size()] ^= 1;
-}
-
-// ---- Random numbers: drawn by the CPU, from the CUDA generator's seed and
-// offset, which then moves on
-struct Random {
-  std::optional<at::Generator> own;
-  Tensor before;
-  bool swapped = false;
-  Random(const c10::OperatorHandle& op, Stack& args, c10::Device where) {
-    bool seeded = false;
-    int at = -1;
-    const auto& schema = op.schema().arguments();
-    for (size_t i = 0; i < schema.size(); ++i) {
-      const auto kind = schema[i].type();
-      if (kind->str().find("Generator") != std::string::npos)
-        at = (int)i, seeded = true;
-    }
-    for (const auto tag : op.getTags())
-      seeded |= tag == at::Tag::nondeterministic_seeded;
-    if (!seeded) return;
-    at::Generator gen =
-        at >= 0 && args[at].isGenerator()
-            ? args[at].toGenerator()
-            : at::cuda::detail::getDefaultCUDAGenerator(where.index());
-    if (gen.device().is_cpu()) return;
-    size_t numel = 0;
-    for (const IValue& v : args)
-      if (v.isTensor() && v.toTensor().defined()) {
-        numel = v.toTensor().numel();
-        break;
-      }
-    uint64_t seed, offset;
-    {
-      const std::lock_guard<std::mutex> g(gen.mutex());
-      auto* impl = at::check_generator<at::CUDAGeneratorImpl>(gen);
-      seed = impl->current_seed();
-      offset = impl->get_offset();
-      impl->set_offset(offset + 4 * (1 + numel / (108 * 2048)));
-    }
-    const uint64_t mixed =
-        (seed * 0x9E3779B97F4A7C15ull) ^ (offset * 0xD1B54A32D192ED03ull);
-    if (at >= 0) {
-      own = at::detail::createCPUGenerator(mixed);
-      args[at] = IValue(*own);
-    } else {
-      auto cpu = at::detail::getDefaultCPUGenerator();
-      before = cpu.get_state();
-      cpu.set_current_seed(mixed);
-      swapped = true;
-    }
-  }
-  ~Random() {
-    if (swapped) {
-      auto cpu = at::detail::getDefaultCPUGenerator();
-      cpu.set_state(before);
-    }
-  }
-};
-
 }  // namespace fakegpu
 
 #endif  // REPRISE_TESTS_FAKEGPU_HOST_CALL_H_

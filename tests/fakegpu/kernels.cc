@@ -15,9 +15,12 @@
 #include <dlfcn.h>
 
 #include <chrono>
+#include <memory>
 
+#include "freed.h"
 #include "gpu_ops.h"
 #include "host_call.h"
+#include "kernel.h"
 
 namespace fakegpu {
 namespace {
@@ -27,6 +30,12 @@ const std::set<std::string> kMatrix{
     "aten::bmm",   "aten::baddbmm", "aten::baddbmm_",
     "aten::addmv", "aten::linear",  "aten::_addmm_activation",
     "aten::dot",   "aten::addbmm"};
+
+// Kernels of gpu_ops.h by name.
+std::map<std::string, c10::KernelFunction>& own_kernels() {
+  static auto* kept = new std::map<std::string, c10::KernelFunction>;
+  return *kept;
+}
 
 // Tells the fake CUPTI of tests/profiler, where it is preloaded, that a kernel
 // begins now and takes as long as the CPU's took.
@@ -38,72 +47,85 @@ void launched(const std::string& name, std::chrono::nanoseconds took) {
   if (launch) launch(name.c_str(), static_cast<uint64_t>(took.count()));
 }
 
+// Copies between the host and a device are torch's own, with its streams, events
+// and temporaries. Returns whether it was one.
+bool copied_by_torch(const std::string& name, const Stack& given) {
+  if (name != "aten::copy_" && name != "aten::_foreach_copy_") return false;
+  const auto to = tensors_of(given[0]), from = tensors_of(given[1]);
+  bool crosses = false;
+  for (size_t i = 0; i < to.size(); ++i)
+    crosses |= to[i].is_cuda() != from[i].is_cuda();
+  for (size_t i = 0; crosses && i < to.size(); ++i) {
+    Tensor target = to[i];
+    at::native::copy_(target, from[i], given[2].toBool());
+  }
+  return crosses;
+}
+
 void kernel(const c10::OperatorHandle& op, DispatchKeySet, Stack* stack) {
   const std::string& name = op.operator_name().name;
   const auto& schema = op.schema();
-  const size_t count = schema.arguments().size();
-  const auto begin = stack->end() - (long)count;
+  const auto begin = stack->end() - (long)schema.arguments().size();
+  Stack given(begin, stack->end());
+  stack->erase(begin, stack->end());
   std::optional<c10::Device> found;
-  for (auto v = begin; v != stack->end(); ++v) first_device(*v, found);
+  for (const IValue& v : given) first_device(v, found);
   const c10::Device where =
       found.value_or(c10::Device(at::kCUDA, c10::cuda::current_device()));
   const c10::cuda::CUDAGuard device_guard(where);
   const Alone alone;
+  watch_device_blocks();
   if (kMatrix.count(name)) cublas_workspace();
   if (name.find("convolution") != std::string::npos)
-    conv_workspace(name, Stack(begin, stack->end()));
-  Call call;
-  Stack args;
-  bool blocking_copy = false;
-  for (size_t i = 0; i < count; ++i)
-    args.push_back(call.host(begin[(long)i], schema.arguments()[i].is_out()));
-  if (name == "aten::copy_" && begin[0].isTensor() && begin[1].isTensor())
-    blocking_copy =
-        begin[0].toTensor().is_cuda() != begin[1].toTensor().is_cuda() &&
-        !begin[2].toBool();
-  const Stack written(begin, stack->end());
-  stack->erase(begin, stack->end());
-  {
-    const Random random(op, args, where);
+    conv_workspace(name, given);
+  if (name == "aten::_scaled_dot_product_flash_attention_backward")
+    // The real kernel sums dq in single precision.
+    c10::cuda::CUDACachingAllocator::get()->allocate(
+        given[1].toTensor().numel() * 4);
+  std::optional<Stack> made;
+  if (copied_by_torch(name, given)) {
+    made.emplace();
+    if (!schema.returns().empty()) made->push_back(given[0]);
+  } else {
     const auto began = std::chrono::steady_clock::now();
-    op.redispatchBoxed(DispatchKeySet(DispatchKey::CPU), &args);
+    const auto known = own_kernels().find(name);
+    const Own own = known == own_kernels().end() ? nullptr : &known->second;
+    const Kernel one{op, name, schema, given, where, {op, given.data(), where},
+                     own};
+    const bool waits = one.can_wait();
+    if (!AtOnce() && waits) made = one.later();
+    if (!made) {
+      if (!waits) FinishAll();  // its tensors may be of several devices
+      made = one.now();
+    }
     launched(name, std::chrono::steady_clock::now() - began);
   }
   // Torch's own kernels for lists increment the version counters themselves,
   // all except _foreach_zero_.
   if (name.rfind("aten::_foreach_", 0) == 0 && name != "aten::_foreach_zero_")
-    for (size_t i = 0; i < count; ++i) {
+    for (size_t i = 0; i < given.size(); ++i) {
       const auto* alias = schema.arguments()[i].alias_info();
-      if (alias && alias->isWrite() && written[i].isTensorList())
-        for (const Tensor& t : written[i].toTensorVector())
+      if (alias && alias->isWrite() && given[i].isTensorList())
+        for (const Tensor& t : given[i].toTensorVector())
           t.unsafeGetTensorImpl()->bump_version();
     }
-  for (auto& [out, fresh] : call.grown) {
-    if (out.sizes() != fresh.sizes()) out.resize_(fresh.sizes());
-    if (fresh.numel()) call.host(out).copy_(fresh);
-  }
-  static const auto& nondet = listed("FAKEGPU_NONDET");
-  for (IValue& v : args) {
-    IValue made = call.device(v, where);
-    if (!nondet.empty() && nondet.count(name.substr(6))) {
-      if (made.isTensor()) perturb(made.toTensor());
-      if (made.isTensorList())
-        for (const Tensor& t : made.toTensorVector()) perturb(t);
-    }
-    stack->push_back(std::move(made));
-  }
-  if (blocking_copy) c10::cuda::getCurrentCUDAStream().synchronize();
+  for (IValue& v : *made) stack->push_back(std::move(v));
+}
+
+void replace(const c10::OperatorName& name) {
+  static auto* kept = new std::vector<c10::RegistrationHandleRAII>;
+  kept->push_back(c10::Dispatcher::singleton().registerImpl(
+      name, DispatchKey::CUDA,
+      c10::KernelFunction::makeFromBoxedFunction<&kernel>(), std::nullopt,
+      nullptr, "fakegpu"));
 }
 
 template <typename F>
-void put(const char* name, const char* overload, F* f) {
-  auto& d = c10::Dispatcher::singleton();
-  static auto* kept = new std::vector<c10::RegistrationHandleRAII>;
-  kept->push_back(
-      d.registerImpl({name, overload}, DispatchKey::CUDA,
-                     c10::KernelFunction::makeFromUnboxedRuntimeFunction(f),
-                     std::nullopt, nullptr, "fakegpu"));
+void put(const char* name, F* f) {
+  own_kernels()[name] = c10::KernelFunction::makeFromUnboxedRuntimeFunction(f);
+  replace({name, ""});
 }
+
 }  // namespace
 }  // namespace fakegpu
 
@@ -128,7 +150,6 @@ extern "C" __attribute__((visibility("default"))) int fakegpu_install() {
   static const std::set<std::string> more{
       "aten::convolution", "aten::convolution_backward", "aten::copy_"};
   auto& d = c10::Dispatcher::singleton();
-  static auto* kept = new std::vector<c10::RegistrationHandleRAII>;
   int n = 0;
   for (const auto& name : d.getAllOpNames()) {
     if (name.name.rfind("aten::", 0) != 0) continue;
@@ -150,19 +171,16 @@ extern "C" __attribute__((visibility("default"))) int fakegpu_install() {
     for (const auto& r : returns)
       view &= r.alias_info() != nullptr && !r.alias_info()->isWrite();
     if (view) continue;
-    kept->push_back(
-        d.registerImpl(name, DispatchKey::CUDA,
-                       c10::KernelFunction::makeFromBoxedFunction<&kernel>(),
-                       std::nullopt, nullptr, "fakegpu"));
+    replace(name);
     ++n;
   }
-  put("aten::cudnn_batch_norm", "", &cudnn_batch_norm);
-  put("aten::cudnn_batch_norm_backward", "", &cudnn_batch_norm_backward);
-  put("aten::_scaled_dot_product_flash_attention", "", &flash);
-  put("aten::_scaled_dot_product_flash_attention_backward", "",
-      &flash_backward);
-  put("aten::_scaled_dot_product_efficient_attention", "", &efficient);
-  put("aten::_scaled_dot_product_efficient_attention_backward", "",
+  watch_pinned_blocks();
+  put("aten::cudnn_batch_norm", &cudnn_batch_norm);
+  put("aten::cudnn_batch_norm_backward", &cudnn_batch_norm_backward);
+  put("aten::_scaled_dot_product_flash_attention", &flash);
+  put("aten::_scaled_dot_product_flash_attention_backward", &flash_backward);
+  put("aten::_scaled_dot_product_efficient_attention", &efficient);
+  put("aten::_scaled_dot_product_efficient_attention_backward",
       &efficient_backward);
   return n;
 }

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// State that the parts of the fake CUDA runtime share: allocations, call counts
-// and whether a stream is capturing a graph.
+// State that the parts of the fake CUDA runtime share: allocations, call counts,
+// what streams still have to do, and whether one is capturing a graph.
 #ifndef REPRISE_TESTS_FAKEGPU_RUNTIME_H_
 #define REPRISE_TESTS_FAKEGPU_RUNTIME_H_
 
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <string>
+#include <vector>
 
 #define FAKE_API extern "C" __attribute__((visibility("default")))
 
@@ -29,6 +32,39 @@ cudaError_t Say(cudaError_t error);
 // that wait then.
 cudaError_t NotInCapture();
 bool Captures(cudaStream_t stream);
+bool Capturing();
+
+// ---- What streams have to do (runtime_queue.cc)
+
+struct Queue;
+// A place in the order of a stream: what was submitted up to it.
+struct Point {
+  Queue* queue = nullptr;
+  uint64_t number = 0;
+};
+
+cudaStream_t MakeStream(bool blocking);
+// Adds work to a stream. It runs now, or at a later moment that CUDA allows.
+Point Submit(cudaStream_t stream, std::function<void()> work);
+// Makes what a stream does from now on wait for a point.
+void Wait(cudaStream_t stream, Point point);
+// All that a stream has to do so far.
+Point End(cudaStream_t stream);
+bool Done(Point point);
+// Whether a program that asks if a point is done is told so: `asked` counts its
+// questions, and some are answered with no before the work is made to run.
+bool DoneWhenAsked(Point point, int& asked);
+// Runs what a point needs; what streams have to do; what all of a device, or of
+// all devices, have to do.
+void RunTo(Point point);
+void Finish(cudaStream_t stream);
+void FinishDevice(int device);
+void FinishAll();
+// Whether work runs as soon as it is submitted.
+bool AtOnce();
+
+// Fills memory that was freed, once the streams have come to where they are now.
+void Spoil(const std::vector<cudaStream_t>& streams, void* at, size_t bytes);
 
 }  // namespace fakegpu
 

@@ -147,7 +147,9 @@ FAKE_API cudaError_t cudaDeviceGetStreamPriorityRange(int* least,
 }
 FAKE_API cudaError_t cudaDeviceSynchronize() {
   fakegpu::Count("cudaDeviceSynchronize");
-  return fakegpu::NotInCapture();
+  if (fakegpu::Capturing()) return fakegpu::NotInCapture();
+  fakegpu::FinishDevice(fakegpu::Current());
+  return cudaSuccess;
 }
 FAKE_API cudaError_t cudaProfilerStart() { return cudaSuccess; }
 FAKE_API cudaError_t cudaProfilerStop() { return cudaSuccess; }

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <mutex>
 
 #include "runtime.h"
@@ -60,24 +61,58 @@ cudaError_t Take(void** to, size_t bytes, Kind kind) {
   return cudaSuccess;
 }
 
-cudaError_t Give(void* block) {
-  if (block == nullptr) return cudaSuccess;
+// Forgets a block, and sets how many bytes are mapped there still.
+cudaError_t Forget(void* block, size_t& bytes) {
   const std::lock_guard<std::mutex> guard(lock);
   const auto found = blocks.find(static_cast<char*>(block));
   if (found == blocks.end()) return Say(cudaErrorInvalidValue);
   const Block was = found->second;
   if (was.kind != Kind::kHost) used[was.device] -= was.bytes;
   pool_used[was.device] -= was.of_pool;
-  munmap(block, was.bytes);
+  bytes = was.bytes;
   blocks.erase(found);
   return cudaSuccess;
 }
 
+// As CUDA does, waits for all that could use the block.
+cudaError_t Give(void* block) {
+  if (block == nullptr) return cudaSuccess;
+  FinishAll();
+  size_t bytes = 0;
+  const cudaError_t error = Forget(block, bytes);
+  if (error == cudaSuccess) munmap(block, bytes);
+  return error;
+}
+
+bool Pageable(const void* pointer) {
+  cudaPointerAttributes found;
+  cudaPointerGetAttributes(&found, pointer);
+  return found.type == cudaMemoryTypeUnregistered;
+}
+
+// A copy from or to host memory that is not pinned is not asynchronous to the
+// host: it has read what it copies, or is done, when the call returns.
+bool FromPageable(const void* from, cudaMemcpyKind kind) {
+  return kind != cudaMemcpyDeviceToHost && kind != cudaMemcpyDeviceToDevice &&
+         Pageable(from);
+}
+bool ToPageable(const void* to, cudaMemcpyKind kind) {
+  return kind != cudaMemcpyHostToDevice && kind != cudaMemcpyDeviceToDevice &&
+         Pageable(to);
+}
+
 cudaError_t Copy(void* to, const void* from, size_t bytes, const char* call,
-                 cudaMemcpyKind kind) {
+                 cudaMemcpyKind kind, cudaStream_t stream) {
   static const char* const kinds[] = {" H2H", " H2D", " D2H", " D2D", ""};
   Count(std::string(call) + kinds[kind]);
-  std::memmove(to, from, bytes);
+  if (FromPageable(from, kind)) {
+    const auto* const begin = static_cast<const char*>(from);
+    const auto read = std::make_shared<std::string>(begin, bytes);
+    Submit(stream, [=] { std::memcpy(to, read->data(), bytes); });
+  } else {
+    Submit(stream, [=] { std::memmove(to, from, bytes); });
+  }
+  if (ToPageable(to, kind)) Finish(stream);
   return cudaSuccess;
 }
 
@@ -121,8 +156,15 @@ FAKE_API cudaError_t cudaHostAlloc(void** to, size_t bytes, unsigned) {
   return fakegpu::Take(to, bytes, Kind::kHost);
 }
 FAKE_API cudaError_t cudaFree(void* block) { return fakegpu::Give(block); }
-FAKE_API cudaError_t cudaFreeAsync(void* block, cudaStream_t) {
-  return fakegpu::Give(block);
+// Its bytes count as free at once, as a later allocation of the stream may have
+// them; an allocation of another stream is never given the same address.
+FAKE_API cudaError_t cudaFreeAsync(void* block, cudaStream_t stream) {
+  if (block == nullptr) return cudaSuccess;
+  size_t bytes = 0;
+  const cudaError_t error = fakegpu::Forget(block, bytes);
+  if (error == cudaSuccess)
+    fakegpu::Submit(stream, [=] { munmap(block, bytes); });
+  return error;
 }
 FAKE_API cudaError_t cudaFreeHost(void* block) { return fakegpu::Give(block); }
 FAKE_API cudaError_t cudaHostRegister(void*, size_t, unsigned) {
@@ -164,37 +206,44 @@ FAKE_API cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* to,
 
 FAKE_API cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes,
                                 cudaMemcpyKind kind) {
-  return fakegpu::Copy(to, from, bytes, "cudaMemcpy", kind);
+  fakegpu::Copy(to, from, bytes, "cudaMemcpy", kind, nullptr);
+  fakegpu::Finish(nullptr);
+  return cudaSuccess;
 }
 FAKE_API cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes,
-                                     cudaMemcpyKind kind, cudaStream_t) {
-  return fakegpu::Copy(to, from, bytes, "cudaMemcpyAsync", kind);
+                                     cudaMemcpyKind kind, cudaStream_t stream) {
+  return fakegpu::Copy(to, from, bytes, "cudaMemcpyAsync", kind, stream);
 }
 FAKE_API cudaError_t cudaMemcpyPeerAsync(void* to, int, const void* from, int,
-                                         size_t bytes, cudaStream_t) {
+                                         size_t bytes, cudaStream_t stream) {
   return fakegpu::Copy(to, from, bytes, "cudaMemcpyPeerAsync",
-                       cudaMemcpyDeviceToDevice);
+                       cudaMemcpyDeviceToDevice, stream);
 }
 FAKE_API cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch,
                                        const void* from, size_t from_pitch,
                                        size_t width, size_t height,
-                                       cudaMemcpyKind, cudaStream_t) {
-  for (size_t row = 0; row < height; ++row)
-    std::memmove(static_cast<char*>(to) + row * to_pitch,
-                 static_cast<const char*>(from) + row * from_pitch, width);
+                                       cudaMemcpyKind kind,
+                                       cudaStream_t stream) {
+  fakegpu::Submit(stream, [=] {
+    for (size_t row = 0; row < height; ++row)
+      std::memmove(static_cast<char*>(to) + row * to_pitch,
+                   static_cast<const char*>(from) + row * from_pitch, width);
+  });
+  if (fakegpu::FromPageable(from, kind) || fakegpu::ToPageable(to, kind))
+    fakegpu::Finish(stream);
   return cudaSuccess;
 }
 FAKE_API cudaError_t cudaMemcpyToSymbol(const void*, const void*, size_t,
                                         size_t, cudaMemcpyKind) {
   return cudaSuccess;
 }
-FAKE_API cudaError_t cudaMemset(void* to, int value, size_t bytes) {
-  std::memset(to, value, bytes);
+FAKE_API cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes,
+                                     cudaStream_t stream) {
+  fakegpu::Submit(stream, [=] { std::memset(to, value, bytes); });
   return cudaSuccess;
 }
-FAKE_API cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes,
-                                     cudaStream_t) {
-  return cudaMemset(to, value, bytes);
+FAKE_API cudaError_t cudaMemset(void* to, int value, size_t bytes) {
+  return cudaMemsetAsync(to, value, bytes, nullptr);
 }
 FAKE_API cudaError_t cudaGetSymbolAddress(void** to, const void*) {
   static char space[1 << 16];

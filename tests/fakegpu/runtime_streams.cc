@@ -1,27 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Streams, events, launches and graphs of the fake CUDA runtime. Everything is
-// synchronous: a stream is a number, an event is the time at which it was
-// recorded, and a kernel does nothing (kernels.cc computes in its place). A
-// graph computes while it is captured and does nothing when it is launched.
+// Streams, events, launches and graphs of the fake CUDA runtime. A stream is a
+// queue (runtime_queue.cc), an event is a point in it, and a kernel does nothing
+// (kernels.cc submits the CPU's in its place). A graph computes while it is
+// captured and does nothing when it is launched.
 #include <time.h>
 
 #include <atomic>
 #include <cstring>
+#include <memory>
 
 #include "runtime.h"
 
 namespace fakegpu {
 namespace {
 
-std::atomic<unsigned long> next_handle{0x1000};
 std::atomic<bool> capturing{false};
 std::atomic<cudaStream_t> capturing_stream{nullptr};
 std::atomic<unsigned long> captures{0};
 
-struct Event {
-  double ms;
+// The last record of an event. Waits keep it: an event may be recorded again.
+struct Record {
+  Point point;
+  double ms = 0;
+  int asked = 0;
 };
+struct Event {
+  std::shared_ptr<Record> last = std::make_shared<Record>();
+};
+Record& Last(cudaEvent_t event) {
+  return *reinterpret_cast<Event*>(event)->last;
+}
 
 double NowMs() {
   timespec now;
@@ -30,9 +39,13 @@ double NowMs() {
          static_cast<double>(now.tv_nsec) * 1e-6;
 }
 
-cudaError_t NewStream(cudaStream_t* to) {
-  *to = reinterpret_cast<cudaStream_t>(next_handle += 16);
+cudaError_t NewStream(cudaStream_t* to, unsigned flags) {
+  *to = MakeStream((flags & cudaStreamNonBlocking) == 0);
   return cudaSuccess;
+}
+
+cudaError_t Asked(Point point, int& asked) {
+  return DoneWhenAsked(point, asked) ? cudaSuccess : Say(cudaErrorNotReady);
 }
 
 template <typename Handle>
@@ -52,6 +65,8 @@ cudaError_t NotInCapture() {
   return capturing ? Say(cudaErrorStreamCaptureUnsupported) : cudaSuccess;
 }
 
+bool Capturing() { return capturing; }
+
 bool Captures(cudaStream_t stream) {
   return capturing && capturing_stream == stream;
 }
@@ -59,37 +74,51 @@ bool Captures(cudaStream_t stream) {
 }  // namespace fakegpu
 
 FAKE_API cudaError_t cudaStreamCreate(cudaStream_t* to) {
-  return fakegpu::NewStream(to);
+  return fakegpu::NewStream(to, cudaStreamDefault);
 }
-FAKE_API cudaError_t cudaStreamCreateWithFlags(cudaStream_t* to, unsigned) {
-  return fakegpu::NewStream(to);
+FAKE_API cudaError_t cudaStreamCreateWithFlags(cudaStream_t* to,
+                                               unsigned flags) {
+  return fakegpu::NewStream(to, flags);
 }
-FAKE_API cudaError_t cudaStreamCreateWithPriority(cudaStream_t* to, unsigned,
-                                                  int) {
-  return fakegpu::NewStream(to);
+FAKE_API cudaError_t cudaStreamCreateWithPriority(cudaStream_t* to,
+                                                  unsigned flags, int) {
+  return fakegpu::NewStream(to, flags);
 }
-FAKE_API cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
+FAKE_API cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  fakegpu::Finish(stream);
+  return cudaSuccess;
+}
 FAKE_API cudaError_t cudaStreamGetPriority(cudaStream_t, int* to) {
   *to = 0;
   return cudaSuccess;
 }
-FAKE_API cudaError_t cudaStreamQuery(cudaStream_t) { return cudaSuccess; }
+FAKE_API cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  static thread_local std::pair<cudaStream_t, int> last;
+  if (last.first != stream) last = {stream, 0};
+  const cudaError_t found = fakegpu::Asked(fakegpu::End(stream), last.second);
+  if (found == cudaSuccess) last.second = 0;
+  return found;
+}
 FAKE_API cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   fakegpu::Count("cudaStreamSynchronize");
-  return fakegpu::Captures(stream) ? fakegpu::NotInCapture() : cudaSuccess;
+  if (fakegpu::Captures(stream)) return fakegpu::NotInCapture();
+  fakegpu::Finish(stream);
+  return cudaSuccess;
 }
-FAKE_API cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) {
+FAKE_API cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event,
+                                         unsigned) {
+  fakegpu::Wait(stream, fakegpu::Last(event).point);
   return cudaSuccess;
 }
 FAKE_API cudaError_t cudaStreamAddCallback(cudaStream_t stream,
                                            cudaStreamCallback_t call,
                                            void* with, unsigned) {
-  call(stream, cudaSuccess, with);
+  fakegpu::Submit(stream, [=] { call(stream, cudaSuccess, with); });
   return cudaSuccess;
 }
-FAKE_API cudaError_t cudaLaunchHostFunc(cudaStream_t, cudaHostFn_t call,
+FAKE_API cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t call,
                                         void* with) {
-  call(with);
+  fakegpu::Submit(stream, [=] { call(with); });
   return cudaSuccess;
 }
 
@@ -107,22 +136,33 @@ FAKE_API cudaError_t cudaEventDestroy(cudaEvent_t event) {
 FAKE_API cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   fakegpu::Count("cudaEventRecord");
   if (fakegpu::Captures(stream)) fakegpu::Count("cudaEventRecord in capture");
-  reinterpret_cast<fakegpu::Event*>(event)->ms = fakegpu::NowMs();
+  const auto record = std::make_shared<fakegpu::Record>();
+  reinterpret_cast<fakegpu::Event*>(event)->last = record;
+  record->point =
+      fakegpu::Submit(stream, [record] { record->ms = fakegpu::NowMs(); });
   return cudaSuccess;
 }
 FAKE_API cudaError_t cudaEventRecordWithFlags(cudaEvent_t event,
                                               cudaStream_t stream, unsigned) {
   return cudaEventRecord(event, stream);
 }
-FAKE_API cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
-FAKE_API cudaError_t cudaEventSynchronize(cudaEvent_t) {
+FAKE_API cudaError_t cudaEventQuery(cudaEvent_t event) {
+  fakegpu::Record& last = fakegpu::Last(event);
+  return fakegpu::Asked(last.point, last.asked);
+}
+FAKE_API cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   fakegpu::Count("cudaEventSynchronize");
-  return fakegpu::NotInCapture();
+  if (fakegpu::Capturing()) return fakegpu::NotInCapture();
+  fakegpu::RunTo(fakegpu::Last(event).point);
+  return cudaSuccess;
 }
 FAKE_API cudaError_t cudaEventElapsedTime(float* to, cudaEvent_t begin,
                                           cudaEvent_t end) {
-  *to = static_cast<float>(reinterpret_cast<fakegpu::Event*>(end)->ms -
-                           reinterpret_cast<fakegpu::Event*>(begin)->ms);
+  const fakegpu::Record &from = fakegpu::Last(begin),
+                        &until = fakegpu::Last(end);
+  if (!fakegpu::Done(from.point) || !fakegpu::Done(until.point))
+    return fakegpu::Say(cudaErrorNotReady);
+  *to = static_cast<float>(until.ms - from.ms);
   return cudaSuccess;
 }
 
@@ -196,6 +236,7 @@ FAKE_API cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
 
 FAKE_API cudaError_t cudaStreamBeginCapture(cudaStream_t stream,
                                             cudaStreamCaptureMode) {
+  fakegpu::FinishAll();
   fakegpu::capturing_stream = stream;
   ++fakegpu::captures;
   fakegpu::capturing = true;
