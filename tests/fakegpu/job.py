@@ -44,7 +44,7 @@ def parsed() -> argparse.Namespace:
     add("--device", default="cuda:0")
     add("--beside", type=int, default=0, help="MiB on cuda:0 that another part of the job holds")
     add("--graph", type=int, default=0, help="captures a CUDA graph after so many steps")
-    add("--strays", type=int, default=0, help="from this step on a layer runs on a side stream")
+    add("--strays", type=int, help="from this step on a layer runs on a side stream")
     add("--benchmark", action="store_true", help="cuDNN tries its algorithms")
     add("--grows", type=int, default=0, help="from this step on the batch is twice as large")
     return parser.parse_args()
@@ -134,7 +134,7 @@ class Job:
         self.model = model_of(asked).to(self.device).train()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
         self.scaler = torch.amp.GradScaler("cuda", enabled=asked.scaler)
-        self.side = torch.cuda.Stream() if asked.streams or asked.strays else None
+        self.side = torch.cuda.Stream() if asked.streams or asked.strays is not None else None
         generator = torch.Generator().manual_seed(1)
         rows, n = asked.batch, asked.context
         self.tokens = torch.randint(0, 256, (8, rows, n + 1), generator=generator)
@@ -216,7 +216,7 @@ def main() -> None:
     waits: dict[str, int] = {}
     steps = unplanned = planned = checks = 0
     for number in range(asked.steps):
-        if asked.strays and number == asked.strays:
+        if number == asked.strays:
             job.model.side = job.side
         torch.cuda.reset_peak_memory_stats(job.device)
         fake.fakegpu_reset_counts()

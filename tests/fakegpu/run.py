@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the cases on the fake GPU, each plain and under its budget, and says what came of them.
+"""Runs the cases on the fake GPU, each plain and under its budget, and says what came of them; and
+the programs with which the fake itself is tested.
 
-    run.py [--out FILE.md] [--jobs N] [NAME...]      # names: a part of a case's name is enough
+    run.py [--out FILE.md] [--jobs N] [NAME...]      # names: a part of a name is enough
 
 Exits with 1 where something is not as it must be.
 """
@@ -26,6 +27,7 @@ from typing import Any
 
 import torch  # once, for all jobs that are forks of this process
 from cases import CASES, PLANNED, REFUSED, Case
+from races import LATEST, MOMENTS, RACES, Race
 
 HERE = Path(__file__).resolve().parent
 MIB = 1 << 20
@@ -53,6 +55,7 @@ class Job:
 
     args: tuple[str, ...]
     env: tuple[tuple[str, str], ...]
+    script: str = "job.py"
 
     @classmethod
     def plain(cls, case: Case) -> Job:
@@ -63,6 +66,12 @@ class Job:
     def planned(cls, case: Case) -> Job:
         """Under its budget."""
         return cls((*case.args, *case.options, "--budget", case.budget), tuple(case.env.items()))
+
+    @classmethod
+    def races(cls, moment: str, wanted: list[Race]) -> Job:
+        """Programs that need a wait, with copies and kernels at such moments."""
+        names = tuple(race.name for race in wanted)
+        return cls(names, (("FAKEGPU_WORK", moment),), "races.py")
 
     @property
     def forks(self) -> bool:
@@ -109,7 +118,7 @@ def start(job: Job, place: Path) -> int:
     os.environ.update(job.env)
     for number, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(place / name, os.O_CREAT | os.O_WRONLY, 0o600), number)
-    script = str(HERE / "job.py")
+    script = str(HERE / job.script)
     if not job.forks:
         os.execv(sys.executable, [sys.executable, script, *job.args])
     sys.argv = [script, *job.args]
@@ -173,6 +182,29 @@ def judge(outcome: Outcome, expected: dict[str, Any], said: str) -> None:
         expect(bool(found["why"]), "no reason")
 
 
+def shown(race: Race, moment: str, said: Said) -> list[str]:
+    """What is not as it must be: right with the wait, wrong without it where that can be seen."""
+    if not said[0]:
+        return [f"died: {said[1].strip().splitlines()[-1:]}"]
+    with_wait, without = said[0][race.name]
+    wrong = [] if with_wait else ["wrong although it waits"]
+    if without != (moment not in race.shown):
+        wrong.append(f"{'right' if without else 'wrong'} without the wait")
+    return wrong
+
+
+def race_all(wanted: list[Race]) -> list[bool]:
+    """Whether each of the programs is as it must be, at each moment."""
+    results = []
+    for job, said in run_all([Job.races(moment, wanted) for moment in MOMENTS], 1):
+        moment = job.env[0][1]
+        for race in wanted:
+            wrong = shown(race, moment, said)
+            results.append(not wrong)
+            print(f"{'; '.join(wrong) or 'ok':<12} {race.name} ({moment})", flush=True)
+    return results
+
+
 def row(outcome: Outcome) -> str:
     """Of the table."""
     case, found = outcome.case, outcome.found
@@ -214,10 +246,19 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="cases at a time")
     parser.add_argument("names", nargs="*")
     asked = parser.parse_args()
+    known_names = [one.name for one in (*CASES, *RACES)]
     for name in asked.names:
-        if not any(name in case.name for case in CASES):
-            parser.error(f"{name}: a part of none of {', '.join(case.name for case in CASES)}")
-    wanted = [c for c in CASES if not asked.names or any(n in c.name for n in asked.names)]
+        if not any(name in known for known in known_names):
+            parser.error(f"{name}: a part of none of {', '.join(known_names)}")
+
+    def is_wanted(one: Case | Race) -> bool:
+        return not asked.names or any(name in one.name for name in asked.names)
+
+    # Of jobs that do not name a moment themselves.
+    os.environ.setdefault("FAKEGPU_WORK", LATEST)
+    wanted = [case for case in CASES if is_wanted(case)]
+    races = [race for race in RACES if is_wanted(race)]
+    raced = race_all(races) if races else []
     outcomes, known = [], dict[Job, Said]()
     jobs = list(dict.fromkeys(job for c in wanted for job in (Job.plain(c), Job.planned(c))))
     for job, said in run_all(jobs, max(1, asked.jobs)):
@@ -231,9 +272,9 @@ def main() -> int:
     outcomes.sort(key=lambda outcome: CASES.index(outcome.case))
     if asked.out is not None:
         asked.out.write_text(table(outcomes))
-    failed = sum(bool(outcome.wrong) for outcome in outcomes)
-    print(f"{len(outcomes) - failed} passed, {failed} failed")
-    return 1 if failed or not outcomes else 0
+    results = [*raced, *(not outcome.wrong for outcome in outcomes)]
+    print(f"{sum(results)} passed, {results.count(False)} failed")
+    return 0 if all(results) else 1
 
 
 if __name__ == "__main__":
