@@ -14,6 +14,9 @@ int (*take)(int, size_t) = (int (*)(int, size_t))dlsym(RTLD_DEFAULT,
                                                        "fakegpu_take");
 void (*give)(int, size_t) = (void (*)(int, size_t))dlsym(RTLD_DEFAULT,
                                                          "fakegpu_give");
+void (*unmapped)(void*,
+                 size_t) = (void (*)(void*, size_t))dlsym(RTLD_DEFAULT,
+                                                          "fakegpu_unmapped");
 struct Handle {
   size_t bytes;
   int device;
@@ -93,6 +96,7 @@ API CUresult cuMemMap(CUdeviceptr p, size_t n, size_t,
   return at == MAP_FAILED ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 API CUresult cuMemUnmap(CUdeviceptr p, size_t n) {
+  if (unmapped) unmapped((void*)p, n);
   mmap((void*)p, n, PROT_NONE,
        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   return CUDA_SUCCESS;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Spoils memory that torch's caching allocators take back, so that whoever reads
-// it still is shown wrong bytes: a device block in the order of its stream, a
-// pinned block once the copies that torch knows of are done, before the
-// allocator can give it to anyone else.
+// it still is shown wrong bytes: a device block before the next work of its
+// stream, a pinned block once the copies that torch knows of are done, before
+// the allocator can give it to anyone else.
 #ifndef REPRISE_TESTS_FAKEGPU_FREED_H_
 #define REPRISE_TESTS_FAKEGPU_FREED_H_
 
@@ -30,8 +30,8 @@ inline void watch_device_blocks() {
     if (allocator->name() != "native") return;
     allocator->attachAllocatorTraceTracker([](const Entry& entry) {
       if (entry.action_ != Entry::FREE_COMPLETED) return;
-      Spoil({static_cast<cudaStream_t>(entry.stream_)},
-            reinterpret_cast<void*>(entry.addr_), entry.size_);
+      SpoilDevice(static_cast<cudaStream_t>(entry.stream_),
+                  reinterpret_cast<void*>(entry.addr_), entry.size_);
     });
   });
 }
@@ -89,7 +89,7 @@ class PinnedBlocks : public at::HostAllocator {
       const std::lock_guard<std::mutex> guard(lock_);
       block = std::move(blocks_.extract(context).mapped());
     }
-    Spoil(block.streams, block.at, block.bytes);
+    SpoilHost(block.streams, block.at, block.bytes);
     block.gives_back(context);
   }
 

@@ -86,7 +86,7 @@ struct Call {
   };
   const When when;
   explicit Call(When when = kNow) : when(when) {
-    if (when == kNow) Finish(stream());
+    if (when == kNow) Settle(stream());
   }
 
   std::unordered_map<const c10::StorageImpl*, c10::Storage>
@@ -153,7 +153,7 @@ struct Call {
     if (when == kShapes) {
       fresh.push_back(out);
     } else if (r.numel()) {
-      Finish(stream());  // what was in this memory before may still be due
+      Settle(stream());  // what was in this memory before may still be due
       host(out).copy_(r);
     }
     return out;

@@ -114,6 +114,7 @@ struct Kernel {
     random.run(op, own, args);
     for (auto& [out, fresh] : call.grown) {
       if (out.sizes() != fresh.sizes()) out.resize_(fresh.sizes());
+      Settle(stream());
       if (fresh.numel()) call.host(out).copy_(fresh);
     }
     Stack made;

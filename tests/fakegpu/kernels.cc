@@ -95,7 +95,7 @@ void kernel(const c10::OperatorHandle& op, DispatchKeySet, Stack* stack) {
     const bool waits = one.can_wait();
     if (!AtOnce() && waits) made = one.later();
     if (!made) {
-      if (!waits) FinishAll();  // its tensors may be of several devices
+      if (!waits) SettleAll();  // its tensors may be of several devices
       made = one.now();
     }
     launched(name, std::chrono::steady_clock::now() - began);

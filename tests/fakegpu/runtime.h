@@ -46,6 +46,8 @@ struct Point {
 cudaStream_t MakeStream(bool blocking);
 // Adds work to a stream. It runs now, or at a later moment that CUDA allows.
 Point Submit(cudaStream_t stream, std::function<void()> work);
+// The same of work that uses no memory of the device.
+Point Note(cudaStream_t stream, std::function<void()> work);
 // Makes what a stream does from now on wait for a point.
 void Wait(cudaStream_t stream, Point point);
 // All that a stream has to do so far.
@@ -54,17 +56,24 @@ bool Done(Point point);
 // Whether a program that asks if a point is done is told so: `asked` counts its
 // questions, and some are answered with no before the work is made to run.
 bool DoneWhenAsked(Point point, int& asked);
-// Runs what a point needs; what streams have to do; what all of a device, or of
-// all devices, have to do.
+// Runs what a point needs; what a stream has to do, so that its memory may be
+// touched now; what the streams of a device, or of all devices, have to do.
 void RunTo(Point point);
 void Finish(cudaStream_t stream);
+void Settle(cudaStream_t stream);
 void FinishDevice(int device);
-void FinishAll();
+void SettleAll();
 // Whether work runs as soon as it is submitted.
 bool AtOnce();
 
-// Fills memory that was freed, once the streams have come to where they are now.
-void Spoil(const std::vector<cudaStream_t>& streams, void* at, size_t bytes);
+// Device memory that its stream may use for something else: it is filled before
+// the next work of the stream, which is the first that could do so. Not where it
+// goes back to the system before.
+void SpoilDevice(cudaStream_t stream, void* at, size_t bytes);
+void KeepUnspoiled(void* at, size_t bytes);
+// Host memory that is filled once the streams have come to where they are now.
+void SpoilHost(const std::vector<cudaStream_t>& streams, void* at,
+               size_t bytes);
 
 }  // namespace fakegpu
 

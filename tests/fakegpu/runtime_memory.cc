@@ -77,7 +77,7 @@ cudaError_t Forget(void* block, size_t& bytes) {
 // As CUDA does, waits for all that could use the block.
 cudaError_t Give(void* block) {
   if (block == nullptr) return cudaSuccess;
-  FinishAll();
+  SettleAll();
   size_t bytes = 0;
   const cudaError_t error = Forget(block, bytes);
   if (error == cudaSuccess) munmap(block, bytes);
@@ -145,6 +145,10 @@ FAKE_API void fakegpu_give(int device, size_t bytes) {
   fakegpu::used[device] -= bytes;
 }
 
+FAKE_API void fakegpu_unmapped(void* at, size_t bytes) {
+  fakegpu::KeepUnspoiled(at, bytes);
+}
+
 FAKE_API cudaError_t cudaMalloc(void** to, size_t bytes) {
   fakegpu::Count("cudaMalloc");
   return fakegpu::Take(to, bytes, Kind::kDevice);
@@ -163,7 +167,7 @@ FAKE_API cudaError_t cudaFreeAsync(void* block, cudaStream_t stream) {
   size_t bytes = 0;
   const cudaError_t error = fakegpu::Forget(block, bytes);
   if (error == cudaSuccess)
-    fakegpu::Submit(stream, [=] { munmap(block, bytes); });
+    fakegpu::Note(stream, [=] { munmap(block, bytes); });
   return error;
 }
 FAKE_API cudaError_t cudaFreeHost(void* block) { return fakegpu::Give(block); }

@@ -13,6 +13,7 @@
 //   stream A   [copy][kernel][event e][kernel]      synchronize(B), latest:
 //   stream B   [kernel][wait e][copy]               B's kernel, A up to e, B's
 //                                                   copy; not A's last kernel
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -20,6 +21,7 @@
 #include <map>
 #include <mutex>
 #include <random>
+#include <utility>
 
 #include "runtime.h"
 
@@ -33,6 +35,8 @@ struct Queue {
   uint64_t added = 0;
   uint64_t done = 0;  // The item at the front of `todo` is number done + 1.
   std::deque<std::function<void()>> todo;
+  using Freed = std::vector<std::pair<char*, size_t>>;
+  Freed freed;  // not spoiled yet
 };
 
 namespace {
@@ -90,6 +94,10 @@ Queue* Of(cudaStream_t stream) {
              : reinterpret_cast<Queue*>(stream);
 }
 
+void SpoilNow(const Queue::Freed& freed) {
+  for (const auto& [at, bytes] : freed) std::memset(at, kSpoiled, bytes);
+}
+
 void Add(Queue* queue, std::function<void()> work) {
   queue->todo.push_back(std::move(work));
   ++queue->added;
@@ -134,7 +142,7 @@ cudaStream_t MakeStream(bool blocking) {
   return reinterpret_cast<cudaStream_t>(NewQueue(Current(), blocking));
 }
 
-Point Submit(cudaStream_t stream, std::function<void()> work) {
+Point Note(cudaStream_t stream, std::function<void()> work) {
   const Guard guard(lock);
   Queue* const queue = Of(stream);
   Queue* const zero = Legacy(queue->device);
@@ -155,8 +163,17 @@ Point Submit(cudaStream_t stream, std::function<void()> work) {
   return point;
 }
 
+Point Submit(cudaStream_t stream, std::function<void()> work) {
+  const Guard guard(lock);
+  return Note(stream, [freed = std::exchange(Of(stream)->freed, {}),
+                       work = std::move(work)] {
+    SpoilNow(freed);
+    work();
+  });
+}
+
 void Wait(cudaStream_t stream, Point point) {
-  if (!Done(point)) Submit(stream, [point] { RunTo(point); });
+  if (!Done(point)) Note(stream, [point] { RunTo(point); });
 }
 
 Point End(cudaStream_t stream) {
@@ -181,15 +198,44 @@ void FinishDevice(int device) {
     if (queues[i]->device == device) RunTo({queues[i], queues[i]->added});
 }
 
-void FinishAll() {
-  for (int device = 0; device < Devices(); ++device) FinishDevice(device);
+void Settle(cudaStream_t stream) {
+  Submit(stream, [] {});
+  Finish(stream);
 }
 
-void Spoil(const std::vector<cudaStream_t>& streams, void* at, size_t bytes) {
+void SettleAll() {
+  const Guard guard(lock);
+  for (int device = 0; device < Devices(); ++device) FinishDevice(device);
+  for (Queue* const queue : queues) SpoilNow(std::exchange(queue->freed, {}));
+}
+
+void SpoilDevice(cudaStream_t stream, void* at, size_t bytes) {
+  const Guard guard(lock);
+  Of(stream)->freed.emplace_back(static_cast<char*>(at), bytes);
+}
+
+void KeepUnspoiled(void* at, size_t bytes) {
+  const Guard guard(lock);
+  char* const begin = static_cast<char*>(at);
+  char* const end = begin + bytes;
+  for (Queue* const queue : queues)
+    for (const auto& [from, size] : std::exchange(queue->freed, {})) {
+      char* const until = from + size;
+      if (from < begin)
+        queue->freed.emplace_back(from, std::min(until, begin) - from);
+      if (until > end) {
+        char* const rest = std::max(from, end);
+        queue->freed.emplace_back(rest, until - rest);
+      }
+    }
+}
+
+void SpoilHost(const std::vector<cudaStream_t>& streams, void* at,
+               size_t bytes) {
   const auto fill = [at, bytes] { std::memset(at, kSpoiled, bytes); };
   if (streams.empty()) return fill();
   for (const cudaStream_t stream : streams) Wait(streams.back(), End(stream));
-  Submit(streams.back(), fill);
+  Note(streams.back(), fill);
 }
 
 }  // namespace fakegpu

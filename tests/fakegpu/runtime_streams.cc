@@ -113,12 +113,12 @@ FAKE_API cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event,
 FAKE_API cudaError_t cudaStreamAddCallback(cudaStream_t stream,
                                            cudaStreamCallback_t call,
                                            void* with, unsigned) {
-  fakegpu::Submit(stream, [=] { call(stream, cudaSuccess, with); });
+  fakegpu::Note(stream, [=] { call(stream, cudaSuccess, with); });
   return cudaSuccess;
 }
 FAKE_API cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t call,
                                         void* with) {
-  fakegpu::Submit(stream, [=] { call(with); });
+  fakegpu::Note(stream, [=] { call(with); });
   return cudaSuccess;
 }
 
@@ -139,7 +139,7 @@ FAKE_API cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   const auto record = std::make_shared<fakegpu::Record>();
   reinterpret_cast<fakegpu::Event*>(event)->last = record;
   record->point =
-      fakegpu::Submit(stream, [record] { record->ms = fakegpu::NowMs(); });
+      fakegpu::Note(stream, [record] { record->ms = fakegpu::NowMs(); });
   return cudaSuccess;
 }
 FAKE_API cudaError_t cudaEventRecordWithFlags(cudaEvent_t event,
@@ -236,7 +236,7 @@ FAKE_API cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
 
 FAKE_API cudaError_t cudaStreamBeginCapture(cudaStream_t stream,
                                             cudaStreamCaptureMode) {
-  fakegpu::FinishAll();
+  fakegpu::SettleAll();
   fakegpu::capturing_stream = stream;
   ++fakegpu::captures;
   fakegpu::capturing = true;
