@@ -7,7 +7,10 @@ and none of its planned steps waits for the device, but for those that are check
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+# When the fake does the work of streams (FAKEGPU_WORK); a random order has any number as its seed.
+MOMENTS = EARLIEST, LATEST, RANDOM = "earliest", "latest", "random:1"
 
 PLANNED, REFUSED, UNPLANNED = "training under a plan", "refused", "unplanned"
 
@@ -36,22 +39,26 @@ class Case:
     checked: bool = True
     repeats: bool = True  # two plain runs are the same to the bit
     options: tuple[str, ...] = ()  # of the job under the budget alone
+    ordered: bool = False  # streams or pinned memory matter: it runs at all moments, not only late
 
 
-CASES = (
+JOBS = (
     # Ordinary jobs.
     Case("mlp", ("--depth", "12", "--width", "128", "--batch", "512", "--dropout", "0.1"), "0.5x"),
-    Case("gpt", ("--net", "gpt", "--dropout", "0.1"), "0.5x"),
+    Case("gpt", ("--net", "gpt", "--dropout", "0.1"), "0.5x", ordered=True),
     Case(
         "gpt, pinned batches over a side stream, two micro-batches",
         ("--net", "gpt", "--streams", "--accumulate", "2"),
         "0.6x",
+        ordered=True,
     ),
     # Its output has other strides on the fake device than by its shapes: the first step leaves
     # its plan.
     Case("attention, fused", ("--net", "attention"), "0.5x", mismatched=1),
     Case("attention, autocast", ("--net", "attention", "--amp"), "0.6x"),
-    Case("resnet, batch norm of cuDNN", ("--net", "resnet", "--depth", "11"), "0.85x"),
+    Case(
+        "resnet, batch norm of cuDNN", ("--net", "resnet", "--depth", "11"), "0.85x", ordered=True
+    ),
     Case(
         "clipping by norm", ("--depth", "8", "--width", "128", "--batch", "512", "--clip"), "0.7x"
     ),
@@ -61,7 +68,13 @@ CASES = (
         "0.7x",
         silent="differ",
     ),
-    Case("first steps on the host", ("--net", "gpt"), "0.6x", options=("--first", "host")),
+    Case(
+        "first steps on the host, pinned batches over a side stream",
+        ("--net", "gpt", "--streams"),
+        "0.6x",
+        options=("--first", "host"),
+        ordered=True,
+    ),
     Case("first steps plainly", ("--net", "gpt"), "0.6x", options=("--first", "plain")),
     # Memory.
     Case(
@@ -70,6 +83,15 @@ CASES = (
         "70MiB",
         memory(86),
         says="under a plan made from their shapes alone",
+    ),
+    Case(
+        "memory runs out in a planned backward, and the step runs again",
+        ("--net", "resnet", "--depth", "11", "--batch", "32"),
+        "0.7x",
+        {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "FAKEGPU_MEMORY": str(200 << 20)},
+        says="the step runs again under a tighter plan",
+        options=("--fills", "8", "1"),
+        ordered=True,
     ),
     Case("fits only under a plan", GPT, "70MiB", memory(88)),
     Case(
@@ -177,5 +199,24 @@ CASES = (
         ("--depth", "6", "--width", "128", "--batch", "256", "--strays", "9", "--steps", "11"),
         "0.5x",
         mismatched=2,
+        ordered=True,
     ),
+    Case(
+        "a layer runs on a side stream from the first step on",
+        ("--depth", "6", "--width", "128", "--batch", "256", "--strays", "0"),
+        "0.7x",
+        options=("--first", "host"),
+        ordered=True,
+    ),
+)
+
+
+def at(case: Case, moment: str) -> Case:
+    """A case of the same job, with the work of streams at such moments."""
+    return replace(case, name=f"{case.name} ({moment})", env={**case.env, "FAKEGPU_WORK": moment})
+
+
+CASES = (
+    *(case for case in JOBS if not case.ordered),
+    *(at(case, moment) for case in JOBS if case.ordered for moment in MOMENTS),
 )

@@ -45,6 +45,7 @@ def parsed() -> argparse.Namespace:
     add("--beside", type=int, default=0, help="MiB on cuda:0 that another part of the job holds")
     add("--graph", type=int, default=0, help="captures a CUDA graph after so many steps")
     add("--strays", type=int, help="from this step on a layer runs on a side stream")
+    add("--fills", type=int, nargs=2, help="in this step's backward only so many MiB are free")
     add("--benchmark", action="store_true", help="cuDNN tries its algorithms")
     add("--grows", type=int, default=0, help="from this step on the batch is twice as large")
     return parser.parse_args()
@@ -130,6 +131,7 @@ class Job:
         torch.backends.cudnn.benchmark = asked.benchmark
         if asked.share:
             torch.cuda.set_per_process_memory_fraction(asked.share)
+        self.filled = ctypes.c_void_p()
         self.beside = torch.empty(asked.beside * MIB, dtype=torch.uint8, device="cuda:0")
         self.model = model_of(asked).to(self.device).train()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
@@ -168,6 +170,8 @@ class Job:
             x, y = self.batch(number * asked.accumulate + part)
             with torch.autocast("cuda", dtype=torch.bfloat16, enabled=asked.amp):
                 out = self.model(x)
+            if asked.fills and number == asked.fills[0]:
+                out.register_hook(lambda _: self.fill(asked.fills[1]))
             if asked.net == "mlp":
                 loss = nn.functional.mse_loss(out.float(), y)
             else:
@@ -179,6 +183,17 @@ class Job:
             nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.scaler.step(self.optimizer)
         self.scaler.update()
+
+    def fill(self, left: int) -> None:
+        """Takes what is free on the device but for `left` MiB, as another process would."""
+        torch.cuda.empty_cache()
+        free, _ = torch.cuda.mem_get_info()
+        count = ctypes.c_size_t(free - left * MIB)
+        ctypes.CDLL(None).cudaMalloc(ctypes.byref(self.filled), count)
+
+    def give_back(self) -> None:
+        ctypes.CDLL(None).cudaFree(self.filled)
+        self.filled = ctypes.c_void_p()
 
     def capture(self) -> None:
         """As torch's documentation does it, of the whole step."""
@@ -221,6 +236,7 @@ def main() -> None:
         torch.cuda.reset_peak_memory_stats(job.device)
         fake.fakegpu_reset_counts()
         job.step(number)
+        job.give_back()
         called = dict(
             line.rsplit("=", 1) for line in fake.fakegpu_counts().decode().strip().split("\n")
         )
@@ -248,6 +264,7 @@ def main() -> None:
             waits["in capture"] = counts.count("in capture") + counts.count("DeviceSynchronize")
     found: dict[str, Any] = {
         "weights": digest(job.model),
+        "finite": all(one.isfinite().all().item() for one in job.model.state_dict().values()),
         "quiet_steps": steps,
         "waits": waits,
         "pinned": fake.fakegpu_pinned(),

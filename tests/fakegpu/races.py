@@ -16,22 +16,26 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from cases import EARLIEST, LATEST, RANDOM
 from torch import Tensor
 
-# FAKEGPU_WORK, of which any number is a seed.
-MOMENTS = EARLIEST, LATEST, RANDOM = "earliest", "latest", "random:1"
 COUNT = 1 << 16  # of numbers: less than pinned memory and the allocator round up to
 ROUNDS = 30  # of each program; under a random order not every one shows the race
 NON_BLOCKING = 1
 
+ORDERED = torch.arange(COUNT, dtype=torch.float32)
+
+# It is told whether to wait, and returns what it computed and what is right.
+Program = Callable[[bool], tuple[Tensor, Tensor]]
+
 
 @dataclass(frozen=True)
 class Race:
-    """`run` is told whether to wait, and returns what it computed and what is right."""
+    """`shown`: when its results are wrong without the wait; never: it needs none."""
 
     name: str
-    run: Callable[[bool], tuple[Tensor, Tensor]]
-    shown: tuple[str, ...] = (LATEST, RANDOM)  # without the wait
+    run: Program
+    shown: tuple[str, ...] = (LATEST, RANDOM)
 
 
 def runtime() -> Any:
@@ -40,7 +44,7 @@ def runtime() -> Any:
 
 def numbers() -> Tensor:
     """On the device, and there already."""
-    made = torch.arange(COUNT, dtype=torch.float32).cuda()
+    made = ORDERED.cuda()
     torch.cuda.synchronize()
     return made
 
@@ -68,30 +72,25 @@ def copy_raw(to: int, source: int, stream: torch.cuda.Stream) -> None:
 # ---- The programs ------------------------------------------------------------
 
 
-def copy_out_then_write(waits: bool) -> tuple[Tensor, Tensor]:
-    x, host = numbers(), pinned()
-    main, side = torch.cuda.current_stream(), torch.cuda.Stream()
-    with on(side):
-        host.copy_(x, non_blocking=True)
-    if waits:
-        main.wait_stream(side)
-    x.zero_()
-    main.synchronize()
-    side.synchronize()
-    return host, torch.arange(COUNT, dtype=torch.float32)
+def copy_out_then(uses_again: Callable[[Tensor], Any]) -> Program:
+    def run(waits: bool) -> tuple[Tensor, Tensor]:
+        x, host = numbers(), pinned()
+        main, side = torch.cuda.current_stream(), torch.cuda.Stream()
+        with on(side):
+            host.copy_(x, non_blocking=True)
+        if waits:
+            main.wait_stream(side)
+        uses_again(x)
+        main.synchronize()
+        side.synchronize()
+        return host, ORDERED
+
+    return run
 
 
-def copy_out_then_free(waits: bool) -> tuple[Tensor, Tensor]:
-    x, host = numbers(), pinned()
-    main, side = torch.cuda.current_stream(), torch.cuda.Stream()
-    with on(side):
-        host.copy_(x, non_blocking=True)
-    if waits:
-        main.wait_stream(side)
-    del x
-    torch.zeros(COUNT, device="cuda").sum().item()
-    side.synchronize()
-    return host, torch.arange(COUNT, dtype=torch.float32)
+def free(x: Tensor) -> None:
+    x.untyped_storage().resize_(0)
+    torch.zeros(COUNT, device="cuda")
 
 
 def copy_out_of_what_is_made(waits: bool) -> tuple[Tensor, Tensor]:
@@ -103,25 +102,24 @@ def copy_out_of_what_is_made(waits: bool) -> tuple[Tensor, Tensor]:
     with on(side):
         host.copy_(y, non_blocking=True)
     side.synchronize()
-    return host, torch.arange(COUNT, dtype=torch.float32) * 2
+    return host, ORDERED * 2
 
 
-def read_on_the_host(waits: bool) -> tuple[Tensor, Tensor]:
-    x, host, event = numbers(), pinned(), torch.cuda.Event()
-    host.copy_(x, non_blocking=True)
-    event.record()
-    if waits:
-        event.synchronize()
-    return host.clone(), torch.arange(COUNT, dtype=torch.float32)
+def read_on_the_host(wait_for: Callable[[torch.cuda.Event], Any]) -> Program:
+    def run(waits: bool) -> tuple[Tensor, Tensor]:
+        x, host, event = numbers(), pinned(), torch.cuda.Event()
+        host.copy_(x, non_blocking=True)
+        event.record()
+        if waits:
+            wait_for(event)
+        return host.clone(), ORDERED
+
+    return run
 
 
-def ask_until_done(waits: bool) -> tuple[Tensor, Tensor]:
-    x, host, event = numbers(), pinned(), torch.cuda.Event()
-    host.copy_(x, non_blocking=True)
-    event.record()
-    while waits and not event.query():
+def ask(event: torch.cuda.Event) -> None:
+    while not event.query():
         pass
-    return host.clone(), torch.arange(COUNT, dtype=torch.float32)
 
 
 def copy_in_then_read(waits: bool) -> tuple[Tensor, Tensor]:
@@ -183,11 +181,10 @@ def free_what_a_side_stream_reads(waits: bool) -> tuple[Tensor, Tensor]:
         y = x * 2
     if waits:
         x.record_stream(side)
-    del x
-    torch.zeros(COUNT, device="cuda").sum().item()
-    side.synchronize()
+    free(x)
+    torch.cuda.current_stream().synchronize()
     with on(side):
-        return y.cpu(), torch.arange(COUNT, dtype=torch.float32) * 2
+        return y.cpu(), ORDERED * 2
 
 
 def side_kernel(waits: bool) -> tuple[Tensor, Tensor]:
@@ -196,7 +193,7 @@ def side_kernel(waits: bool) -> tuple[Tensor, Tensor]:
         torch.mul(x, 2, out=y)
     if waits:
         torch.cuda.current_stream().wait_stream(side)
-    return (y + 1).cpu(), torch.arange(COUNT, dtype=torch.float32) * 2 + 1
+    return (y + 1).cpu(), ORDERED * 2 + 1
 
 
 def blocking_stream(waits: bool) -> tuple[Tensor, Tensor]:
@@ -217,15 +214,18 @@ def read_what_is_freed(waits: bool) -> tuple[Tensor, Tensor]:
     if not waits:
         copy_raw(host.data_ptr(), source, stream)
     stream.synchronize()
-    return host, torch.arange(COUNT, dtype=torch.float32)
+    return host, ORDERED
 
 
 RACES = (
-    Race("race: a copy out ends before its source is written again", copy_out_then_write),
-    Race("race: a copy out ends before its source is freed and used again", copy_out_then_free),
+    Race("race: a copy out ends before its source is written again", copy_out_then(Tensor.zero_)),
+    Race("race: a copy out ends before its source is freed and used again", copy_out_then(free)),
     Race("race: a copy out begins after its source is made", copy_out_of_what_is_made),
-    Race("race: a copy out has ended when the host reads it", read_on_the_host),
-    Race("race: an event that is asked turns true at last", ask_until_done),
+    Race(
+        "race: a copy out has ended when the host reads it",
+        read_on_the_host(torch.cuda.Event.synchronize),
+    ),
+    Race("race: an event that is asked turns true at last", read_on_the_host(ask)),
     Race("race: a copy in has ended when a kernel reads it", copy_in_then_read),
     Race("race: an event is recorded after the copy, not before it", event_of_before),
     Race("race: a copy in has ended when the host writes its pinned source", write_pinned),
@@ -252,7 +252,9 @@ def right(race: Race, waits: bool) -> bool:
 
 
 if __name__ == "__main__":
-    asked = [race for race in RACES if race.name in sys.argv[1:]]
+    from parts import PARTS  # which needs what is above
+
+    asked = [race for race in (*RACES, *PARTS) if race.name in sys.argv[1:]]
     # Those with their waits first: the others leave work behind.
     with_wait = [right(race, True) for race in asked]
     found = {
