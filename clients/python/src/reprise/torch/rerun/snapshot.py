@@ -201,8 +201,8 @@ class WatchedState:
 
     def restore(self) -> None:
         """Restores the buffers to the remembered state."""
-        if any(b.device.type == "cuda" for b in self._small):
-            torch.cuda.synchronize()
+        for device in {b.device for b in self._small if b.device.type == "cuda"}:
+            torch.cuda.synchronize(device)
         with torch.no_grad():
             for buffer, copy in zip(self._small, self._copies, strict=True):
                 buffer.copy_(copy)
