@@ -211,12 +211,13 @@ JOBS = (
 )
 
 
-def at(case: Case, moment: str) -> Case:
-    """A case of the same job, with the work of streams at such moments."""
-    return replace(case, name=f"{case.name} ({moment})", env={**case.env, "FAKEGPU_WORK": moment})
+def at_moments(case: Case) -> list[Case]:
+    """A case, late or when it is asked for; and where that matters the others of its job."""
+    return [case] + [
+        replace(case, name=f"{case.name} ({moment})", env={**case.env, "FAKEGPU_WORK": moment})
+        for moment in (EARLIEST, RANDOM)
+        if case.ordered
+    ]
 
 
-CASES = (
-    *(case for case in JOBS if not case.ordered),
-    *(at(case, moment) for case in JOBS if case.ordered for moment in MOMENTS),
-)
+CASES = tuple(one for case in JOBS for one in at_moments(case))
