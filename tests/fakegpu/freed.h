@@ -30,8 +30,9 @@ inline void watch_device_blocks() {
     if (allocator->name() != "native") return;
     allocator->attachAllocatorTraceTracker([](const Entry& entry) {
       if (entry.action_ != Entry::FREE_COMPLETED) return;
-      SpoilDevice(static_cast<cudaStream_t>(entry.stream_),
-                  reinterpret_cast<void*>(entry.addr_), entry.size_);
+      SpoilDevice(
+          Named(static_cast<cudaStream_t>(entry.stream_), entry.device_),
+          reinterpret_cast<void*>(entry.addr_), entry.size_);
     });
   });
 }
@@ -51,7 +52,8 @@ class PinnedBlocks : public at::HostAllocator {
     {
       const std::lock_guard<std::mutex> guard(lock_);
       if (const auto found = blocks_.find(context); found != blocks_.end())
-        found->second.streams.push_back(c10::cuda::CUDAStream(stream).stream());
+        found->second.streams.push_back(Named(
+            c10::cuda::CUDAStream(stream).stream(), stream.device_index()));
     }
     return inner_->record_event(at, context, stream);
   }

@@ -217,6 +217,14 @@ def read_what_is_freed(waits: bool) -> tuple[Tensor, Tensor]:
     return host, ORDERED
 
 
+def free_on_another_device(_: bool) -> tuple[Tensor, Tensor]:
+    x = numbers().to("cuda:1")
+    y = x * 2
+    free(x)  # and calls a kernel on the current device
+    torch.cuda.synchronize()
+    return y.cpu(), ORDERED * 2
+
+
 RACES = (
     Race("race: a copy out ends before its source is written again", copy_out_then(Tensor.zero_)),
     Race("race: a copy out ends before its source is freed and used again", copy_out_then(free)),
@@ -234,6 +242,7 @@ RACES = (
     Race("race: a block that a side stream reads is recorded there", free_what_a_side_stream_reads),
     Race("race: a kernel on a side stream ends before its result is read", side_kernel),
     Race("race: a blocking stream is ordered with the default stream", blocking_stream),
+    Race("race: a block is freed while another device is current", free_on_another_device, ()),
     Race(
         "race: a block is read before it is freed, not afterwards",
         read_what_is_freed,

@@ -44,6 +44,9 @@ struct Point {
 };
 
 cudaStream_t MakeStream(bool blocking);
+// A handle that means the same stream whatever device is the current one: each
+// has a default stream.
+cudaStream_t Named(cudaStream_t stream, int device);
 // Adds work to a stream. It runs now, or at a later moment that CUDA allows.
 Point Submit(cudaStream_t stream, std::function<void()> work);
 // The same of work that uses no memory of the device.
@@ -68,7 +71,7 @@ bool AtOnce();
 
 // Device memory that its stream may use for something else: it is filled before
 // the next work of the stream, which is the first that could do so. Not where it
-// goes back to the system before.
+// goes back to the system before. Streams are named.
 void SpoilDevice(cudaStream_t stream, void* at, size_t bytes);
 void KeepUnspoiled(void* at, size_t bytes);
 // Host memory that is filled once the streams have come to where they are now.

@@ -87,11 +87,9 @@ Queue* Legacy(int device) {
   return one;
 }
 
-// The handles 0 to 2 are the default streams.
+// The handles 0 to 2 are the default streams of the current device.
 Queue* Of(cudaStream_t stream) {
-  return reinterpret_cast<size_t>(stream) <= 2
-             ? Legacy(Current())
-             : reinterpret_cast<Queue*>(stream);
+  return reinterpret_cast<Queue*>(Named(stream, Current()));
 }
 
 void SpoilNow(const Queue::Freed& freed) {
@@ -140,6 +138,12 @@ bool AtOnce() { return Capturing() || order().moment == Moment::kEarliest; }
 cudaStream_t MakeStream(bool blocking) {
   const Guard guard(lock);
   return reinterpret_cast<cudaStream_t>(NewQueue(Current(), blocking));
+}
+
+cudaStream_t Named(cudaStream_t stream, int device) {
+  const Guard guard(lock);
+  const bool is_default = reinterpret_cast<size_t>(stream) <= 2;
+  return is_default ? reinterpret_cast<cudaStream_t>(Legacy(device)) : stream;
 }
 
 Point Note(cudaStream_t stream, std::function<void()> work) {
