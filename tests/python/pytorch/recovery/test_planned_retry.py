@@ -4,6 +4,8 @@ it would, the program gets the error, and the next step runs under the tighter p
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -129,6 +131,24 @@ def test_the_failed_graph_is_freed_before_the_forward_runs_again(
     assert len(live) == 11
     # Of the failed step only what the loss has made is still there.
     assert again - before < 4096
+
+
+def test_what_a_backward_is_remembered_with_needs_no_garbage_collector() -> None:
+    model = made()
+    arm(model, verify_every=0)
+    run(model, 6)
+    gc.collect()
+    gc.disable()
+    try:
+        loss = usual(model, torch.randn(16, W))
+        loss.backward()
+        kept = weakref.ref(loss)
+
+        del loss
+
+        assert kept() is None
+    finally:
+        gc.enable()
 
 
 def test_a_released_graph_cannot_run_backward_again() -> None:

@@ -84,7 +84,9 @@ class _Attempt:
             return "its graph is retained, or it is not an ordinary backward"
         if forward is None or forward.outputs is None:
             return "its forward used little memory and was not recorded"
-        entry = self._entry = Entry(forward.outputs, heads, self._keep)
+        # Nothing of this object: in a cycle it would keep the loss and copies of the inputs until
+        # the garbage collector comes.
+        entry = self._entry = Entry(forward.outputs, heads, self.retry.keep)
         if not entry.concerned:
             return "it does not reach the outputs of the last forward"
         if not entry.alone:
@@ -96,12 +98,6 @@ class _Attempt:
         entry.watch()
         self._untouched = forward.state.gradients()
         return ""
-
-    def _keep(self, position: int, grad: Tensor) -> Any:
-        """Returns a copy of the gradient of an output."""
-        if is_wrapper(grad) or grad.is_nested:
-            return OutsideCopy(grad)
-        return self.retry.gradients.keep(position, grad)
 
     def over(self) -> None:
         """Removes the hooks after the backward has run or failed."""
@@ -245,6 +241,12 @@ class PlannedRetry:
             self._state = None
         arguments = forward.inputs.again()
         return None if arguments is None or forward.obstacle(self.job) else (forward, arguments)
+
+    def keep(self, position: int, grad: Tensor) -> Any:
+        """Returns a copy of the gradient of an output."""
+        if is_wrapper(grad) or grad.is_nested:
+            return OutsideCopy(grad)
+        return self.gradients.keep(position, grad)
 
     def open(self) -> None:
         """Calls of the engine come here from now on."""
