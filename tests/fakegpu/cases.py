@@ -88,7 +88,7 @@ JOBS = (
         "memory runs out in a planned backward, and the step runs again",
         ("--net", "resnet", "--depth", "11", "--batch", "32"),
         "0.7x",
-        {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "FAKEGPU_MEMORY": str(200 << 20)},
+        {"FAKEGPU_MEMORY": str(200 << 20)},
         says="the step runs again under a tighter plan",
         options=("--fills", "8", "1"),
         ordered=True,

@@ -185,11 +185,13 @@ class Job:
         self.scaler.update()
 
     def fill(self, left: int) -> None:
-        """Takes what is free on the device but for `left` MiB, as another process would."""
+        """Takes what is free on the device but for `left` MiB, as another process would, until
+        memory has run out."""
         torch.cuda.empty_cache()
         free, _ = torch.cuda.mem_get_info()
         count = ctypes.c_size_t(free - left * MIB)
         ctypes.CDLL(None).cudaMalloc(ctypes.byref(self.filled), count)
+        torch._C._cuda_attach_out_of_memory_observer(lambda *_: self.give_back())
 
     def give_back(self) -> None:
         ctypes.CDLL(None).cudaFree(self.filled)
