@@ -304,7 +304,7 @@ def test_reprise_run_says_at_once_what_a_killed_job_was_doing(
     script.write_text(JOB.replace("time.sleep(600)", "os.kill(os.getpid(), 9)"))
     command = daemon_binary.with_name("reprise")
     done = subprocess.run(
-        [command, "run", "--", sys.executable, script, "forward", "planned", "8"],
+        [command, "run", "--", sys.executable, script, "forward", "planned", "20"],
         env={
             **os.environ,
             "PYTHONPATH": str(root / "clients/python/src"),
@@ -317,5 +317,5 @@ def test_reprise_run_says_at_once_what_a_killed_job_was_doing(
     )
 
     assert done.returncode == 128 + 9, done.stderr
-    assert "Killed in step 8, in the forward, at op " in done.stderr
+    assert "Killed in step 20, in the forward, at op " in done.stderr
     assert "THE LAST OPS" in done.stderr

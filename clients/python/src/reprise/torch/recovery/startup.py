@@ -21,7 +21,10 @@ own: what a plan changes runs no collective, so none waits for another that has 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
+
+import torch
 
 from reprise.base.errors import RepriseError
 from reprise.torch.estimation.sketch import sketched
@@ -155,6 +158,7 @@ class Startup:
             return "how many forwards a pipeline runs before a backward is not known yet"
         if several_ranks():
             coming()  # the others may be at their next meeting before this one is
+        _allocate_workspace(job.device)
         try:
             sketch = sketched(job.model, args, kwargs, job.meter.live())
         except RepriseError as error:
@@ -201,3 +205,13 @@ class Startup:
         more = job.meter.live() - rung.graph.static_bytes - rung.spare_bytes
         if more > MORE * plan.budget_bytes:
             self._planning.replaced(rung, more)
+
+
+def _allocate_workspace(device: torch.device) -> None:
+    """Has cuBLAS allocate its workspaces, which the first multiplications of the step would, and
+    which stay: 8 to 32 MiB for this thread and as much for that of backwards, told by no shape."""
+    if device.type == "cuda":
+        # Without room for it the step itself finds out.
+        with suppress(RuntimeError), torch._C._DisableTorchDispatch(), torch.enable_grad():
+            one = torch.ones(1, 1, device=device, requires_grad=True)
+            torch.autograd.grad(torch.mm(one, one), one)
