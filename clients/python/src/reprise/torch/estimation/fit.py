@@ -43,6 +43,10 @@ TOLD = 5
 # Sizes below the one that was found which are tried where the planner finds no plan for it.
 STEPS_BACK = 3
 
+# Share of the budget that plans leave: of what ops take inside themselves, only what is large is
+# known before they have run, and a plan leaves no room by chance as a step without one does.
+LEFT = 1 / 1024
+
 Graphs = Callable[[int], CapturedGraph]
 
 
@@ -153,7 +157,7 @@ def searched(graphs: Graphs, budget_bytes: int, start: int) -> Fit:
     sizes.message(start)
     while True:
         plain = largest(sizes.plain_peak, budget_bytes, start)
-        planned = largest(sizes.least_peak, budget_bytes, max(plain, start))
+        planned = largest(sizes.least_peak, sizes.for_plans, max(plain, start))
         if sizes.confirmed(planned):
             break
     found = next((n for n in range(planned, planned - STEPS_BACK, -1) if sizes.fitting(n)), plain)
@@ -167,6 +171,7 @@ class _Sizes:
     def __init__(self, graphs: Graphs, budget_bytes: int) -> None:
         self._graphs = graphs
         self._budget_bytes = budget_bytes
+        self.for_plans = budget_bytes - int(budget_bytes * LEFT)
         self._run: dict[int, CapturedGraph] = {}  # on fake tensors
         self._follows = False  # from those that were run, what a step of another size does
         self._known: dict[int, dict[str, Any] | None] = {}
@@ -237,7 +242,7 @@ class _Sizes:
         peak, took = message["measured_peak_bytes"], message["measured_step_ns"]
         if peak <= self._budget_bytes:
             return Fitting(size, peak, took)
-        plan, _, _ = asked(message, str(self._budget_bytes))
+        plan, _, _ = asked(message, str(self.for_plans))
         if plan is None:
             return None
         with_plan = int(took * (1 + plan.overhead))

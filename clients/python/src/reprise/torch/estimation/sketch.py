@@ -2,6 +2,7 @@
 """The step graph of a model that has not run: from its first arguments, on fake tensors.
 
     sketch = sketched(model, args, kwargs, live_bytes)     # RepriseError: says why there is none
+    sketch = sketched(..., holds=False)      # of a program that does not hold the output
     sketch.graph, sketch.least_peak_bytes
 
 For the first steps of a job. Nothing is allocated and no kernel runs. A copy of the model runs
@@ -60,10 +61,16 @@ class Sketch:
 
 
 def sketched(
-    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], live_bytes: int
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    live_bytes: int,
+    *,
+    holds: bool = True,
 ) -> Sketch:
     """Returns a step made from shapes alone. Of the arguments, a `Shape` stands for a tensor.
-    `live_bytes`: what is alive on the device now. Times are a roofline of this machine."""
+    `live_bytes`: what is alive on the device now; `holds`: whether the program holds the output of
+    the model while the loss is computed. Times are a roofline of this machine."""
     device = str(model_device(model))
     generators = Generators()
     what, held = _FAULT, 0  # of what fails now; bytes that the program may hold
@@ -82,9 +89,9 @@ def sketched(
             def whole() -> None:
                 nonlocal what, held
                 what = _SHAPES
-                outputs = fake(*inputs[0], **inputs[1])
+                outputs = [fake(*inputs[0], **inputs[1])]
                 with torch.autocast(model_device(model).type, enabled=False):
-                    held = _backward(outputs)
+                    held = _backward(outputs, holds)
                 what = _FAULT
 
             def alive() -> list[Tensor]:
@@ -112,13 +119,17 @@ def sketched(
     return Sketch(graph, graph.measured_peak_bytes - held)
 
 
-def _backward(outputs: Any) -> int:
+def _backward(outputs: list[Any], holds: bool) -> int:
     """Goes back from the loss among the outputs, or from one that stands for it. Returns the bytes
-    of outputs that a loss outside the model may be the last to read."""
+    of outputs that a loss outside the model may be the last to read, and that are still held."""
     found = [output for output in outputs_in(outputs) if output.requires_grad]
     losses = [output for output in found if output.dim() == 0]
     held = 0 if losses else sum(output.nbytes for output in found)
     losses = losses or [_stand_in(output) for output in found]
+    if not holds:
+        held = 0
+        outputs.clear()
+        found.clear()
     torch.autograd.backward(losses, [torch.ones_like(loss) for loss in losses])
     return held
 

@@ -64,7 +64,8 @@ def _convolution(args: Any, result: Any) -> int:
     if not _is_blocked(source):
         return 0
     if source.dtype in _HALVES:
-        return int(max(source.nbytes + weight.nbytes, 2 * result.nbytes))
+        again = 1 if source.dtype is torch.bfloat16 and not _has_tiles() else 2
+        return int(max(source.nbytes + weight.nbytes, again * result.nbytes))
     return int(max(source.nbytes, result.nbytes) + weight.nbytes)
 
 
@@ -95,6 +96,13 @@ def _columns(source: Tensor, weight: Tensor, output: Tensor, groups: int) -> int
         return int(source.nbytes)
     window, pixels = weight[0].numel(), output[0, 0].numel()
     return int(source.shape[0] * window * pixels * source.itemsize)
+
+
+def _has_tiles() -> bool:
+    """Returns whether the processor multiplies tiles of bfloat16 (AMX), for which results are
+    blocked, too. A torch that does not tell: so is assumed."""
+    ask = getattr(torch.cpu, "_is_amx_tile_supported", None)
+    return ask is None or bool(ask())
 
 
 def _has_half(dtype: torch.dtype) -> bool:

@@ -172,6 +172,10 @@ class Startup:
             found = self._planning.sketched(sketch, spare)
             if isinstance(found, Rung):
                 break
+        if isinstance(found, str) and sketch.least_peak_bytes < graph.measured_peak_bytes:
+            # Better above by an output than by all that a step without a plan keeps.
+            other = sketched(job.model, args, kwargs, job.meter.live(), holds=False)
+            found = self._planning.sketched(other, 0)
         if isinstance(found, str):
             return found
         if found.tape is not None:
