@@ -38,7 +38,8 @@ verify::Executor ExecutorOf(const Capabilities& capabilities) {
           .collective_ok = capabilities.collective_ok,
           .duplicate_outputs = capabilities.duplicate_outputs,
           .program_frees = capabilities.free_policy == FreePolicy::kProgram,
-          .ns_per_op = capabilities.ns_per_op};
+          .ns_per_op = capabilities.ns_per_op,
+          .link = capabilities.link};
 }
 
 verify::Certificate CertifyBound(const Problem& problem,

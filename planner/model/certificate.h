@@ -60,6 +60,7 @@ struct Executor {
   bool duplicate_outputs = false;
   bool program_frees = false;  // first lives last to release_op
   int64_t ns_per_op = 0;       // added to the time of every re-run
+  planner::Link link = {};     // to host memory
 
   friend bool operator==(const Executor&, const Executor&) = default;
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/model/evaluate.h"
 
+#include <algorithm>
 #include <limits>
 #include <string>
 
@@ -22,7 +23,8 @@ class Evaluator {
         present_(graph.storage_count(), kNoValue),
         lives_(graph.storage_count(), 0),
         runs_(graph.op_count(), 0),
-        last_run_(graph.op_count(), -1) {}
+        last_run_(graph.op_count(), -1),
+        host_(graph.storage_count()) {}
 
   // Evaluates a schedule; see Evaluate.
   StatusOr<Evaluation> Walk(std::span<const Entry> schedule,
@@ -30,10 +32,12 @@ class Evaluator {
     RETURN_IF_ERROR(CheckIds(schedule));
     for (; entry_ < static_cast<int32_t>(schedule.size()); ++entry_) {
       const Entry& entry = schedule[entry_];
-      if (entry.kind == Entry::Kind::kFree) {
+      if (entry.kind == Entry::Kind::kExec) {
+        RETURN_IF_ERROR(ExecOp(entry.id, profile));
+      } else if (entry.kind == Entry::Kind::kFree) {
         RETURN_IF_ERROR(FreeStorage(entry.id));
       } else {
-        RETURN_IF_ERROR(ExecOp(entry.id, profile));
+        RETURN_IF_ERROR(Copy(entry));
       }
     }
     RETURN_IF_ERROR(CheckEnd());
@@ -41,6 +45,20 @@ class Evaluator {
   }
 
  private:
+  // What is under way between device and host.
+  enum class Under : uint8_t { kNothing, kSend, kFetch };
+  // A storage as the host sees it.
+  struct Hosted {
+    ValueId value = kNoValue;  // of the copy, also while it is made
+    Under under = Under::kNothing;
+    int64_t done_ns = 0;  // end of the copy under way
+  };
+
+  // Returns an error about a storage at the current entry.
+  Status Wrong(StorageId s, std::string_view what) const {
+    return InvalidArgument(
+        StrCat("schedule[", entry_, "]: storage ", s, " ", what));
+  }
   // Names the current entry and its op, for errors.
   std::string Where(OpId op) const {
     const std::string& name = graph_.ops[op].name;
@@ -66,6 +84,18 @@ class Evaluator {
       }
       if (exec) last_run_[schedule[i].id] = static_cast<int32_t>(i);
     }
+    if (!UsesHost(schedule)) return OkStatus();
+    // A host copy ends where no fetch of it follows.
+    last_use_.assign(schedule.size(), 0);
+    std::vector<uint8_t> wanted(graph_.storage_count(), 0);
+    for (size_t i = schedule.size(); i-- > 0;) {
+      const auto [kind, id] = schedule[i];
+      if (kind == Entry::Kind::kFetch) wanted[id] = 1;
+      if (kind == Entry::Kind::kSend) wanted[id] = 0;
+      if (kind == Entry::Kind::kSent || kind == Entry::Kind::kFetched) {
+        last_use_[i] = wanted[id] == 0;
+      }
+    }
     return OkStatus();
   }
 
@@ -74,6 +104,9 @@ class Evaluator {
     if (present_[s] == kNoValue) {
       return InvalidArgument(StrCat("schedule[", entry_, "]: storage ", s,
                                     " is freed but not present"));
+    }
+    if (host_[s].under != Under::kNothing) {
+      return Wrong(s, "is freed while a copy of it is under way");
     }
     const OpId held = rules_.held_until[s];
     if (lives_[s] == 1 && held != kNoOp && runs_[held] == 0) {
@@ -84,6 +117,96 @@ class Evaluator {
     present_[s] = kNoValue;
     live_ -= graph_.storages[s].bytes;
     return OkStatus();
+  }
+
+  // Raises the peak, which `op` reaches.
+  void RaisePeak(int64_t bytes, OpId op) {
+    if (bytes <= result_.peak_bytes && result_.peak_op != kNoOp) return;
+    result_.peak_bytes = bytes;
+    result_.peak_op = op;
+    result_.peak_entry = entry_;
+  }
+
+  void EndHostCopy(StorageId s) {
+    if (host_[s].value == kNoValue) return;
+    host_[s].value = kNoValue;
+    host_live_ -= graph_.storages[s].bytes;
+  }
+
+  // Begins a copy on an engine, behind those before it.
+  Status Begin(StorageId s, Under under, int64_t bytes_per_s,
+               int64_t& engine_ns) {
+    const int64_t copy_ns = CopyNs(graph_.storages[s].bytes, bytes_per_s,
+                                   capabilities_.link.latency_ns);
+    engine_ns = std::max(engine_ns, result_.time_ns);
+    if (copy_ns > std::numeric_limits<int64_t>::max() - engine_ns) {
+      return Wrong(s, "is copied: the times sum to more than 2^63");
+    }
+    engine_ns += copy_ns;
+    host_[s].under = under;
+    host_[s].done_ns = engine_ns;
+    return OkStatus();
+  }
+
+  // Waits for the copy of a storage.
+  void Await(StorageId s) {
+    result_.time_ns = std::max(result_.time_ns, host_[s].done_ns);
+    host_[s].under = Under::kNothing;
+  }
+
+  // Runs an entry that uses the link to host memory.
+  Status Copy(const Entry& entry) {
+    const StorageId s = entry.id;
+    const Link& link = capabilities_.link;
+    const int64_t bytes = graph_.storages[s].bytes;
+    Hosted& host = host_[s];
+    switch (entry.kind) {
+      case Entry::Kind::kSend:
+        if (link.host_bytes <= 0) {
+          return Wrong(s, "is sent, but the executor has no host memory");
+        }
+        if (present_[s] == kNoValue) {
+          return Wrong(s, "is sent but not present");
+        }
+        if (host.under != Under::kNothing) {
+          return Wrong(s, "is sent while a copy of it is under way");
+        }
+        // An earlier copy has ended: no fetch of it can follow.
+        host.value = present_[s];
+        host_live_ += bytes;
+        if (host_live_ > link.host_bytes) {
+          return Wrong(s, StrCat("is sent: the host then holds ", host_live_,
+                                 " bytes, and may hold ", link.host_bytes));
+        }
+        result_.host_peak_bytes = std::max(result_.host_peak_bytes, host_live_);
+        return Begin(s, Under::kSend, link.out_bytes_per_s, out_ns_);
+      case Entry::Kind::kSent:
+        if (host.under != Under::kSend) {
+          return Wrong(s, "is taken as sent, but no send is under way");
+        }
+        Await(s);
+        if (last_use_[entry_] != 0) EndHostCopy(s);
+        return FreeStorage(s);
+      case Entry::Kind::kFetch:
+        if (host.value == kNoValue) {
+          return Wrong(s, "is fetched, but the host has no copy of it");
+        }
+        if (present_[s] != kNoValue) {
+          return Wrong(s, "is fetched but present");
+        }
+        present_[s] = host.value;
+        live_ += bytes;
+        RaisePeak(graph_.static_bytes + live_,
+                  std::min(next_, graph_.op_count() - 1));
+        return Begin(s, Under::kFetch, link.in_bytes_per_s, in_ns_);
+      default:
+        if (host.under != Under::kFetch) {
+          return Wrong(s, "is taken as fetched, but no fetch is under way");
+        }
+        Await(s);
+        if (last_use_[entry_] != 0) EndHostCopy(s);
+        return OkStatus();
+    }
   }
 
   // Checks the order of first runs, and whether a further run is allowed.
@@ -136,6 +259,10 @@ class Evaluator {
                    number == 0 ? "it is not present"
                                : StrCat("version ", number, " is present")));
       }
+      if (host_[s].under == Under::kFetch) {
+        return InvalidArgument(
+            StrCat(Where(o), " reads storage ", s, " before it is fetched"));
+      }
       if (graph_.storages[s].pinned && lives_[s] > 1) {
         return InvalidArgument(StrCat(Where(o), " reads storage ", s,
                                       ", which is pinned, from a second life"));
@@ -164,19 +291,22 @@ class Evaluator {
                                       " is present: free it first"));
       }
     }
-    for (const ValueId v : versions_.Make(o))
-      present_[versions_.storage[v]] = v;
+    for (const ValueId v : versions_.Make(o)) {
+      const StorageId s = versions_.storage[v];
+      if (host_[s].under != Under::kNothing) {
+        return InvalidArgument(StrCat(Where(o), " changes storage ", s,
+                                      " while a copy of it is under way"));
+      }
+      present_[s] = v;
+      if (host_[s].value != v) EndHostCopy(s);
+    }
 
     const bool again = runs_[o] > 0;
     const bool keeps_state =
         op.kind == OpKind::kSeeded && (again || last_run_[o] != entry_);
     if (keeps_state && !again) live_ += op.state_bytes;
     const int64_t bytes = graph_.static_bytes + live_ + workspace;
-    if (bytes > result_.peak_bytes || result_.peak_op == kNoOp) {
-      result_.peak_bytes = bytes;
-      result_.peak_op = o;
-      result_.peak_entry = entry_;
-    }
+    RaisePeak(bytes, o);
     if (profile != nullptr) {
       profile->push_back(
           {.start_ns = result_.time_ns, .bytes = bytes, .op = o});
@@ -200,6 +330,11 @@ class Evaluator {
   Status CheckEnd() {
     if (next_ < graph_.op_count()) {
       return InvalidArgument(StrCat("schedule: op ", next_, " never runs"));
+    }
+    for (StorageId s = 0; s < graph_.storage_count(); ++s) {
+      if (host_[s].under == Under::kNothing) continue;
+      return InvalidArgument(
+          StrCat("schedule: storage ", s, " has a copy under way at the end"));
     }
     for (const StorageId s : graph_.required) {
       if (present_[s] == versions_.Last(s)) {
@@ -226,6 +361,10 @@ class Evaluator {
   std::vector<int32_t> lives_;     // by storage: lives begun
   std::vector<int32_t> runs_;      // by op
   std::vector<int32_t> last_run_;  // by op: entry
+  std::vector<Hosted> host_;       // by storage
+  std::vector<uint8_t> last_use_;  // by entry: it ends the host copy
+  int64_t host_live_ = 0;
+  int64_t out_ns_ = 0, in_ns_ = 0;  // when the engines are free
   int32_t entry_ = 0;
   OpId next_ = 0;     // next op to run for the first time
   int64_t live_ = 0;  // bytes of storages and generator states
@@ -233,6 +372,33 @@ class Evaluator {
 };
 
 }  // namespace
+
+std::optional<Entry> EntryOf(int64_t code) {
+  if (code >= 0) {
+    if (code >= int64_t{kMaxOps}) return std::nullopt;
+    return Exec(static_cast<OpId>(code));
+  }
+  // Not -1 - code: it would overflow for the smallest.
+  const int64_t below = -(code + 1), kind = below / int64_t{kMaxOps};
+  if (kind >= static_cast<int64_t>(Entry::Kind::kFetched)) return std::nullopt;
+  return Entry{.kind = static_cast<Entry::Kind>(kind + 1),
+               .id = static_cast<StorageId>(below % int64_t{kMaxOps})};
+}
+
+bool UsesHost(std::span<const Entry> schedule) {
+  return std::any_of(schedule.begin(), schedule.end(), [](const Entry& entry) {
+    return entry.kind > Entry::Kind::kFree;
+  });
+}
+
+int64_t CopyNs(int64_t bytes, int64_t bytes_per_s, int64_t latency_ns) {
+  constexpr __int128 kMost = __int128{1} << 62;
+  if (bytes_per_s <= 0) return bytes > 0 ? kMost : latency_ns;
+  const __int128 ns =
+      latency_ns +
+      (__int128{bytes} * 1'000'000'000 + bytes_per_s - 1) / bytes_per_s;
+  return static_cast<int64_t>(std::min(ns, kMost));
+}
 
 StatusOr<Evaluation> Evaluate(const StepGraph& graph,
                               std::span<const Entry> schedule,

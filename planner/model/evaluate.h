@@ -21,9 +21,27 @@
 // for a policy. With the capability duplicate_outputs, step 4 also counts the
 // bytes of outputs that are present already. Integers only; O(length +
 // arities).
+//
+// Where the executor has a link to host memory, storages can be there
+// meanwhile. Memory follows the order of entries, only time follows the clock:
+// of the ops (c), of the engine out (o) and of the engine in (i).
+//
+//   send s     o = max(o, c) + time of the copy; s must be present. From here
+//              on, its bytes count on the host
+//   sent s     c = max(c, end of that copy); then like free s
+//   fetch s    s must be on the host and not present; live += bytes(s), and
+//              i = max(i, c) + time of the copy
+//   fetched s  c = max(c, end of that copy); must precede the first reader
+//
+// While a copy is under way, its storage is neither freed nor written. A host
+// copy lasts until the last `fetched` that uses it, so that a value which is
+// dropped twice is copied out once (drop it by free); another version of the
+// storage ends it. A fetched storage goes on with the life in which it was
+// sent.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -59,6 +77,7 @@ struct Capabilities {
   FreePolicy free_policy = FreePolicy::kEager;
   int64_t ns_per_op = 0;  // added to the time of every re-run
   Execution execution = Execution::kFree;
+  Link link = {};  // to host memory; by default there is none
 };
 
 // Returns the capabilities with the implications of `execution` filled in: for
@@ -68,9 +87,9 @@ Capabilities WithExecution(Capabilities capabilities);
 
 // One step of a schedule.
 struct Entry {
-  enum class Kind : uint8_t { kExec, kFree };
+  enum class Kind : uint8_t { kExec, kFree, kSend, kSent, kFetch, kFetched };
   Kind kind = Kind::kExec;
-  int32_t id = 0;  // OpId or StorageId
+  int32_t id = 0;  // OpId; of other kinds than kExec: StorageId
 
   friend bool operator==(const Entry&, const Entry&) = default;
 };
@@ -79,12 +98,28 @@ inline Entry Free(StorageId storage) { return {Entry::Kind::kFree, storage}; }
 
 using Schedule = std::vector<Entry>;
 
+// Returns an entry as in protos and files: op e; free s is -1 - s; the kinds
+// after it lie kMaxOps apart below, so that a reader which does not know them
+// sees a storage that does not exist.
+inline int64_t CodeOf(const Entry& entry) {
+  if (entry.kind == Entry::Kind::kExec) return entry.id;
+  return -1 - int64_t{entry.id} -
+         (static_cast<int64_t>(entry.kind) - 1) * int64_t{kMaxOps};
+}
+// Returns the entry of a code; nothing if there is no such kind.
+std::optional<Entry> EntryOf(int64_t code);
+// Returns whether a schedule uses the link to host memory.
+bool UsesHost(std::span<const Entry> schedule);
+// Returns the time of one copy, in ns, rounded up; at most 2^62.
+int64_t CopyNs(int64_t bytes, int64_t bytes_per_s, int64_t latency_ns);
+
 struct Evaluation {
   int64_t peak_bytes = 0;
   OpId peak_op = kNoOp;     // first op that reaches the peak
   int32_t peak_entry = -1;  // its position in the schedule
   int64_t time_ns = 0;
   int32_t execs = 0;
+  int64_t host_peak_bytes = 0;
 };
 
 // Bytes alive while one exec runs, for pages and tests.
@@ -102,8 +137,8 @@ StatusOr<Evaluation> Evaluate(const StepGraph& graph,
                               const Capabilities& capabilities,
                               std::vector<MemoryPoint>* profile = nullptr);
 
-// One life of a storage in a schedule: present from entry `born` to entry
-// `dead` (its Free, or the schedule's length).
+// One stay of a storage in a schedule: present from entry `born` to entry
+// `dead` (what frees it, or the schedule's length).
 struct Lifetime {
   StorageId storage = 0;
   int32_t born = 0;

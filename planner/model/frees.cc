@@ -117,16 +117,19 @@ std::vector<Lifetime> Lifetimes(const StepGraph& graph,
   std::vector<Lifetime> lives;
   for (int32_t at = 0; at < length; ++at) {
     const Entry& entry = schedule[at];
-    if (entry.kind == Entry::Kind::kFree) {
-      if (open[entry.id] < 0) continue;
-      lives[open[entry.id]].dead = at;
-      open[entry.id] = -1;
-      continue;
-    }
-    for (const StorageId s : graph.ops[entry.id].writes) {
-      if (open[s] >= 0) continue;
+    const auto begin = [&](StorageId s) {
+      if (open[s] >= 0) return;
       open[s] = static_cast<int32_t>(lives.size());
       lives.push_back({.storage = s, .born = at, .dead = length});
+    };
+    if (entry.kind == Entry::Kind::kExec) {
+      for (const StorageId s : graph.ops[entry.id].writes) begin(s);
+    } else if (entry.kind == Entry::Kind::kFetch) {
+      begin(entry.id);
+    } else if (entry.kind <= Entry::Kind::kSent &&
+               entry.kind != Entry::Kind::kSend && open[entry.id] >= 0) {
+      lives[open[entry.id]].dead = at;
+      open[entry.id] = -1;
     }
   }
   return lives;

@@ -93,6 +93,17 @@ constexpr int64_t RerunNs(const Op& op) {
   return op.again_ns > 0 ? op.again_ns : op.time_ns;
 }
 
+// Copies between the device and host memory: one engine for each direction,
+// first in, first out, beside the ops.
+struct Link {
+  int64_t out_bytes_per_s = 0;  // device to host
+  int64_t in_bytes_per_s = 0;
+  int64_t latency_ns = 0;  // of every copy
+  int64_t host_bytes = 0;  // room for copies; 0: there are none
+
+  friend bool operator==(const Link&, const Link&) = default;
+};
+
 struct StaticPart {
   Category category = Category::kUnknown;
   int64_t bytes = 0;
