@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <utility>
 
 namespace reprise::planner {
@@ -13,6 +14,8 @@ constexpr int kSink = 1;
 // Finite sums of the network stay below 2^60, half of MaxFlow::kInfinite.
 constexpr int kSumBits = 59;
 constexpr int kMaxCuts = 40;
+// Of copies, as far as a price has to exceed them: about five hours.
+constexpr int64_t kMostCopyCost = int64_t{1} << 44;
 // Above every finite sum, yet safe to add up.
 constexpr int64_t kForbidden = MaxFlow::kInfinite;
 
@@ -23,6 +26,17 @@ int BitsOf(int64_t value) {
 // value * 2^shift, rounded down for negative shifts.
 int64_t Shifted(int64_t value, int shift) {
   return shift >= 0 ? value << shift : value >> -shift;
+}
+
+// Returns whether values can be in host memory.
+bool HasLink(const Problem& problem) {
+  return problem.capabilities.link.host_bytes > 0;
+}
+
+// Returns the first op at or after `at` before which re-runs may run.
+OpId TriggerFrom(const Problem& problem, OpId at) {
+  while (at < problem.op_count && !problem.rules.may_trigger[at]) ++at;
+  return at;
 }
 
 }  // namespace
@@ -40,10 +54,8 @@ std::vector<uint8_t> ForcedAt(const Problem& problem, OpId at) {
   const Versions& versions = problem.versions;
   std::vector<uint8_t> forced(versions.value_count(), 0);
   // Uses before this op precede any possible re-run.
-  OpId trigger = at;
-  while (trigger < problem.op_count && !problem.rules.may_trigger[trigger]) {
-    ++trigger;
-  }
+  const OpId trigger = TriggerFrom(problem, at);
+  const bool link = HasLink(problem);
   for (ValueId v = 0; v < versions.value_count(); ++v) {
     if (versions.maker[v] >= at) continue;
     const auto uses = problem.Uses(v);
@@ -51,7 +63,8 @@ std::vector<uint8_t> ForcedAt(const Problem& problem, OpId at) {
     if (next == uses.end()) continue;
     // `at` reads it, or it is used before re-runs may begin, or it may not be
     // recomputed.
-    forced[v] = *next == at || *next < trigger || !problem.rules.may_remake[v];
+    forced[v] = *next == at ||
+                (!link && (*next < trigger || !problem.rules.may_remake[v]));
   }
   // First lives that the program holds while `at` runs, in the version that is
   // current in base order.
@@ -88,12 +101,14 @@ void WindowBound::FindForced() {
 // them.
 void WindowBound::CollectNodes() {
   const Versions& versions = problem_.versions;
+  const OpId trigger = HasLink(problem_) ? TriggerFrom(problem_, at_) : at_;
   const auto add_value = [&](ValueId v) {
     if (is_forced_[v] || value_node_[v] >= 0) return;
     value_node_[v] = static_cast<int32_t>(values_.size());
     values_.push_back(v);
     const OpId maker = versions.maker[v];
-    if (problem_.rules.may_rerun[maker] && !problem_.rules.may_remake[v]) {
+    if (problem_.rules.may_rerun[maker] &&
+        (!problem_.rules.may_remake[v] || NextReader(v) < trigger)) {
       maker_of_.push_back(static_cast<int32_t>(makers_.size()));
       makers_.push_back(-1 - int64_t{v});
       return;
@@ -143,11 +158,18 @@ MaxFlow WindowBound::BuildNetwork() {
       flow.AddArc(value_node(i), kSink, MaxFlow::kInfinite);
     }
   }
+  if (HasLink(problem_)) TimeCopies();
   is_saved_.assign(values_.size(), 0);
   SetPriced({});
   flow.Build();
   build_ticks_ += static_cast<int64_t>(makers_.size() + values_.size());
   return flow;
+}
+
+OpId WindowBound::NextReader(ValueId v) const {
+  const auto uses = problem_.Uses(v);
+  const auto next = std::lower_bound(uses.begin(), uses.end(), at_);
+  return next == uses.end() ? problem_.op_count : *next;
 }
 
 bool WindowBound::IsSavedByCut(size_t value) const {
@@ -158,17 +180,24 @@ bool WindowBound::IsSavedByCut(size_t value) const {
 // Bytes of values that are always saved are already subtracted from the room.
 WindowBound::Line WindowBound::ReadLine() const {
   Line line;
+  __int128 host_price = 0;
   for (size_t i = 0; i < makers_.size(); ++i) {
     if (!flow_.OnSourceSide(2 + static_cast<int>(i))) {
       line.cost_ns += problem_.rules.rerun_ns[makers_[i]];
     }
   }
   for (size_t i = 0; i < values_.size(); ++i) {
-    if (is_saved_[i] == 0 && IsSavedByCut(i)) {
+    if (is_saved_[i] != 0 || !IsSavedByCut(i)) continue;
+    if (!copies_.price.empty() && copies_.on_host[i] != 0) {
+      host_price += copies_.price[i];
+    } else {
       line.bytes += problem_.BytesOf(values_[i]);
       line.priced += priced_[i];
     }
   }
+  if (copies_.price.empty()) return line;
+  host_price -= static_cast<__int128>(line.cost_ns) * copies_.ins;
+  line.cost_ns += static_cast<int64_t>(host_price >> copies_.shift);
   return line;
 }
 
@@ -183,9 +212,9 @@ KeepSet WindowBound::ReadCut() const {
     }
   }
   for (size_t i = 0; i < values_.size(); ++i) {
-    if (is_saved_[i] != 0 || IsSavedByCut(i)) {
-      cut.saved.push_back(values_[i]);
-    }
+    if (is_saved_[i] == 0 && !IsSavedByCut(i)) continue;
+    const bool hosted = !copies_.price.empty() && copies_.on_host[i] != 0;
+    (hosted ? cut.hosted : cut.saved).push_back(values_[i]);
   }
   return cut;
 }
@@ -199,16 +228,87 @@ int WindowBound::ByteShift() const {
   return std::min(0, kSumBits - BitsOf(total_priced_));
 }
 
+void WindowBound::TimeCopies() {
+  const Link& link = problem_.capabilities.link;
+  begin_.push_back(0);
+  for (const int64_t ns : problem_.time_ns)
+    begin_.push_back(begin_.back() + ns);
+  for (size_t i = 0; i < values_.size(); ++i) {
+    const int64_t bytes = problem_.BytesOf(values_[i]);
+    out_ns_.push_back(CopyNs(bytes, link.out_bytes_per_s, link.latency_ns));
+    in_ns_.push_back(CopyNs(bytes, link.in_bytes_per_s, link.latency_ns));
+    reader_.push_back(NextReader(values_[i]));
+    if (RunsAgain(maker_of_[i])) continue;
+    copy_cost_ =
+        std::min(kMostCopyCost,
+                 copy_cost_ + std::min(out_ns_[i] + in_ns_[i], kMostCopyCost));
+  }
+}
+
+void WindowBound::PriceCopies(int shift) {
+  const OpId end = problem_.op_count;
+  copies_ = {.shift = shift};
+  const double unit = shift < 0 ? 0 : static_cast<double>(int64_t{1} << shift);
+  std::vector<std::pair<OpId, int64_t>> outs, ins;
+  const auto add = [&](const auto& prices, auto& units, int row) {
+    int64_t left = static_cast<int64_t>(unit);
+    for (const auto& [op, price] : prices) {
+      // A row with a price keeps one: without, copies cost nothing.
+      const auto most =
+          std::max(static_cast<int64_t>(price * unit), int64_t{price > 0});
+      units.emplace_back(op, std::clamp<int64_t>(most, 0, left));
+      left -= units.back().second;
+      copies_.rows.push_back({row + op, units.back().second});
+    }
+    return static_cast<int64_t>(unit) - left;
+  };
+  add(prices_.outs, outs, 0);
+  copies_.ins = add(prices_.ins, ins, end);
+  constexpr double kMostPrice = static_cast<double>(int64_t{1} << kSumBits);
+  const auto host = static_cast<int64_t>(
+      std::clamp(prices_.host_ns_per_byte * unit, 0.0, kMostPrice));
+  copies_.rows.push_back({2 * end + 1, host});
+  // What the rows give: the time of first runs, and host memory.
+  for (const auto& [op, price] : outs) {
+    copies_.hidden +=
+        static_cast<__int128>(begin_[at_] - begin_[op + 1]) * price;
+  }
+  for (const auto& [op, price] : ins) {
+    copies_.hidden +=
+        static_cast<__int128>(begin_[op] - begin_[at_ + 1]) * price;
+  }
+  copies_.hidden +=
+      static_cast<__int128>(problem_.capabilities.link.host_bytes) * host;
+  for (size_t i = 0; i < values_.size(); ++i) {
+    const OpId maker = problem_.versions.maker[values_[i]];
+    __int128 out = 0, in = 0;
+    for (const auto& [op, price] : outs) out += op <= maker ? price : 0;
+    for (const auto& [op, price] : ins) in += op >= reader_[i] ? price : 0;
+    const __int128 all =
+        out * out_ns_[i] + in * in_ns_[i] +
+        static_cast<__int128>(problem_.BytesOf(values_[i])) * host;
+    copies_.price.push_back(
+        static_cast<int64_t>(std::min<__int128>(all, MaxFlow::kInfinite)));
+  }
+  copies_.on_host.assign(values_.size(), 0);
+}
+
 int64_t WindowBound::SolveFlow(BytePrice price, bool timed) {
+  if (HasLink(problem_)) PriceCopies(price.shift);
   for (size_t i = 0; i < makers_.size(); ++i) {
     if (!RunsAgain(i)) continue;
     const int64_t ns = timed ? problem_.rules.rerun_ns[makers_[i]] : 0;
-    flow_.SetCapacity(cost_arc_[i], Shifted(ns, price.shift));
+    flow_.SetCapacity(cost_arc_[i],
+                      Shifted(ns, price.shift) - ns * copies_.ins);
   }
   for (size_t i = 0; i < values_.size(); ++i) {
     const int64_t bytes = Shifted(priced_[i], ByteShift());
-    flow_.SetCapacity(save_arc_[i],
-                      is_saved_[i] != 0 ? 0 : price.price * bytes);
+    int64_t paid = is_saved_[i] != 0 ? 0 : price.price * bytes;
+    if (!copies_.price.empty() && copies_.price[i] < paid) {
+      copies_.on_host[i] = 1;
+      paid = copies_.price[i];
+    }
+    flow_.SetCapacity(save_arc_[i], paid);
   }
   return flow_.Solve(kSource, kSink);
 }
@@ -221,7 +321,9 @@ WindowBound::Line WindowBound::Cut(BytePrice price, int64_t room) {
   // times are integers, so the result is rounded up.
   __int128 units = room;
   if (byte_shift < 0) units = (units >> -byte_shift) + 1;
-  const __int128 scaled = cut - units * price.price;
+  const __int128 scaled = cut - units * price.price - copies_.hidden;
+  best_value_ns_ = std::max(
+      best_value_ns_, std::ldexp(static_cast<double>(scaled), -price.shift));
   if (scaled > 0) {
     const int shift = price.shift;
     const __int128 added =
@@ -231,6 +333,8 @@ WindowBound::Line WindowBound::Cut(BytePrice price, int64_t room) {
       best_added_ = static_cast<int64_t>(added);
       // The price for bytes before they were shifted.
       best_price_ = {.price = price.price, .shift = price.shift - byte_shift};
+      best_rows_ = copies_.rows;
+      for (verify::Multiplier& row : best_rows_) row.value <<= -byte_shift;
     }
   }
   return ReadLine();
@@ -266,13 +370,17 @@ int64_t WindowBound::Room(int64_t budget_bytes) const {
 
 WindowResult WindowBound::Relax(int64_t budget_bytes) {
   WindowResult result;
-  const int64_t room = Room(budget_bytes), least = LeastSavedBytes();
+  const bool link = HasLink(problem_);
+  // Anything may be on the host.
+  const int64_t room = Room(budget_bytes), least = link ? 0 : LeastSavedBytes();
   result.room_bytes = room;
   result.least_budget_bytes = fixed_bytes_ + least;
   result.impossible = room < 0 || least > room;
   if (result.impossible) return result;
   best_added_ = 0;
   best_price_ = {};
+  best_rows_ = {};
+  best_value_ns_ = result.value_ns;
   const auto fits = [&] {
     result.has_keep_set = true;
     result.keep_set = ReadCut();
@@ -281,6 +389,8 @@ WindowResult WindowBound::Relax(int64_t budget_bytes) {
   const auto prove = [&] {
     result.added_ns = best_added_;
     result.price = best_price_;
+    result.rows = best_rows_;
+    result.value_ns = best_value_ns_;
     result.has_rich_set = result.has_keep_set && is_over;
     return result;
   };
@@ -298,11 +408,16 @@ WindowResult WindowBound::Relax(int64_t budget_bytes) {
     result.rich_set = ReadCut();
   };
   exceeds();
-  // The small end: a price so high that time hardly matters.
-  Line small =
-      Cut(PriceBetween(cheap, {.cost_ns = cheap.cost_ns + total_cost_ / 2 + 1,
-                               .priced = cheap.priced - 1}),
-          room);
+  // The small end: a price so high that time hardly matters. With a link, the
+  // price at which the cheap end would prove that everything runs again: prices
+  // of rows need a finer scale than times at a price beyond all.
+  Line top{.cost_ns = cheap.cost_ns + total_cost_ / 2 + 1,
+           .priced = cheap.priced - 1};
+  if (link) {
+    top = {.cost_ns = cheap.cost_ns + total_cost_ + copy_cost_ + 1,
+           .priced = room};
+  }
+  Line small = Cut(PriceBetween(cheap, top), room);
   if (small.bytes <= room) fits();
   for (int cuts = 0; cuts < kMaxCuts; ++cuts) {
     if (small.cost_ns <= cheap.cost_ns || small.priced >= cheap.priced) break;

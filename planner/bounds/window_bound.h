@@ -31,6 +31,27 @@
 // The price leaves a gap if bytes do not divide well: programs of one window or
 // several close it (verify/program.h).
 //
+// Where the executor has a link to host memory, a value can also be there while
+// t runs: H[v], with S + H + R >= 1. Then nothing but need(t) and what the
+// program holds is surely present, and with B(o) the time of the first runs
+// before o, E1 and E2 the time added before and after t starts,
+//
+//   added time = E1 + E2,  E1 >= 0,  E2 >= sum c(o) R[o]
+//   (out j)  sum out(v) H[v] <= B(t) - B(j + 1) + E1    over v made at j or later
+//   (in k)   sum in(v) H[v] <= B(k) - B(t + 1) + E2     over v read next by k or
+//                                                       earlier; k <= op_count
+//   (host)   sum bytes(v) H[v] <= host bytes
+//
+// What is on the host only was copied out after its maker and before t starts,
+// and comes back after t has ended and before its next reader; while a copy is
+// under way it is present. Priced at m_j, n_k (each at most 1 in sum) and h per
+// byte, that is the same network: R_o costs c(o) (1 - sum n_k), and v
+//
+//   min(L * bytes(v), out(v) * sum m_j over j <= maker(v)
+//                     + in(v) * sum n_k over k >= next reader + h * bytes(v))
+//
+// less the right sides at their prices. host_bound.h finds prices.
+//
 // A bound is the best over cuts at prices that were solved completely, so fewer
 // cuts prove less, never more. Nothing here calls should_stop.
 //
@@ -38,9 +59,12 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
+#include <utility>
 #include <vector>
 
 #include "planner/bounds/max_flow.h"
+#include "planner/model/certificate.h"
 #include "planner/model/problem.h"
 
 namespace reprise::planner {
@@ -52,6 +76,7 @@ struct KeepSet {
   int64_t saved_bytes = 0;            // without forced values
   std::vector<ValueId> saved = {};    // present when `at` first runs
   std::vector<OpId> recomputed = {};  // run again later
+  std::vector<ValueId> hosted = {};   // in host memory when `at` first runs
 };
 
 // Returns the keep-set of a window in which `saves(v)` and `runs_again(o)` hold.
@@ -76,6 +101,13 @@ KeepSet MakeKeepSet(const Problem& problem, OpId at, const Saves& saves,
 // schedule.
 std::vector<uint8_t> ForcedAt(const Problem& problem, OpId at);
 
+// What the rows of the link to host memory cost: (out j) and (in k) by op, at
+// most 1 in sum each way, and ns per byte of host memory.
+struct HostPrices {
+  std::vector<std::pair<OpId, double>> outs = {}, ins = {};
+  double host_ns_per_byte = 0;
+};
+
 // A byte costs price / 2^shift ns.
 struct BytePrice {
   int64_t price = 0;
@@ -90,6 +122,10 @@ struct WindowResult {
   // the price that proves it.
   int64_t added_ns = 0;
   BytePrice price;
+  // With a link, the prices of its rows (certificate.h), / 2^price.shift.
+  std::vector<verify::Multiplier> rows = {};
+  // The same, in ns not rounded, also where it is below 0.
+  double value_ns = -std::numeric_limits<double>::infinity();
   // The cheapest cut found that fits the room, if any does.
   bool has_keep_set = false;
   KeepSet keep_set;
@@ -126,6 +162,14 @@ class WindowBound {
                            const std::vector<ValueId>& saved,
                            const std::vector<int64_t>& priced = {});
 
+  // Solve at these prices of the link's rows.
+  WindowResult SolveWithHost(int64_t budget_bytes, HostPrices prices) {
+    prices_ = std::move(prices);
+    return Solve(budget_bytes);
+  }
+  // Returns the op that reads a value next, from `at` on; op_count if none does.
+  OpId NextReader(ValueId v) const;
+
   // Values that are present while `at` runs in every schedule.
   const std::vector<ValueId>& forced() const { return forced_; }
   // Arcs scanned so far.
@@ -156,6 +200,10 @@ class WindowBound {
   int ByteShift() const;
   // Returns what a cut may save besides what is forced or always saved.
   int64_t Room(int64_t budget_bytes) const;
+  // Finds how long copies take, and between which ops they have time.
+  void TimeCopies();
+  // Sets what the link's rows cost at a scale: all of them, and for each value.
+  void PriceCopies(int shift);
   // Solves at a price, with the times of the makers or with none.
   int64_t SolveFlow(BytePrice price, bool timed);
   // Returns a lower bound of the bytes that must be saved, at any cost of time.
@@ -192,8 +240,27 @@ class WindowBound {
   std::vector<int64_t> priced_;    // the same: what a price is paid for
   int64_t total_cost_ = 0, total_priced_ = 0;
   int64_t build_ticks_ = 0;
+  // With a link: times, prices; and, in units of 2^-shift ns at the scale of the
+  // last cut, what a copy costs by entry of values_, what all rows give, the
+  // share of (in) rows, and which values that cut would put on the host.
+  std::vector<int64_t> begin_;           // by op: time of first runs before it
+  std::vector<int64_t> out_ns_, in_ns_;  // by entry of values_
+  std::vector<OpId> reader_;             // the same
+  int64_t copy_cost_ = 0;                // of values that cannot be made again
+  HostPrices prices_;
+  struct Copies {
+    std::vector<int64_t> price = {};
+    __int128 hidden = 0;
+    int64_t ins = 0;
+    int shift = 0;
+    std::vector<verify::Multiplier> rows = {};
+    std::vector<uint8_t> on_host = {};
+  };
+  Copies copies_;
   int64_t best_added_ = 0;
+  double best_value_ns_ = 0;
   BytePrice best_price_;
+  std::vector<verify::Multiplier> best_rows_;
   MaxFlow flow_;
 };
 

@@ -17,7 +17,9 @@
 //   kChain       refusal. at[0]: every way back from the op's inputs to the
 //                empty set needs this much somewhere (chain.h)
 //   kWindow      bound or refusal. at[0]: minimum cuts (window.h). One leaf; it
-//                has the price of a byte
+//                has the price of a byte. Where the executor has a link to
+//                host memory, its multipliers are the prices of (out j): row j;
+//                (in k): row op_count + k; (host): row 2 op_count + 1
 //   kWindows     bound or refusal. at[]: a program of several windows
 //                (program.h). A tree that branches on its columns: 1 or 0; each
 //                leaf has a vector of row multipliers, and so has a narrowing
@@ -83,7 +85,7 @@ struct Node {
   // Claims that the rows have no solution here: times are taken as 0.
   bool impossible = false;
   int64_t price = 0;  // kWindow: a byte costs price / 2^(shift + byte_shift) ns
-  std::vector<Multiplier> multipliers = {};  // kWindows, kNested
+  std::vector<Multiplier> multipliers = {};  // kWindows, kNested, and a link
 
   friend bool operator==(const Node&, const Node&) = default;
 };

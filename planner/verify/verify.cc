@@ -125,6 +125,12 @@ Status CheckCertificate(const Facts& facts, const Certificate& claim) {
   if (claim.method == Method::kNone || claim.at.empty()) {
     return InvalidArgument("proof: there is none");
   }
+  // The other methods know of no host memory.
+  const bool link = facts.executor.link.host_bytes > 0;
+  if (link && claim.method != Method::kWorkingSet &&
+      (claim.method != Method::kWindow || claim.refuses)) {
+    return InvalidArgument("proof: of a step without host memory");
+  }
   const bool several =
       claim.method == Method::kWindows || claim.method == Method::kNested;
   if (!several && claim.at.size() != 1) {

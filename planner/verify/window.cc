@@ -24,6 +24,8 @@ void Window::FindSurelyPresent(Place& place) const {
   const OpId at = place.at;
   place.sure.assign(facts_.value_count, 0);
   place.wanted.assign(facts_.value_count, 0);
+  place.early.assign(facts_.value_count, 0);
+  const bool link = facts_.executor.link.host_bytes > 0;
   const OpId trigger = facts_.TriggerFrom(at);
   for (Value v = 0; v < facts_.value_count; ++v) {
     if (facts_.maker[v] >= at) continue;
@@ -32,7 +34,9 @@ void Window::FindSurelyPresent(Place& place) const {
       place.wanted[v] = 1;
       // t reads it, or it is read before re-runs are possible, or it may not be
       // recomputed.
-      if (use == at || use < trigger || facts_.may_remake[v] == 0) {
+      place.early[v] = use < trigger;
+      if (use == at ||
+          (!link && (use < trigger || facts_.may_remake[v] == 0))) {
         place.sure[v] = 1;
       }
       break;
@@ -73,7 +77,10 @@ void Window::Build() {
       place.node[v] = nodes++;
       values.push_back(v);
       const OpId maker = facts_.maker[v];
-      if (facts_.may_remake[v] == 0 || place.maker[maker] >= 0) return;
+      if (facts_.may_remake[v] == 0 || place.early[v] != 0 ||
+          place.maker[maker] >= 0) {
+        return;
+      }
       place.maker[maker] = nodes++;
       makers.push_back(maker);
     };
@@ -104,7 +111,7 @@ void Window::Build() {
       }
     }
     for (const Value v : values) {
-      const bool again = facts_.may_remake[v] != 0;
+      const bool again = facts_.may_remake[v] != 0 && place.early[v] == 0;
       keeps.push_back(
           {again ? place.maker[facts_.maker[v]] : kSource, place.node[v]});
       keeps_.push_back({0, v, k});
@@ -135,6 +142,65 @@ int64_t Window::LeastBytes() {
   return places_[0].sure_bytes + static_cast<int64_t>(least < 0 ? 0 : least);
 }
 
+StatusOr<Window::LinkPrices> Window::PriceLink(const Node& leaf,
+                                               Wide unit) const {
+  const planner::Link& link = facts_.executor.link;
+  const OpId at = places_[0].at, end = facts_.op_count;
+  std::vector<Wide> begin = {0};  // by op: time of first runs before it
+  for (const planner::Op& op : facts_.graph->ops) {
+    begin.push_back(begin.back() + op.time_ns);
+  }
+  LinkPrices prices;
+  // By op: (out) rows up to it; and by op, op_count for none: (in) rows from it.
+  std::vector<Wide> out(end, 0), in(end + 2, 0);
+  Wide outs = 0, host = 0;
+  for (const Multiplier& row : leaf.multipliers) {
+    if (row.value < 0 || row.value >= kMostPrice) {
+      return InvalidArgument("a row's price is out of range");
+    }
+    const int64_t k = int64_t{row.row} - end;
+    if (row.row >= 0 && row.row < at) {
+      out[row.row] += row.value;
+      outs += row.value;
+      prices.given += (begin[at] - begin[row.row + 1]) * row.value;
+    } else if (k > at && k <= end) {
+      in[k] += row.value;
+      prices.ins += row.value;
+      prices.given += (begin[k] - begin[at + 1]) * row.value;
+    } else if (k == end + 1) {
+      host += row.value;
+      prices.given += Wide{link.host_bytes} * row.value;
+    } else {
+      return InvalidArgument("there is no such row");
+    }
+    if (outs > unit || prices.ins > unit || host >= kMostPrice) {
+      return InvalidArgument("the rows' prices are too high");
+    }
+  }
+  for (OpId o = 1; o < end; ++o) out[o] += out[o - 1];
+  for (OpId o = end; o-- > 0;) in[o] += in[o + 1];
+  const auto copy = [&](int64_t bytes, int64_t rate) {
+    constexpr Wide kMost = Wide{1} << 62;
+    const Wide scaled = Wide{bytes} * 1000000000;
+    if (rate <= 0) return bytes > 0 ? kMost : Wide{link.latency_ns};
+    const Wide time = scaled / rate + (scaled % rate != 0) + link.latency_ns;
+    return time < kMost ? time : kMost;
+  };
+  for (Value v = 0; v < facts_.value_count; ++v) {
+    OpId reader = end;
+    for (const OpId use : facts_.uses[v]) {
+      if (use < at) continue;
+      reader = use;
+      break;
+    }
+    const int64_t bytes = facts_.BytesOf(v);
+    prices.of_value.push_back(
+        out[facts_.maker[v]] * copy(bytes, link.out_bytes_per_s) +
+        in[reader] * copy(bytes, link.in_bytes_per_s) + host * bytes);
+  }
+  return prices;
+}
+
 StatusOr<int64_t> Window::AddedNs(const Node& leaf, int64_t budget_bytes) {
   const int shift = leaf.shift + leaf.byte_shift;
   std::vector<int64_t> prices(places_.size(), leaf.price);
@@ -154,12 +220,22 @@ StatusOr<int64_t> Window::AddedNs(const Node& leaf, int64_t budget_bytes) {
     in_range = in_range && price >= 0 && price < kMostPrice;
   }
   if (!in_range) return InvalidArgument("a price is out of range");
+  const bool link = facts_.executor.link.host_bytes > 0;
+  LinkPrices of_link;
+  if (link) {
+    if (places_.size() > 1) {
+      return InvalidArgument("several windows say nothing about host memory");
+    }
+    ASSIGN_OR_RETURN(of_link, PriceLink(leaf, Wide{1} << shift));
+  }
   for (const Arc& rerun : reruns_) {
-    flow_.SetCapacity(rerun.arc, Wide{facts_.rerun_ns[rerun.id]} << shift);
+    flow_.SetCapacity(rerun.arc, facts_.rerun_ns[rerun.id] *
+                                     ((Wide{1} << shift) - of_link.ins));
   }
   for (const Arc& keep : keeps_) {
-    flow_.SetCapacity(keep.arc,
-                      Wide{facts_.BytesOf(keep.id)} * prices[keep.window]);
+    Wide price = Wide{facts_.BytesOf(keep.id)} * prices[keep.window];
+    if (link) price = std::min(price, of_link.of_value[keep.id]);
+    flow_.SetCapacity(keep.arc, price);
   }
   Wide priced = flow_.Solve(kSource, kSink);
   if (priced >= Flow::kInfinite) return kNothing;
@@ -168,6 +244,7 @@ StatusOr<int64_t> Window::AddedNs(const Node& leaf, int64_t budget_bytes) {
     if (taken > budget_bytes) return kNothing;
     priced -= Wide{budget_bytes - taken} * prices[k];
   }
+  priced -= of_link.given;
   // Times are integers, so what is proven is rounded up.
   if (priced <= 0) return 0;
   const Wide added = (priced + (Wide{1} << shift) - 1) >> shift;

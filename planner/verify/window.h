@@ -26,6 +26,20 @@
 //   maker at t_k -> maker at t_(k+1), v at t_k -> v at t_(k+1)      infinite
 //
 // A maker's time is on its arc at the first window that has it.
+//
+// Where the executor has a link to host memory, one window may leave a value
+// there: nothing is present for sure then but what t reads and what the program
+// holds. Three kinds of rows limit that (numbered as in certificate.h):
+//
+//   out j   copies out of what is made at j or later end before t starts, and
+//           begin after j ends
+//   in k    copies back of what is read next by k or earlier, k > t, begin after
+//           t ends, and end before k starts; what runs again after t takes from
+//           the time that is added there
+//   host    bytes on the host
+//
+// A leaf prices them, each way at most 1 ns per ns; a value then costs the
+// cheaper of its bytes here and its copies, and re-runs what (in) leaves.
 #pragma once
 
 #include <cstdint>
@@ -56,6 +70,7 @@ class Window {
     OpId at = 0;
     std::vector<uint8_t> sure = {};    // by value: always present
     std::vector<uint8_t> wanted = {};  // by value: read at t or later
+    std::vector<uint8_t> early = {};   // by value: read before re-runs may be
     std::vector<int32_t> node = {};    // by value; -1: not in the network
     std::vector<int32_t> maker = {};   // by op: its node, or -1
     int64_t sure_bytes = 0;            // static, t's own, always present
@@ -65,6 +80,14 @@ class Window {
   void FindSurelyPresent(Place& place) const;
   // Builds the network of the file comment.
   void Build();
+  // What the rows of the link cost, in units of the leaf's scale.
+  struct LinkPrices {
+    std::vector<Wide> of_value = {};  // by value: its copies and host bytes
+    Wide given = 0;                   // the rows' right sides
+    Wide ins = 0;                     // sum of (in)
+  };
+  // INVALID_ARGUMENT if the leaf prices no row, or one too high.
+  StatusOr<LinkPrices> PriceLink(const Node& leaf, Wide unit) const;
   const Facts& facts_;
   std::vector<Place> places_;
   struct Arc {

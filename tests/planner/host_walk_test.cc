@@ -11,8 +11,8 @@
 #include "planner/bounds/certify.h"
 #include "planner/model/evaluate.h"
 #include "planner/verify/walk.h"
+#include "tests/planner/host_case.h"
 #include "tests/planner/oracle.h"
-#include "tests/planner/random_graph.h"
 
 namespace reprise::planner {
 namespace {
@@ -198,31 +198,6 @@ TEST(HostWalkTest, CodesOfEntriesAreReadBackAndUnknownOnesRefused) {
   }
 }
 
-std::vector<int64_t> CodesOf(const Schedule& schedule) {
-  std::vector<int64_t> codes;
-  for (const Entry& entry : schedule) codes.push_back(CodeOf(entry));
-  return codes;
-}
-
-// A random graph, executor and link.
-struct RandomCase {
-  explicit RandomCase(int number)
-      : random(Random(uint64_t{97} << 32 | static_cast<uint64_t>(number))),
-        graph(RandomGraph(random, 8)),
-        capabilities(number % 3 == 0   ? Capabilities{}
-                     : number % 3 == 1 ? TapeCapabilities()
-                                       : RandomCapabilities(random)) {
-    const int64_t bytes = 1'000'000'000;
-    capabilities.link = {.out_bytes_per_s = bytes / (1 + random.Below(3)),
-                         .in_bytes_per_s = bytes / (1 + random.Below(3)),
-                         .latency_ns = random.Below(3),
-                         .host_bytes = 4 + random.Below(20)};
-  }
-  Random random;
-  StepGraph graph;
-  Capabilities capabilities;
-};
-
 // Puts copies of a storage around a place where nothing uses it.
 void MoveToHost(Schedule& schedule, const StepGraph& graph, Random& random) {
   const StorageId s = random.Below(graph.storage_count());
@@ -251,7 +226,7 @@ void MoveToHost(Schedule& schedule, const StepGraph& graph, Random& random) {
 TEST(HostWalkTest, TheVerifierWalksAsTheEvaluatorDoesWhateverTheSchedule) {
   int valid = 0, wrong = 0, copies = 0;
   for (int number = 0; number < 1500; ++number) {
-    RandomCase on(number);
+    HostCase on(number);
     Random& random = on.random;
     const auto facts =
         verify::ReadFacts(on.graph, ExecutorOf(WithExecution(on.capabilities)));
@@ -300,7 +275,7 @@ TEST(HostWalkTest, TheVerifierWalksAsTheEvaluatorDoesWhateverTheSchedule) {
 TEST(HostWalkTest, WhatBruteForceFindsIsWhatTheEvaluatorSays) {
   int found = 0, better = 0, large = 0;
   for (int number = 0; number < 300; ++number) {
-    RandomCase on(number);
+    HostCase on(number);
     if (on.graph.op_count() > 6 || on.graph.storage_count() > 6) continue;
     const auto base =
         Evaluate(on.graph, BaseSchedule(on.graph, on.capabilities.free_policy),
