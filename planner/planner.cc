@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/planner.h"
 
+#include "planner/bounds/host_bound.h"
+#include "planner/bounds/screen.h"
 #include "planner/construct/strategy.h"
+#include "planner/host_plan.h"
 #include "planner/model/archive.h"
 #include "planner/model/effort.h"
 #include "planner/model/flags.h"
@@ -122,6 +125,9 @@ void Certify(const Problem& problem, const Request& request,
 StatusOr<Plan> MakePlan(const StepGraph& graph, const Request& request) {
   RETURN_IF_ERROR(Validate(graph));
   RETURN_IF_ERROR(CheckRequest(request));
+  if (request.capabilities.link.host_bytes > 0) {
+    return PlanWithHost(graph, request);
+  }
   const Problem problem = MakeProblem(graph, request.capabilities);
   std::function<bool()> stop_search = request.should_stop;
   if (request.search_is_over) {
@@ -155,6 +161,17 @@ StatusOr<Bound> LowerBound(const StepGraph& graph, const Request& request) {
                     ? request.max_ticks
                     : kBoundTicks + kBoundTicksPerOp * problem.op_count,
                 request.should_stop);
+  if (request.capabilities.link.host_bytes > 0) {
+    bound.infeasible = LargestWorkingSet(problem);
+    bound.impossible =
+        bound.infeasible.smallest_budget_bytes > request.budget_bytes;
+    if (bound.impossible) return bound;
+    bound.overhead = Overhead(BoundWithHost(problem, request.budget_bytes,
+                                            effort.most_ticks(), effort)
+                                  .added_ns,
+                              problem.base.time_ns);
+    return bound;
+  }
   Certificate certificate(problem, request.budget_bytes, effort);
   if (!certificate.impossible()) {
     CertifyBase(problem, request.budget_bytes, effort.most_ticks(), certificate,

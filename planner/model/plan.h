@@ -18,7 +18,7 @@
 
 namespace reprise::planner {
 
-enum class Decision : uint8_t { kUnspecified, kSave, kRecompute };
+enum class Decision : uint8_t { kUnspecified, kSave, kRecompute, kOffload };
 
 struct Progress {
   double overhead = -1;  // best so far; negative: none yet

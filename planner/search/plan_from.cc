@@ -4,6 +4,49 @@
 
 namespace reprise::planner {
 
+void Describe(const Problem& problem, Plan& plan) {
+  const StepGraph& graph = *problem.graph;
+  std::vector<uint8_t> ran(problem.op_count, 0);
+  std::vector<uint8_t> present(problem.bytes.size(), 0);
+  std::vector<int32_t> lives(problem.bytes.size(), 0);
+  plan.decisions.assign(problem.bytes.size(), Decision::kSave);
+  plan.saved.clear();
+  plan.recomputed_ops.clear();
+  bool backward = false;
+  for (const Entry& entry : plan.schedule) {
+    if (entry.kind != Entry::Kind::kExec) {
+      if (entry.kind == Entry::Kind::kFree ||
+          entry.kind == Entry::Kind::kSent) {
+        present[entry.id] = 0;
+      } else if (entry.kind == Entry::Kind::kFetch) {
+        present[entry.id] = 1;
+        plan.decisions[entry.id] = Decision::kOffload;
+      }
+      continue;
+    }
+    const OpId o = entry.id;
+    if (!backward && graph.ops[o].phase == Phase::kBackward) {
+      backward = true;
+      for (StorageId s = 0; s < graph.storage_count(); ++s) {
+        if (present[s] != 0) plan.saved.push_back(s);
+      }
+    }
+    if (ran[o] != 0) plan.recomputed_ops.push_back(o);
+    ran[o] = 1;
+    for (const StorageId s : problem.Writes(o)) {
+      if (present[s] == 0) ++lives[s];
+      present[s] = 1;
+    }
+    // A second life that is read means recomputed; one that is not read is a
+    // by-product of its op. What is both is called offloaded.
+    for (const StorageId s : graph.ops[o].reads) {
+      if (lives[s] > 1 && plan.decisions[s] == Decision::kSave) {
+        plan.decisions[s] = Decision::kRecompute;
+      }
+    }
+  }
+}
+
 StatusOr<Plan> PlanFrom(const Problem& problem, int64_t budget_bytes,
                         const Solution& solution, const Archive& archive) {
   const StepGraph& graph = *problem.graph;
@@ -43,36 +86,7 @@ StatusOr<Plan> PlanFrom(const Problem& problem, int64_t budget_bytes,
   plan.overhead = Overhead(added, problem.base.time_ns);
   plan.is_optimal = IsProven(problem, added, solution.added_ns);
   plan.solver = best->solver;
-
-  std::vector<uint8_t> ran(problem.op_count, 0);
-  std::vector<uint8_t> present(problem.bytes.size(), 0);
-  std::vector<int32_t> lives(problem.bytes.size(), 0);
-  plan.decisions.assign(problem.bytes.size(), Decision::kSave);
-  bool backward = false;
-  for (const Entry& entry : plan.schedule) {
-    if (entry.kind == Entry::Kind::kFree) {
-      present[entry.id] = 0;
-      continue;
-    }
-    const OpId o = entry.id;
-    if (!backward && graph.ops[o].phase == Phase::kBackward) {
-      backward = true;
-      for (StorageId s = 0; s < graph.storage_count(); ++s) {
-        if (present[s] != 0) plan.saved.push_back(s);
-      }
-    }
-    if (ran[o] != 0) plan.recomputed_ops.push_back(o);
-    ran[o] = 1;
-    for (const StorageId s : problem.Writes(o)) {
-      if (present[s] == 0) ++lives[s];
-      present[s] = 1;
-    }
-    // A second life that is read means recomputed; one that is not read is a
-    // by-product of its op.
-    for (const StorageId s : graph.ops[o].reads) {
-      if (lives[s] > 1) plan.decisions[s] = Decision::kRecompute;
-    }
-  }
+  Describe(problem, plan);
   return plan;
 }
 

@@ -34,6 +34,18 @@ Status CheckRequest(const Request& request) {
                "and 1000000000, got ",
                ns_per_op));
   }
+  const Link& link = request.capabilities.link;
+  if (link.out_bytes_per_s < 0 || link.in_bytes_per_s < 0 ||
+      link.latency_ns < 0 || link.host_bytes < 0) {
+    return InvalidArgument("link: its numbers must not be negative");
+  }
+  if (link.host_bytes > 0 &&
+      (request.strategy != Strategy::kAuto ||
+       request.capabilities.execution == Execution::kOnce)) {
+    return InvalidArgument(
+        "link: named plans, and executors that take a set of saved storages, "
+        "use no host memory");
+  }
   const std::vector<PassRule> rules = PassRules();
   for (const std::string& name : request.without) {
     const bool known =

@@ -79,6 +79,10 @@ Infeasible ProveMore(const Problem& problem, Infeasible infeasible,
 Solution Solve(const Problem& problem, const Request& request, Known& known,
                Effort& effort);
 
+// Fills in what the schedule of a plan says: decisions, saved storages and
+// recomputed ops.
+void Describe(const Problem& problem, Plan& plan);
+
 // Returns the plan for a budget from the archive, evaluated again.
 StatusOr<Plan> PlanFrom(const Problem& problem, int64_t budget_bytes,
                         const Solution& solution, const Archive& archive);

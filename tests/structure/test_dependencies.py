@@ -42,6 +42,7 @@ PLANNER: dict[str, set[str]] = {
     "construct": {"model", "bounds", "chains"},
     "once": {"model", "bounds", "construct"},
     "search": {"model", "bounds", "chains", "construct", "once"},
+    "host": {"model"},
     "explain": {"model", "bounds", "construct"},
 }
 # The one header of the agent that the server may see: the wire format.
