@@ -17,6 +17,7 @@ namespace {
 
 // Parts of the ticks of the request.
 constexpr int64_t kBoundPart = 4, kLargerPart = 24;
+constexpr int64_t kNoLimit = int64_t{1} << 60;
 // Budgets between this one and what the base order needs, and how often those
 // around the best are halved.
 constexpr int kBudgets = 8, kHalvings = 3;
@@ -29,16 +30,6 @@ std::vector<OpId> ExecsOf(const Schedule& schedule) {
   return execs;
 }
 
-// Adds what became of a stage to the passes of a plan.
-void AddPass(std::string_view name, int64_t ticks, int64_t plan_gain_ns,
-             int64_t bound_gain_ns, Plan& plan) {
-  plan.passes.push_back({.name = name,
-                         .runs = 1,
-                         .ticks = ticks,
-                         .plan_gain_ns = plan_gain_ns,
-                         .bound_gain_ns = bound_gain_ns});
-}
-
 // Replaces what a plan says about proofs by what is true with host memory.
 void Prove(const Problem& problem, int64_t budget_bytes, const HostBound& bound,
            Plan& plan) {
@@ -48,9 +39,10 @@ void Prove(const Problem& problem, int64_t budget_bytes, const HostBound& bound,
   plan.bound_proof = BoundProof::kNone;
   plan.is_optimal = plan.proven_optimal = false;
   plan.undecided = !plan.feasible;
-  plan.infeasible = {};
-  const Infeasible least = LargestWorkingSet(problem);
-  if (!plan.feasible) plan.infeasible = least;
+  Infeasible least = LargestWorkingSet(problem);
+  least.smallest_known_bytes = plan.infeasible.smallest_known_bytes;
+  plan.infeasible = plan.feasible ? Infeasible{} : least;
+  if (!plan.feasible) plan.solver = "none";
   if (least.smallest_budget_bytes > budget_bytes) {
     const auto facts =
         verify::ReadFacts(*problem.graph, ExecutorOf(problem.capabilities));
@@ -85,7 +77,7 @@ StatusOr<Plan> PlanWithHost(const StepGraph& graph, const Request& request) {
     return (request.search_is_over && request.search_is_over()) ||
            (request.should_stop && request.should_stop());
   };
-  Effort effort(3 * ticks, stop);
+  Effort effort(request.until_stopped ? kNoLimit : 3 * ticks, stop);
   const HostBound bound =
       BoundWithHost(problem, budget, ticks / kBoundPart, effort);
   const int64_t bound_ticks = effort.ticks();
@@ -142,7 +134,12 @@ StatusOr<Plan> PlanWithHost(const StepGraph& graph, const Request& request) {
       RETURN_IF_ERROR(try_budget(best - step));
       RETURN_IF_ERROR(try_budget(best + step));
     }
-    search.Improve(ticks / 2, enough);
+    // With time left, ever longer.
+    for (int64_t round = ticks / 2;; round *= 2) {
+      search.Improve(round, enough);
+      const bool done = search.Fits() && search.evaluation().time_ns <= enough;
+      if (!request.until_stopped || effort.Over() || done) break;
+    }
   }
 
   const bool better =
@@ -152,8 +149,14 @@ StatusOr<Plan> PlanWithHost(const StepGraph& graph, const Request& request) {
                                                      search.evaluation().time_ns
                                                : 0;
   for (PassLine& line : plan.passes) line.bound_gain_ns = 0;
-  AddPass("host-bound", bound_ticks, 0, bound.added_ns, plan);
-  AddPass("host", effort.ticks() - bound_ticks, gain, 0, plan);
+  plan.passes.push_back({.name = "host-bound",
+                         .runs = 1,
+                         .ticks = bound_ticks,
+                         .bound_gain_ns = bound.added_ns});
+  plan.passes.push_back({.name = "host",
+                         .runs = 1,
+                         .ticks = effort.ticks() - bound_ticks,
+                         .plan_gain_ns = gain});
   if (better) {
     plan.feasible = true;
     plan.schedule = search.best();

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/planner.h"
 
-#include "planner/bounds/host_bound.h"
-#include "planner/bounds/screen.h"
 #include "planner/construct/strategy.h"
 #include "planner/host_plan.h"
 #include "planner/model/archive.h"
@@ -154,6 +152,7 @@ StatusOr<Plan> MakePlan(const StepGraph& graph, const Request& request) {
 StatusOr<Bound> LowerBound(const StepGraph& graph, const Request& request) {
   RETURN_IF_ERROR(Validate(graph));
   RETURN_IF_ERROR(CheckRequest(request));
+  RETURN_IF_ERROR(CheckHasNoHost(request));
   const Problem problem = MakeProblem(graph, request.capabilities);
   Bound bound;
   if (problem.base.peak_bytes <= request.budget_bytes) return bound;
@@ -161,17 +160,6 @@ StatusOr<Bound> LowerBound(const StepGraph& graph, const Request& request) {
                     ? request.max_ticks
                     : kBoundTicks + kBoundTicksPerOp * problem.op_count,
                 request.should_stop);
-  if (request.capabilities.link.host_bytes > 0) {
-    bound.infeasible = LargestWorkingSet(problem);
-    bound.impossible =
-        bound.infeasible.smallest_budget_bytes > request.budget_bytes;
-    if (bound.impossible) return bound;
-    bound.overhead = Overhead(BoundWithHost(problem, request.budget_bytes,
-                                            effort.most_ticks(), effort)
-                                  .added_ns,
-                              problem.base.time_ns);
-    return bound;
-  }
   Certificate certificate(problem, request.budget_bytes, effort);
   if (!certificate.impossible()) {
     CertifyBase(problem, request.budget_bytes, effort.most_ticks(), certificate,

@@ -204,9 +204,7 @@ StatusOr<std::vector<CurvePoint>> Sweep(
     const std::function<void(const CurvePoint&)>& on_point) {
   RETURN_IF_ERROR(Validate(graph));
   RETURN_IF_ERROR(CheckRequest(request));
-  if (request.capabilities.link.host_bytes > 0) {
-    return InvalidArgument("link: a curve is of plans without host memory");
-  }
+  RETURN_IF_ERROR(CheckHasNoHost(request));
   if (points < 1 || points > 10'000) {
     return InvalidArgument("points: must be between 1 and 10000, got " +
                            std::to_string(points));

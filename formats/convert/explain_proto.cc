@@ -31,6 +31,7 @@ v1::StorageExplanation ToProto(const planner::StepGraph& graph,
   to.set_alive_at_peak(from.alive_at_peak);
   to.set_alive_at_base_peak(from.alive_at_base_peak);
   to.set_why(from.why);
+  to.set_copy_slack_ns(from.copy_slack_ns);
   for (const planner::StorageLife& life : from.lives) {
     v1::StorageLife& added = *to.add_lives();
     added.set_born(static_cast<uint32_t>(life.born));
@@ -55,6 +56,7 @@ v1::StorageGroup ToProto(const planner::StorageGroup& from) {
   to.set_decision(static_cast<v1::Decision>(from.decision));
   to.set_why(from.why);
   to.set_recompute_ns(from.recompute_ns);
+  to.set_copy_slack_ns(from.copy_slack_ns);
   to.mutable_storages()->Assign(from.storages.begin(), from.storages.end());
   return to;
 }

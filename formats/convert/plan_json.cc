@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "formats/convert/plan_json.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -10,6 +12,7 @@
 #include "base/str_cat.h"
 #include "formats/convert/graph_json.h"
 #include "formats/convert/sentence.h"
+#include "planner/model/evaluate.h"
 
 namespace reprise::formats {
 namespace {
@@ -18,6 +21,10 @@ using Json = nlohmann::json;
 
 constexpr std::string_view kPlanFormat = "reprise.plan/1";
 constexpr size_t kMaxPlanTextBytes = size_t{1} << 28;
+
+// By planner::Entry::Kind.
+constexpr std::array<std::string_view, 6> kKinds = {"exec", "free",  "send",
+                                                    "sent", "fetch", "fetched"};
 
 std::string Dump(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -91,14 +98,19 @@ class Fields {
           entry.is_array() && entry.size() == 2 && entry[0].is_string();
       const auto id = pair ? Integer(entry[1], kMaxId) : std::nullopt;
       const std::string what = pair ? entry[0].get<std::string>() : "";
-      if (!id || (what != "exec" && what != "free")) {
-        return Fail(StrCat("schedule[", i,
-                           "]: must be [\"exec\", op] or [\"free\", storage]"));
-      }
+      const auto kind = std::find(kKinds.begin(), kKinds.end(), what);
       // Not *id: with the thread sanitizer, GCC 12 considers that
       // uninitialized.
-      const int64_t number = id.value_or(0);
-      to.add_schedule(what == "exec" ? number : -number - 1);
+      const int64_t number = id.value_or(planner::kMaxOps);
+      if (kind == kKinds.end() || number >= int64_t{planner::kMaxOps}) {
+        return Fail(
+            StrCat("schedule[", i,
+                   "]: must be [\"exec\", op] or [\"free\", storage]; or "
+                   "send, sent, fetch, fetched and a storage"));
+      }
+      to.add_schedule(planner::CodeOf(
+          {static_cast<planner::Entry::Kind>(kind - kKinds.begin()),
+           static_cast<int32_t>(number)}));
     }
   }
   void Passes(v1::Plan& to) {
@@ -201,6 +213,14 @@ std::string WritePlanText(const v1::Plan& plan, std::string_view graph) {
   add("free_policy", plan.free_policy() == v1::FREE_POLICY_PROGRAM
                          ? "\"program\""
                          : "\"eager\"");
+  if (plan.has_link()) {
+    const v1::Link& link = plan.link();
+    add("link", StrCat("{ \"out_bytes_per_s\": ", link.out_bytes_per_s(),
+                       ", \"in_bytes_per_s\": ", link.in_bytes_per_s(),
+                       ", \"latency_ns\": ", link.latency_ns(),
+                       ", \"host_bytes\": ", link.host_bytes(), " }"));
+    add("host_peak_bytes", number(plan.host_peak_bytes()));
+  }
   add("budget", Dump(plan.budget()));
   add("budget_bytes", number(plan.budget_bytes()));
   add("feasible", flag(plan.feasible()));
@@ -244,8 +264,9 @@ std::string WritePlanText(const v1::Plan& plan, std::string_view graph) {
   for (int i = 0; i < plan.schedule_size(); ++i) {
     const int64_t entry = plan.schedule(i);
     schedule += i == 0 ? "" : i % 8 == 0 ? ",\n    " : ", ";
-    schedule += entry >= 0 ? StrCat("[\"exec\", ", entry, "]")
-                           : StrCat("[\"free\", ", -(entry + 1), "]");
+    const auto [kind, id] = planner::EntryOf(entry).value_or(planner::Entry{});
+    schedule +=
+        StrCat("[\"", kKinds[static_cast<size_t>(kind)], "\", ", id, "]");
   }
   add("schedule", schedule + "]");
   if (plan.has_certificate()) add("proof", WriteProof(plan.certificate()));
@@ -281,6 +302,22 @@ StatusOr<PlanText> ReadPlanText(std::string_view text) {
       in.Fail("free_policy: must be eager or program");
     }
   });
+  if (const auto link = json.find("link"); link != json.end()) {
+    if (!link->is_object()) return InvalidArgument("link: must be an object");
+    v1::Link& to = *plan.mutable_link();
+    Fields of(*link);
+    of.Number("out_bytes_per_s", true, kMost,
+              [&](int64_t n) { to.set_out_bytes_per_s(n); });
+    of.Number("in_bytes_per_s", true, kMost,
+              [&](int64_t n) { to.set_in_bytes_per_s(n); });
+    of.Number("latency_ns", true, kMost,
+              [&](int64_t n) { to.set_latency_ns(n); });
+    of.Number("host_bytes", true, kMost,
+              [&](int64_t n) { to.set_host_bytes(n); });
+    if (!of.status().ok()) in.Fail(StrCat("link.", of.status().message()));
+    in.Number("host_peak_bytes", true, kMost,
+              [&](int64_t n) { plan.set_host_peak_bytes(n); });
+  }
   in.Text("budget", false, [&](std::string s) { plan.set_budget(s); });
   in.Number("budget_bytes", true, kMost,
             [&](int64_t n) { plan.set_budget_bytes(n); });

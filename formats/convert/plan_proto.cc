@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cmath>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -35,8 +36,7 @@ StatusOr<int64_t> BasePeak(const planner::StepGraph& graph,
 
 void AddSchedule(const Task& task, const planner::Plan& plan, v1::Plan& to) {
   for (const planner::Entry& entry : plan.schedule) {
-    to.add_schedule(entry.kind == planner::Entry::Kind::kExec ? entry.id
-                                                              : -entry.id - 1);
+    to.add_schedule(planner::CodeOf(entry));
   }
   for (const planner::Decision decision : plan.decisions) {
     to.add_decisions(static_cast<v1::Decision>(decision));
@@ -154,6 +154,15 @@ v1::Plan ToProto(const Task& task, const planner::Plan& plan, double solve_ms) {
         planner::ExecutorOf(planner::WithExecution(task.request.capabilities)),
         task.reserve_bytes, *to.mutable_certificate());
   }
+  const planner::Link& link = task.request.capabilities.link;
+  if (link.host_bytes > 0) {
+    v1::Link& of = *to.mutable_link();
+    of.set_out_bytes_per_s(link.out_bytes_per_s);
+    of.set_in_bytes_per_s(link.in_bytes_per_s);
+    of.set_latency_ns(link.latency_ns);
+    of.set_host_bytes(link.host_bytes);
+    to.set_host_peak_bytes(plan.evaluation.host_peak_bytes);
+  }
   to.set_replan(task.replan);
   to.set_interrupted(plan.interrupted);
   to.set_ticks(plan.ticks);
@@ -197,7 +206,20 @@ std::string PlanId(const v1::Plan& plan, const v1::Capabilities& capabilities) {
   if (capabilities.execution() > v1::EXECUTION_FREE) {
     digest.Add(int64_t{capabilities.execution()});
   }
+  if (plan.has_link()) {
+    digest.Add(plan.link().out_bytes_per_s())
+        .Add(plan.link().in_bytes_per_s())
+        .Add(plan.link().latency_ns())
+        .Add(plan.link().host_bytes());
+  }
   return HexId(digest.id());
+}
+
+planner::Link LinkOf(const v1::Plan& plan) {
+  return {.out_bytes_per_s = plan.link().out_bytes_per_s(),
+          .in_bytes_per_s = plan.link().in_bytes_per_s(),
+          .latency_ns = plan.link().latency_ns(),
+          .host_bytes = plan.link().host_bytes()};
 }
 
 StatusOr<planner::Schedule> ToSchedule(const v1::Plan& plan,
@@ -205,17 +227,19 @@ StatusOr<planner::Schedule> ToSchedule(const v1::Plan& plan,
   planner::Schedule schedule;
   schedule.reserve(plan.schedule_size());
   for (int i = 0; i < plan.schedule_size(); ++i) {
-    const int64_t entry = plan.schedule(i);
-    const bool exec = entry >= 0;
-    const int64_t id = exec ? entry : -(entry + 1);
+    const int64_t code = plan.schedule(i);
+    const bool exec = code >= 0;
     const int64_t count = exec ? graph.op_count() : graph.storage_count();
-    if (id >= count) {
+    const std::optional<planner::Entry> entry = planner::EntryOf(code);
+    if (!entry || entry->id >= count) {
       return InvalidArgument(StrCat("schedule[", i, "]: there is no ",
-                                    exec ? "op " : "storage ", id,
+                                    exec ? "op " : "storage ",
+                                    entry  ? int64_t{entry->id}
+                                    : exec ? code
+                                           : -(code + 1),
                                     ", the graph has ", count));
     }
-    schedule.push_back(exec ? planner::Exec(static_cast<int32_t>(id))
-                            : planner::Free(static_cast<int32_t>(id)));
+    schedule.push_back(*entry);
   }
   return schedule;
 }

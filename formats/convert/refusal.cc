@@ -156,7 +156,8 @@ v1::Infeasible ToProto(const planner::Infeasible& refusal,
 
 std::string RefusalSentence(const Task& task, const v1::Plan& plan) {
   const v1::Infeasible& why = plan.infeasible();
-  if (Undecided(plan) || !plan.inferred().empty() ||
+  // The floor below is that of steps without host memory.
+  if (Undecided(plan) || !plan.inferred().empty() || plan.has_link() ||
       why.blocking_op() >= task.graph.ops.size()) {
     return PlanSentence(plan, task.measured_step_ns);
   }

@@ -112,6 +112,13 @@ std::string Fits(const v1::Plan& plan, const Prediction& predicted) {
       DifferencePercent(predicted.step_ns, predicted.base_step_ns);
   if (!added.empty()) text += StrCat(" (", added, ")");
   if (!as_it_is) text += "   " + Optimality(plan, predicted.base_step_ns);
+  if (plan.has_link()) {
+    const v1::Link& link = plan.link();
+    text +=
+        StrCat("   On the host ", FormatBytes(plan.host_peak_bytes()),
+               ", with copies at most ", FormatBytes(link.out_bytes_per_s()),
+               "/s out and ", FormatBytes(link.in_bytes_per_s()), "/s in");
+  }
   return text + Estimated(plan);
 }
 
@@ -275,7 +282,7 @@ bool Undecided(const v1::Plan& plan) {
 
 bool RecomputesNothing(const v1::Plan& plan) {
   return plan.feasible() && plan.recomputed_ops().empty() &&
-         plan.time_ns() <= plan.base_time_ns();
+         plan.host_peak_bytes() == 0 && plan.time_ns() <= plan.base_time_ns();
 }
 
 std::string PlanSentence(const v1::Plan& plan, int64_t measured_step_ns) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/str_cat.h"
+#include "formats/convert/plan_proto.h"
 #include "formats/convert/sentence.h"
 
 namespace reprise::formats {
@@ -86,6 +87,11 @@ class Verifier {
     if (found_.peak_bytes() > plan_.budget_bytes()) {
       Wrong(StrCat("the schedule needs ", found_.peak_bytes(),
                    " bytes, more than the budget of ", plan_.budget_bytes()));
+    }
+    if (walked->host_peak_bytes != plan_.host_peak_bytes()) {
+      Wrong(StrCat("the plan says ", plan_.host_peak_bytes(),
+                   " bytes on the host, its schedule needs ",
+                   walked->host_peak_bytes));
     }
     if (walked->time_ns != plan_.time_ns() ||
         base_ns_ != plan_.base_time_ns()) {
@@ -280,9 +286,10 @@ verify::Certificate ToCertificate(const v1::Certificate& from) {
 v1::Verification VerifyPlan(const planner::StepGraph& graph,
                             const v1::Plan& plan,
                             const verify::Executor& otherwise) {
-  const auto facts = verify::ReadFacts(
-      graph,
-      plan.has_certificate() ? ToExecutor(plan.certificate()) : otherwise);
+  verify::Executor executor =
+      plan.has_certificate() ? ToExecutor(plan.certificate()) : otherwise;
+  executor.link = LinkOf(plan);
+  const auto facts = verify::ReadFacts(graph, executor);
   if (!facts.ok()) {
     v1::Verification wrong;
     wrong.set_wrong(facts.status().message());

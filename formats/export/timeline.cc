@@ -120,9 +120,23 @@ StatusOr<ExportTimeline> PredictedTimeline(
                         uint32_t where) {
     out.events.push_back({now_ns, address, bytes, what, where, 0});
   };
+  const auto begin = [&](size_t entry, uint32_t where) {
+    for (const planner::StorageId s : born[entry]) {
+      const auto at = static_cast<size_t>(s);
+      const int64_t bytes = graph.storages[at].bytes;
+      address_of[at] = addresses.Take(bytes);
+      live += bytes;
+      emit(bytes, address_of[at], storage_names + static_cast<uint32_t>(s),
+           where);
+    }
+  };
   for (size_t entry = 0; entry < schedule.size(); ++entry) {
     const auto id = static_cast<size_t>(schedule[entry].id);
-    if (schedule[entry].kind == planner::Entry::Kind::kFree) {
+    using Kind = planner::Entry::Kind;
+    const Kind kind = schedule[entry].kind;
+    if (kind == Kind::kFetch) begin(entry, 0);
+    if (kind > Kind::kFree && kind != Kind::kSent) continue;
+    if (kind == Kind::kFree || kind == Kind::kSent) {
       const int64_t bytes = graph.storages[id].bytes;
       emit(-bytes, address_of[id], storage_names + static_cast<uint32_t>(id),
            0);
@@ -133,14 +147,7 @@ StatusOr<ExportTimeline> PredictedTimeline(
     const planner::MemoryPoint& point = points[exec++];
     now_ns = point.start_ns;
     const auto where = static_cast<uint32_t>(id + 1);
-    for (const planner::StorageId s : born[entry]) {
-      const auto at = static_cast<size_t>(s);
-      const int64_t bytes = graph.storages[at].bytes;
-      address_of[at] = addresses.Take(bytes);
-      live += bytes;
-      emit(bytes, address_of[at], storage_names + static_cast<uint32_t>(s),
-           where);
-    }
+    begin(entry, where);
     const int64_t end_ns =
         exec < points.size() ? points[exec].start_ns : evaluation.time_ns;
     const planner::Op& op = graph.ops[id];

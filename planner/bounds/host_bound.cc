@@ -2,7 +2,6 @@
 #include "planner/bounds/host_bound.h"
 
 #include <algorithm>
-#include <functional>
 #include <limits>
 #include <memory>
 #include <numeric>
@@ -27,29 +26,18 @@ constexpr int kIdleSteps = 8;
 // that.
 constexpr double kFirstRise = 0.02, kLastRise = 2e-5;
 
-// Sets prices to the nearest ones that are not negative and sum to at most 1.
-void Project(std::span<double> prices) {
+// Makes prices valid: none is negative, and they sum to at most 1.
+void Limit(std::span<double> prices) {
   for (double& price : prices) price = std::max(0.0, price);
-  if (std::accumulate(prices.begin(), prices.end(), 0.0) <= 1) return;
-  std::vector<double> sorted(prices.begin(), prices.end());
-  std::sort(sorted.begin(), sorted.end(), std::greater<>());
-  double sum = 0, less = 0;
-  for (size_t i = 0; i < sorted.size(); ++i) {
-    sum += sorted[i];
-    const double at = (sum - 1) / static_cast<double>(i + 1);
-    if (sorted[i] > at) less = at;
-  }
-  for (double& price : prices) price = std::max(0.0, price - less);
+  const double sum = std::accumulate(prices.begin(), prices.end(), 0.0);
+  for (double& price : prices) price /= std::max(1.0, sum);
 }
 
 // PriceSearch: the prices of one window.
 class PriceSearch {
  public:
   PriceSearch(const Problem& problem, OpId at, int64_t budget_bytes)
-      : problem_(problem),
-        at_(at),
-        budget_bytes_(budget_bytes),
-        window_(problem, at) {
+      : at_(at), budget_bytes_(budget_bytes), window_(problem, at) {
     begin_.push_back(0);
     for (const int64_t ns : problem.time_ns) {
       begin_.push_back(begin_.back() + ns);
@@ -98,8 +86,8 @@ class PriceSearch {
     for (size_t k = 0; k < prices_.size(); ++k) {
       prices_[k] += length * slope[k];
     }
-    Project({prices_.data(), outs_.size()});
-    Project({prices_.data() + outs_.size(), ins_.size()});
+    Limit({prices_.data(), outs_.size()});
+    Limit({prices_.data() + outs_.size(), ins_.size()});
     prices_.back() = std::max(0.0, prices_.back());
     const double before = best_value_;
     result_ = Try();
@@ -151,8 +139,8 @@ class PriceSearch {
     return result;
   }
 
-  // Returns by how much the rows are broken by the mixture of the two cuts that
-  // fills the room.
+  // Returns by how much the mixture of the two cuts that fills the room breaks
+  // the rows.
   std::vector<double> SlopeAt(const WindowResult& result) const {
     double kept = result.has_keep_set ? 1 : 0;
     if (result.has_keep_set && result.has_rich_set) {
@@ -160,51 +148,15 @@ class PriceSearch {
       kept = (rich - static_cast<double>(result.room_bytes)) /
              (rich - static_cast<double>(result.keep_set.saved_bytes));
     }
-    std::vector<double> slope(prices_.size(), 0.0);
-    AddSlope(result.keep_set, kept, slope);
-    AddSlope(result.rich_set, 1 - kept, slope);
-    for (size_t k = 0; k < outs_.size(); ++k) {
-      slope[k] -= static_cast<double>(begin_[at_] - begin_[outs_[k] + 1]);
+    std::vector<double> slope = window_.Broken(result.keep_set);
+    const std::vector<double> rich = window_.Broken(result.rich_set);
+    for (size_t k = 0; k < slope.size(); ++k) {
+      slope[k] = kept * slope[k] + (1 - kept) * rich[k];
     }
-    for (size_t k = 0; k < ins_.size(); ++k) {
-      slope[outs_.size() + k] -=
-          static_cast<double>(begin_[ins_[k]] - begin_[at_ + 1]);
-    }
-    slope.back() -= static_cast<double>(problem_.capabilities.link.host_bytes) *
-                    host_scale_;
+    slope.back() *= host_scale_;
     return slope;
   }
 
-  void AddSlope(const KeepSet& cut, double part,
-                std::vector<double>& slope) const {
-    if (part <= 0) return;
-    const Link& link = problem_.capabilities.link;
-    for (const ValueId v : cut.hosted) {
-      const int64_t bytes = problem_.BytesOf(v);
-      const auto out = static_cast<double>(
-          CopyNs(bytes, link.out_bytes_per_s, link.latency_ns));
-      const auto in = static_cast<double>(
-          CopyNs(bytes, link.in_bytes_per_s, link.latency_ns));
-      for (size_t k = 0; k < outs_.size(); ++k) {
-        if (outs_[k] <= problem_.versions.maker[v]) slope[k] += part * out;
-      }
-      for (size_t k = 0; k < ins_.size(); ++k) {
-        if (ins_[k] >= window_.NextReader(v)) {
-          slope[outs_.size() + k] += part * in;
-        }
-      }
-      slope.back() += part * static_cast<double>(bytes) * host_scale_;
-    }
-    double again = 0;
-    for (const OpId o : cut.recomputed) {
-      again += static_cast<double>(problem_.rules.rerun_ns[o]);
-    }
-    for (size_t k = 0; k < ins_.size(); ++k) {
-      slope[outs_.size() + k] -= part * again;
-    }
-  }
-
-  const Problem& problem_;
   const OpId at_;
   const int64_t budget_bytes_;
   WindowBound window_;

@@ -6,7 +6,7 @@
 // The bound of a window is concave in these prices. At some of them, the cuts
 // say by how much each row is broken, which is a subgradient. Steps follow it as
 // far as it promises a certain rise (Polyak, 1969), which is halved where it does
-// not come, and are projected on prices that sum to at most 1. There are up to
+// not come; prices that sum to more than 1 are scaled down. There are up to
 // eight rows each way, evenly spread over the times at which values are made and
 // read; fewer rows prove less, never more.
 //

@@ -293,6 +293,33 @@ void WindowBound::PriceCopies(int shift) {
   copies_.on_host.assign(values_.size(), 0);
 }
 
+std::vector<double> WindowBound::Broken(const KeepSet& cut) const {
+  std::vector<double> broken;
+  int64_t again_ns = 0;
+  for (const OpId o : cut.recomputed) again_ns += problem_.rules.rerun_ns[o];
+  const auto add = [&](int64_t given, const auto& taken) {
+    auto sum = -static_cast<double>(given);
+    for (const ValueId v : cut.hosted) {
+      sum += static_cast<double>(taken(v, value_node_[v]));
+    }
+    broken.push_back(sum);
+  };
+  for (const auto& [op, price] : prices_.outs) {
+    add(begin_[at_] - begin_[op + 1], [&, first = op](ValueId v, int32_t i) {
+      return problem_.versions.maker[v] >= first ? out_ns_[i] : 0;
+    });
+  }
+  for (const auto& [op, price] : prices_.ins) {
+    add(begin_[op] - begin_[at_ + 1] + again_ns,
+        [&, last = op](ValueId, int32_t i) {
+          return reader_[i] <= last ? in_ns_[i] : 0;
+        });
+  }
+  add(problem_.capabilities.link.host_bytes,
+      [&](ValueId v, int32_t) { return problem_.BytesOf(v); });
+  return broken;
+}
+
 int64_t WindowBound::SolveFlow(BytePrice price, bool timed) {
   if (HasLink(problem_)) PriceCopies(price.shift);
   for (size_t i = 0; i < makers_.size(); ++i) {

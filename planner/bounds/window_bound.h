@@ -167,8 +167,9 @@ class WindowBound {
     prices_ = std::move(prices);
     return Solve(budget_bytes);
   }
-  // Returns the op that reads a value next, from `at` on; op_count if none does.
-  OpId NextReader(ValueId v) const;
+  // Returns by how much a cut breaks the rows of the last prices: outs, ins, and
+  // the bytes of the host.
+  std::vector<double> Broken(const KeepSet& cut) const;
 
   // Values that are present while `at` runs in every schedule.
   const std::vector<ValueId>& forced() const { return forced_; }
@@ -192,6 +193,8 @@ class WindowBound {
   MaxFlow BuildNetwork();
   // Sets what a price is paid for, by value; empty: bytes.
   void SetPriced(const std::vector<int64_t>& priced);
+  // Returns the op that reads a value next, from `at` on; op_count if none does.
+  OpId NextReader(ValueId v) const;
   // Returns whether an entry of makers_ is an op that may run again.
   bool RunsAgain(size_t maker) const {
     return makers_[maker] >= 0 && problem_.rules.may_rerun[makers_[maker]];

@@ -2,9 +2,11 @@
 #include "planner/explain/explain.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 
 #include "planner/bounds/certificate.h"
+#include "planner/bounds/host_bound.h"
 #include "planner/bounds/screen.h"
 #include "planner/bounds/window_bound.h"
 #include "planner/explain/explain_groups.h"
@@ -36,6 +38,11 @@ double Price(const Problem& problem, int64_t budget_bytes) {
   if (problem.base.peak_bytes <= budget_bytes) return 0;
   const std::function<bool()> never;  // the effort keeps a reference to it
   Effort effort(kPriceTicks, never);
+  if (problem.capabilities.link.host_bytes > 0) {
+    const BytePrice price =
+        BoundWithHost(problem, budget_bytes, kPriceTicks, effort).window.price;
+    return std::ldexp(static_cast<double>(price.price), -price.shift);
+  }
   Certificate certificate(problem, budget_bytes, effort);
   for (const OpId at :
        LocalPeaks(problem.base_bytes, 9, std::max(1, problem.op_count / 64))) {
@@ -106,6 +113,9 @@ std::string Why(const Problem& problem, const Facts& facts,
   const auto bytes = static_cast<double>(problem.bytes[s]);
   const bool worth = static_cast<double>(explained.recompute_ns) <=
                      facts.price_ns_per_byte * bytes;
+  if (explained.decision == Decision::kOffload) {
+    return explained.copy_slack_ns >= 0 ? "hidden" : "awaited";
+  }
   if (problem.graph->storages[s].pinned) return "pinned";
   if (explained.decision == Decision::kRecompute) {
     if (worth) return "cheap";
@@ -128,6 +138,8 @@ struct Walk {
   std::vector<Decision> decisions;
   std::vector<std::vector<StorageLife>> lives;
   std::vector<int32_t> readers_of_second_life;
+  std::vector<int64_t> copy_slack_ns;
+  std::vector<int32_t> made;  // by storage: lives that an op began
 };
 
 // Finds the lives of all storages, and which were recomputed.
@@ -143,10 +155,34 @@ Walk WalkSchedule(const Problem& problem, const Schedule& schedule) {
   std::vector<int32_t> lives(graph.storage_count(), 0);
   std::vector<int32_t> readers(graph.storage_count(), 0);
   std::vector<uint8_t> present(graph.storage_count(), 0);
+  // The clocks of the evaluator, and when copies under way end.
+  int64_t now_ns = 0, out_ns = 0, in_ns = 0;
+  std::vector<int64_t> done_ns(graph.storage_count(), 0);
+  walk.copy_slack_ns.assign(graph.storage_count(), 0);
+  const Link& link = problem.capabilities.link;
+  const auto copy = [&](StorageId s, int64_t bytes_per_s, int64_t& engine_ns) {
+    engine_ns = std::max(engine_ns, now_ns) +
+                CopyNs(problem.bytes[s], bytes_per_s, link.latency_ns);
+    done_ns[s] = engine_ns;
+  };
   for (const Entry& entry : schedule) {
     exec_of.push_back(static_cast<int32_t>(start_ns.size()) - 1);
-    if (entry.kind == Entry::Kind::kFree) {
-      present[entry.id] = 0;
+    const StorageId s = entry.id;
+    if (entry.kind == Entry::Kind::kSend) copy(s, link.out_bytes_per_s, out_ns);
+    if (entry.kind == Entry::Kind::kFetch) copy(s, link.in_bytes_per_s, in_ns);
+    if (entry.kind == Entry::Kind::kSent ||
+        entry.kind == Entry::Kind::kFetched) {
+      int64_t& slack = walk.copy_slack_ns[s];
+      const bool first = walk.decisions[s] != Decision::kOffload;
+      slack =
+          std::min(first ? now_ns - done_ns[s] : slack, now_ns - done_ns[s]);
+      walk.decisions[s] = Decision::kOffload;
+      now_ns = std::max(now_ns, done_ns[s]);
+      start_ns.back() = now_ns;
+    }
+    if (entry.kind != Entry::Kind::kExec) {
+      present[s] =
+          entry.kind == Entry::Kind::kSend || entry.kind > Entry::Kind::kSent;
       continue;
     }
     const Op& op = graph.ops[entry.id];
@@ -160,13 +196,15 @@ Walk WalkSchedule(const Problem& problem, const Schedule& schedule) {
       ++readers[s];
       if (lives[s] < 2) continue;
       // A second life without readers is a by-product of its op.
-      walk.decisions[s] = Decision::kRecompute;
+      if (walk.decisions[s] == Decision::kSave) {
+        walk.decisions[s] = Decision::kRecompute;
+      }
       walk.readers_of_second_life[s] =
           std::max(walk.readers_of_second_life[s], readers[s]);
     }
-    start_ns.push_back(start_ns.back() + (ran[entry.id] != 0
-                                              ? problem.rules.rerun_ns[entry.id]
-                                              : op.time_ns));
+    now_ns +=
+        ran[entry.id] != 0 ? problem.rules.rerun_ns[entry.id] : op.time_ns;
+    start_ns.push_back(now_ns);
     ran[entry.id] = 1;
   }
   exec_of.push_back(static_cast<int32_t>(start_ns.size()) - 1);
@@ -178,6 +216,7 @@ Walk WalkSchedule(const Problem& problem, const Schedule& schedule) {
                                         .born_ns = start_ns[born],
                                         .last_ns = start_ns[last + 1]});
   }
+  walk.made = std::move(lives);
   for (std::vector<StorageLife>& of : walk.lives) {
     std::sort(of.begin(), of.end(),
               [](const StorageLife& a, const StorageLife& b) {
@@ -219,8 +258,9 @@ std::vector<StorageExplanation> ExplainStorages(const Problem& problem,
       }
     }
     explained.lives = std::move(walk.lives[s]);
-    explained.times_recomputed =
-        std::max(0, static_cast<int32_t>(explained.lives.size()) - 1);
+    explained.copy_slack_ns = walk.copy_slack_ns[s];
+    // What comes back from the host was not made again.
+    explained.times_recomputed = std::max(0, walk.made[s] - 1);
     explained.alive_at_base_peak = at_base[s] != 0;
     explained.alive_at_peak = at_plan[s] != 0;
     explained.why = Why(problem, facts, explained);
@@ -352,7 +392,10 @@ Explanation Explain(const StepGraph& graph, const Plan& plan,
   }
   result.price_ns_per_byte = Price(problem, budget_bytes);
   result.storages = ExplainStorages(problem, plan, result.price_ns_per_byte);
-  AddWhatIfs(problem, plan, options.most_what_ifs, result.storages);
+  // The opposite decision alone would leave copies where they are.
+  if (!UsesHost(plan.schedule)) {
+    AddWhatIfs(problem, plan, options.most_what_ifs, result.storages);
+  }
   result.groups = GroupStorages(problem, result.storages);
   return result;
 }

@@ -17,6 +17,8 @@
 //   cheap           recomputed: costs less than its bytes are worth
 //   shared          recomputed: one more run serves several readers
 //   needed          recomputed: costs more, but nothing cheaper frees memory
+//   hidden          offloaded: its copies end before anything waits for them
+//   awaited         offloaded: the step waits for one of its copies
 //
 // The value of a byte is the price: the slope of the proven bound in the
 // budget, at the window with the strongest bound (window_bound.h).
@@ -58,6 +60,9 @@ struct StorageExplanation {
   bool alive_at_peak = false;
   bool alive_at_base_peak = false;
   std::string why = {};
+  // Offloaded: by how much a copy ends before it is waited for, at least;
+  // negative: how long the step waits.
+  int64_t copy_slack_ns = 0;
   std::vector<StorageLife> lives = {};
   std::optional<WhatIf> what_if = {};
 };
@@ -70,6 +75,7 @@ struct StorageGroup {
   std::string why = {};  // the most frequent
   int64_t bytes = 0;     // together
   int64_t recompute_ns = 0;
+  int64_t copy_slack_ns = 0;  // the least of theirs
   std::vector<StorageId> storages = {};
 };
 

@@ -153,6 +153,10 @@ std::vector<StorageGroup> GroupStorages(
       draft.paths.push_back(op.module);
     }
     ++draft.whys[explained.why];
+    int64_t& slack = draft.group.copy_slack_ns;
+    slack = draft.group.storages.empty()
+                ? explained.copy_slack_ns
+                : std::min(slack, explained.copy_slack_ns);
     draft.group.decision = explained.decision;
     draft.group.bytes += problem.bytes[s];
     draft.group.recompute_ns +=

@@ -17,8 +17,8 @@
 //            which is best for one engine (Jackson, 1955)
 //   fetched  right before the reader
 //
-// A gap that turns out not to be needed stays. O(length + gaps * length of a
-// gap).
+// A gap that turns out not to be needed stays. O(length + gaps * log gaps), and
+// gaps times their lengths where host memory is short.
 #pragma once
 
 #include <cstdint>

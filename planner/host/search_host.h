@@ -7,8 +7,7 @@
 // host. Simulated annealing at low temperatures, since it starts from plans of
 // the other search.
 //
-// Every state is placed and evaluated from scratch, which takes
-// O(length + gaps * length of a gap).
+// Every state is placed and evaluated from scratch.
 #pragma once
 
 #include <vector>

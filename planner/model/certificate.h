@@ -19,7 +19,8 @@
 //   kWindow      bound or refusal. at[0]: minimum cuts (window.h). One leaf; it
 //                has the price of a byte. Where the executor has a link to
 //                host memory, its multipliers are the prices of (out j): row j;
-//                (in k): row op_count + k; (host): row 2 op_count + 1
+//                (in k): row op_count + k; (host): row 2 op_count + 1; all
+//                count 2^-(shift + byte_shift)
 //   kWindows     bound or refusal. at[]: a program of several windows
 //                (program.h). A tree that branches on its columns: 1 or 0; each
 //                leaf has a vector of row multipliers, and so has a narrowing

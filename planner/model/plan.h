@@ -18,7 +18,13 @@
 
 namespace reprise::planner {
 
-enum class Decision : uint8_t { kUnspecified, kSave, kRecompute, kOffload };
+// Numbered as reprise.v1.Decision.
+enum class Decision : uint8_t {
+  kUnspecified = 0,
+  kSave = 1,
+  kRecompute = 2,
+  kOffload = 4,
+};
 
 struct Progress {
   double overhead = -1;  // best so far; negative: none yet

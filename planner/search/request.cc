@@ -58,6 +58,13 @@ Status CheckRequest(const Request& request) {
   return OkStatus();
 }
 
+Status CheckHasNoHost(const Request& request) {
+  if (request.capabilities.link.host_bytes <= 0) return OkStatus();
+  return InvalidArgument(
+      "link: curves and bounds are of plans without host "
+      "memory");
+}
+
 Known::Known(const Problem& problem) : generator(problem), chains(problem) {
   archive.Add(problem.base.peak_bytes, problem.base.time_ns,
               BaseExecs(*problem.graph), "base");

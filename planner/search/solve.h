@@ -48,6 +48,8 @@ std::vector<PassRule> PassRules();
 
 // INVALID_ARGUMENT if a field of the request is out of range.
 Status CheckRequest(const Request& request);
+// INVALID_ARGUMENT if it has host memory, which only MakePlan knows.
+Status CheckHasNoHost(const Request& request);
 
 // What the solves of one problem share; nothing in it depends on a budget.
 struct Known {

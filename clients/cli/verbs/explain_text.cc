@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@ namespace reprise::cli {
 namespace {
 
 std::string DecisionWord(v1::Decision decision) {
+  if (decision == v1::DECISION_OFFLOAD) return "host";
   return decision == v1::DECISION_RECOMPUTE ? "recompute" : "save";
 }
 
@@ -39,6 +41,14 @@ std::string WhatIfText(const v1::WhatIf& what_if) {
       sign(what_if.added_bytes()), FormatBytes(what_if.added_bytes()));
 }
 
+// "hidden 7.07 ms": so long before, or after, anything waits for them do the
+// copies end.
+std::string WhyOf(const v1::StorageGroup& group) {
+  if (group.decision() != v1::DECISION_OFFLOAD) return group.why();
+  return StrCat(group.why(), " ",
+                FormatDuration(std::abs(group.copy_slack_ns())));
+}
+
 std::string MoreOf(size_t all, int most, const char* what) {
   if (all <= static_cast<size_t>(most)) return "";
   return StrCat("  and ", all - static_cast<size_t>(most), " more ", what,
@@ -58,14 +68,14 @@ std::string Groups(const v1::Explanation& explanation, int most) {
                    });
   for (size_t i = 0; i < groups.size() && i < static_cast<size_t>(most); ++i) {
     const v1::StorageGroup& group = *groups[i];
-    text += StrCat("  ", Left(DecisionWord(group.decision()), 9),
-                   Right(StrCat(group.count()), 10),
-                   Right(FormatBytes(group.bytes()), 12),
-                   Right(group.recompute_ns() > 0
-                             ? "+" + FormatDuration(group.recompute_ns())
-                             : "-",
-                         12),
-                   "  ", Left(group.why(), 15), " ", Shown(group.name()), "\n");
+    text += StrCat(
+        "  ", Left(DecisionWord(group.decision()), 9),
+        Right(StrCat(group.count()), 10), Right(FormatBytes(group.bytes()), 12),
+        Right(group.recompute_ns() > 0
+                  ? "+" + FormatDuration(group.recompute_ns())
+                  : "-",
+              12),
+        "  ", Left(WhyOf(group), 15), " ", Shown(group.name()), "\n");
   }
   return text + MoreOf(groups.size(), most, "groups");
 }

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "base/budget.h"
 #include "base/str_cat.h"
 #include "clients/cli/core/files.h"
 #include "clients/cli/core/plan_options.h"
@@ -70,7 +71,9 @@ StatusOr<planner::Capabilities> CapabilitiesOf(const v1::Plan& plan) {
       named, formats::ParseCapabilities(formats::WalkedAs(named).executor()));
   named.set_seeded_ok(true);
   named.set_collective_ok(true);
-  return formats::ToPlanner(named);
+  ASSIGN_OR_RETURN(planner::Capabilities can, formats::ToPlanner(named));
+  can.link = formats::LinkOf(plan);
+  return can;
 }
 
 StatusOr<CheckedPlan> CheckPlanFile(const std::string& path,
@@ -142,6 +145,7 @@ v1::Explanation ExplainCheckedPlan(const CheckedPlan& checked,
 }
 
 void PlanningOptions::Apply(planner::Request& request) const {
+  request.capabilities.link = link;
   request.target_gap = target_gap;
   request.seed = seed;
   request.until_stopped = has_time_limit;
@@ -192,6 +196,15 @@ void PlanningFlags::Define(Verb& verb, bool with_strategy) {
               .offers = {"auto", "memory", "speed", "collection", "per-block",
                          "save-all"}});
   }
+  if (with_strategy) {
+    verb.Add("--host-budget", host_budget_,
+             "Host memory that tensors may move to meanwhile: 60GiB. For graph "
+             "files; no executor can run such plans yet");
+    verb.Add(
+        "--link", link_,
+        "How fast they move there: 55GB/s; where it differs, out and back: "
+        "170GB/s:400GB/s");
+  }
   verb.Add("--gap", gap_,
            "Stop when the plan is at most this far above the bound, in "
            "% of the step time",
@@ -200,6 +213,25 @@ void PlanningFlags::Define(Verb& verb, bool with_strategy) {
   verb.Add("--threads", threads_, "Searches side by side, with --time-limit",
            {.shows_default = true, .range = {{1, 256}}});
 }
+
+namespace {
+
+// Of one copy: an event, a wait and a launch.
+constexpr int64_t kCopyLatencyNs = 10'000;
+
+// Parses "55GB/s".
+StatusOr<int64_t> ParseRate(const std::string& text) {
+  const bool per_second = text.ends_with("/s");
+  const StatusOr<Budget> bytes =
+      ParseBudget(text.substr(0, per_second ? text.size() - 2 : 0));
+  if (per_second && bytes.ok() && bytes->kind == Budget::Kind::kBytes) {
+    return bytes->bytes;
+  }
+  return InvalidArgument(StrCat("--link ", text.substr(0, 40),
+                                ": must be bytes a second, such as 55GB/s"));
+}
+
+}  // namespace
 
 StatusOr<PlanningOptions> PlanningFlags::Check(bool is_file) const {
   PlanningOptions options;
@@ -214,6 +246,32 @@ StatusOr<PlanningOptions> PlanningFlags::Check(bool is_file) const {
   ASSIGN_OR_RETURN(
       options.capabilities,
       ExecutorCapabilities(executor_.empty() ? fallback : executor_));
+  if (link_.empty() != host_budget_.empty()) {
+    return InvalidArgument(
+        "--host-budget and --link: give both, such as --link 55GB/s "
+        "--host-budget 60GiB");
+  }
+  if (!link_.empty()) {
+    if (!is_file) {
+      return InvalidArgument(
+          "--host-budget: no executor can run such a plan yet; plan a graph "
+          "file");
+    }
+    const size_t colon = link_.find(':');
+    const std::string out = link_.substr(0, colon);
+    ASSIGN_OR_RETURN(options.link.out_bytes_per_s, ParseRate(out));
+    ASSIGN_OR_RETURN(
+        options.link.in_bytes_per_s,
+        ParseRate(colon == std::string::npos ? out : link_.substr(colon + 1)));
+    options.link.latency_ns = kCopyLatencyNs;
+    const StatusOr<Budget> host = ParseBudget(host_budget_);
+    if (!host.ok() || host->kind != Budget::Kind::kBytes) {
+      return InvalidArgument(StrCat("--host-budget ",
+                                    host_budget_.substr(0, 40),
+                                    ": must be bytes, such as 60GiB"));
+    }
+    options.link.host_bytes = host->bytes;
+  }
   options.seed = seed_;
   options.threads = threads_;
   options.has_time_limit = verb_ != nullptr && verb_->Given("--time-limit");

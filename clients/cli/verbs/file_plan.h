@@ -34,8 +34,10 @@ struct PlanningOptions {
   uint64_t seed = 1;
   int threads = 1;
   planner::Strategy strategy = planner::Strategy::kAuto;
+  planner::Link link;  // of graph files only
 
-  // Copies the options into a request; the capabilities are the task's.
+  // Copies the options into a request; the capabilities are the task's, but for
+  // the link.
   void Apply(planner::Request& request) const;
   void Apply(v1::PlanRequest& request) const;
   void Apply(v1::SweepRequest& request) const;
@@ -45,7 +47,7 @@ class PlanningFlags {
  public:
   explicit PlanningFlags(const char* time_limit) : time_limit_(time_limit) {}
 
-  // Adds the flags to a verb; `sweep` has no strategy.
+  // Adds the flags to a verb; `sweep` has no strategy and no host memory.
   void Define(Verb& verb, bool with_strategy);
 
   // Checks the flags. INVALID_ARGUMENT names the flag. Unless the flag says
@@ -60,6 +62,7 @@ class PlanningFlags {
   const Verb* verb_ = nullptr;
   std::string gap_ = "0.1%";
   std::string strategy_ = "auto";
+  std::string link_, host_budget_;
   uint64_t seed_ = 1;
   int threads_ = 1;
 };

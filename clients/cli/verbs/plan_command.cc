@@ -117,7 +117,8 @@ class PlanCommand : public Command {
     }
     if (!globals.json) {
       console.Line(StrCat("  ", plan.saved_size(), " saved, ",
-                          plan.recomputed_ops_size(), " recomputed"));
+                          plan.recomputed_ops_size(), " recomputed",
+                          OffloadedText(plan)));
       if (plan.interrupted()) {
         console.Line(CatchInterrupt::Asked()
                          ? "  interrupted: the best plan so far"
@@ -144,6 +145,15 @@ class PlanCommand : public Command {
       }
     }
     return kDone;
+  }
+
+  // Returns how many storages are offloaded, where any may be.
+  static std::string OffloadedText(const v1::Plan& plan) {
+    if (!plan.has_link()) return "";
+    return StrCat(", ",
+                  std::count(plan.decisions().begin(), plan.decisions().end(),
+                             v1::DECISION_OFFLOAD),
+                  " offloaded");
   }
 
   // Suggests a budget that works, if nothing fits in the given one.

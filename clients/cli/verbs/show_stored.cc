@@ -48,6 +48,8 @@ const char* DecidedWord(v1::Decision decision) {
       return "saved";
     case v1::DECISION_RECOMPUTE:
       return "recomputed";
+    case v1::DECISION_OFFLOAD:
+      return "offloaded";
     default:
       return "-";
   }
