@@ -142,6 +142,8 @@ def test_an_impossible_budget_names_the_op_and_the_smallest_budget():
         ({"schedule": [0, 1, "x"]}, "plan.schedule[2]: must be an integer, got 'x'"),
         ({"schedule": []}, "plan.schedule: is empty in a plan that claims to be feasible"),
         ({"schedule": [0, 1, -4]}, "plan.schedule[2]: frees storage 3, but there are decisions"),
+        # To host memory, which no executor of this package can run.
+        ({"schedule": [0, 1, -(1 << 24) - 1]}, "plan.schedule[2]: frees storage 16777216, but"),
         ({"saved": [2]}, "plan.saved[0]: storage 2, but there are decisions for 2"),
         ({"recomputedOps": [7]}, "plan.recomputed_ops[0]: op 7 is not in the schedule"),
         ({"decisions": ["SAVE"]}, "plan.decisions[0]: must be one of DECISION_UNSPECIFIED"),
