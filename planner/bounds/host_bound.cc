@@ -53,6 +53,7 @@ class PriceSearch {
         1e9 / static_cast<double>(std::max<int64_t>(
                   1, std::min(link.out_bytes_per_s, link.in_bytes_per_s)));
     prices_.assign(outs_.size() + ins_.size() + 1, 0.0);
+    best_prices_ = prices_;
     const auto base_ns = static_cast<double>(problem.base.time_ns);
     rise_ns_ = kFirstRise * base_ns;
     least_rise_ns_ = kLastRise * base_ns;

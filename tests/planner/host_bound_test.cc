@@ -66,7 +66,7 @@ std::vector<verify::Certificate> MutantsOf(const verify::Certificate& claim,
     mutants.back().tree[0].multipliers.pop_back();
     mutants.push_back(claim);
     verify::Multiplier& row = mutants.back().tree[0].multipliers[0];
-    row.value = row.value * (random.Below(2000)) / 1000;
+    row.value = row.value / 1000 * random.Below(2000);
     mutants.push_back(claim);
     mutants.back().tree[0].multipliers[0].row = random.Below(2 * op_count + 2);
   }
@@ -173,6 +173,19 @@ TEST(HostBoundTest, ProofsOfStepsWithoutHostMemoryAreNotAccepted) {
   }
   claim.method = verify::Method::kWorkingSet;
   EXPECT_TRUE(verify::CheckCertificate(*facts, claim).ok());
+}
+
+TEST(HostBoundTest, WhereNotEvenOneOpFitsThereIsNoBound) {
+  const StepGraph graph = Layers(2, 128);
+  const Problem problem =
+      MakeProblem(graph, {.link = {.out_bytes_per_s = kEnough,
+                                   .in_bytes_per_s = kEnough,
+                                   .host_bytes = kEnough}});
+
+  const HostBound bound = BoundOf(problem, 1);
+
+  EXPECT_EQ(bound.at, kNoOp);
+  EXPECT_EQ(bound.added_ns, 0);
 }
 
 TEST(HostBoundTest, ALinkThatTakesForEverProvesWhatNoLinkDoes) {
