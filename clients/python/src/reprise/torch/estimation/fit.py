@@ -34,6 +34,7 @@ from reprise.torch.capture.step_graph import CapturedGraph
 from reprise.torch.estimation.assumed import walk, with_rooflines
 from reprise.torch.estimation.fake import device_of, fake_graph
 from reprise.torch.estimation.planner import asked
+from reprise.torch.estimation.workspaces import held_back
 from reprise.torch.meter.room import in_bytes
 
 # The largest size that is tried.
@@ -217,7 +218,7 @@ class _Sizes:
 
     def plain_peak(self, size: int) -> int | None:
         message = self.message(size)
-        return None if message is None else message["measured_peak_bytes"]
+        return None if message is None else _with_unknown(message, message["measured_peak_bytes"])
 
     def least_peak(self, size: int) -> int | None:
         """Returns the peak of a step under the plan that needs least, in bytes."""
@@ -227,7 +228,8 @@ class _Sizes:
         plan, why, refused = asked(message, str(Budget.least()))
         if plan is None and not refused:
             raise RepriseError(why)
-        return message["measured_peak_bytes"] if plan is None else plan.peak_bytes
+        peak = message["measured_peak_bytes"] if plan is None else plan.peak_bytes
+        return _with_unknown(message, peak)
 
     def fitting(self, size: int) -> Fitting | None:
         """Returns what a step takes, under a plan if it needs one; None if none fits."""
@@ -240,13 +242,18 @@ class _Sizes:
         if message is None:
             return None
         peak, took = message["measured_peak_bytes"], message["measured_step_ns"]
-        if peak <= self._budget_bytes:
+        if _with_unknown(message, peak) <= self._budget_bytes:
             return Fitting(size, peak, took)
-        plan, _, _ = asked(message, str(self.for_plans))
+        within = self.for_plans - held_back(message, self.for_plans)
+        plan, _, _ = asked(message, str(within))
         if plan is None:
             return None
         with_plan = int(took * (1 + plan.overhead))
         return Fitting(size, plan.peak_bytes, with_plan, is_planned=True, overhead=plan.overhead)
+
+
+def _with_unknown(message: dict[str, Any], peak_bytes: int) -> int:
+    return peak_bytes + held_back(message, peak_bytes)
 
 
 def _sizes_of(message: dict[str, Any] | None) -> list[int] | None:

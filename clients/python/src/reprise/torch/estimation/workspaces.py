@@ -19,6 +19,8 @@ from torch import Tensor
 
 from reprise.torch.internals.ops import tensors_in
 
+# Share of what a step makes that is held back for workspaces which are assumed.
+COARSE = 0.05
 # Of what an op writes, elsewhere than on a CPU.
 MARGIN = 0.05
 _FLOAT = 4  # bytes: attention on a CPU computes in single precision
@@ -35,6 +37,13 @@ def workspace_bytes(func: Any, args: tuple[Any, ...], result: Any) -> int:
         return 0 if rule is None else int(rule(args, result))
     taking = "conv" in name or "attention" in name
     return int(MARGIN * sum(t.nbytes for t in written)) if taking else 0
+
+
+def held_back(message: dict[str, Any], peak_bytes: int) -> int:
+    """Returns what a step with this peak may take beyond it, in bytes: where libraries choose how
+    they compute, a share of what it makes; otherwise nothing."""
+    chosen = any("conv" in op["name"] or "attention" in op["name"] for op in message["ops"])
+    return int(COARSE * max(0, peak_bytes - message["static_bytes"])) if chosen else 0
 
 
 def _largest(times: int) -> Callable[[Any, Any], int]:

@@ -71,10 +71,10 @@ class OverBudget:
             message = with_loss(message, memory.outside_bytes, alone)
         # Ops that ran again already: there was no room for a step without a plan.
         again = whole.numbers({h.number: h.plan.recomputed_ops for h in joint.executor.handles})
-        # A graph may show more than there was, because what is fused is not made; under a plan it
-        # peaks elsewhere, where that may not be so.
+        # Held beside the graphs is what was measured between them, or what was seen beyond them in
+        # a part of the step. A graph may show more than there was, because what is fused is
+        # not made, and the program's own partition saves less: no difference is no proof of 0.
         predicted, there = peaks_under(message, again), memory.peaks
-        # The program's own partition of a graph may save less than the graph shows.
         held = max(
             memory.held_bytes,
             there.forward - predicted.forward,

@@ -28,6 +28,7 @@ import torch
 
 from reprise.base.errors import RepriseError
 from reprise.torch.estimation.sketch import sketched
+from reprise.torch.estimation.workspaces import COARSE
 from reprise.torch.internals.distributed import halves_backwards, several_ranks
 from reprise.torch.internals.host import HostSaves
 from reprise.torch.job.job import EagerJob
@@ -46,8 +47,6 @@ from reprise.torch.policy.events import (
 )
 from reprise.torch.policy.state import Stage
 
-# Share of what a step makes that a plan which has not seen one holds back: workspaces are assumed.
-COARSE = 0.05
 # Share of the room that the allocator needs.
 LEFT_FREE = 0.1
 # Inputs of so many sizes are planned from shapes while no step has been captured.
