@@ -4,6 +4,7 @@ right, and that a program does not notice."""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -87,7 +88,17 @@ def compiled(block: Block) -> tuple[Callable[..., Any], list[Callable[..., Any]]
     def backend(gm: Any, inputs: Any) -> Any:
         made = own(gm, inputs)
         graphs.append(made)
-        return lambda *args: made(*args) if check[0] is None else check[0].call(0, made, args)
+
+        def called(*args: Any) -> Any:
+            if check[0] is None:
+                return made(*args)
+            begun = check[0].begin(0, args)
+            out = made(*args)
+            if begun is not None:
+                check[0].end(begun, out, args)
+            return out
+
+        return called
 
     check: list[GraphCheck | None] = [None]
     call = torch.compile(block, backend=backend, fullgraph=True)
@@ -204,3 +215,33 @@ def test_a_call_within_a_checkpoint_of_the_program_is_compared_once() -> None:
     assert result.differing == ()
     assert result.checked == 3
     assert same(seen, expected)
+
+
+def test_a_reference_that_fails_leaves_the_step_as_it_is_and_is_told() -> None:
+    from reprise.torch.joint import graph_check
+
+    _, expected = stepped(plain, checked=False)
+
+    def failing(self: Any, came: Any) -> Any:
+        raise torch.OutOfMemoryError("no room")
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(graph_check._Call, "again", failing)
+        with pytest.raises(torch.OutOfMemoryError, match="no room"):
+            stepped(plain)
+        patched.setattr(GraphCheck, "compare", lambda self, _: self.stop())
+        _, seen = stepped(plain)
+
+    assert same(seen, expected)
+
+
+def test_what_a_check_keeps_goes_with_the_graph_of_a_step_without_a_backward() -> None:
+    block = made(plain)
+    call, graphs = compiled(block)
+    x = torch.randn(4, WIDTH, requires_grad=True)
+    call(x)  # compiles
+    call.check[0] = GraphCheck(block, {0: graphs[0]})
+
+    kept = weakref.ref(call(x * 1).grad_fn)
+
+    assert kept() is None

@@ -97,7 +97,10 @@ class Code:
             check, memory = code.check, code.watched
             if memory is not None:
                 guard.quietly(memory.entered)
-            out = call(*args) if check is None else check.call(graph, call, args)
+            begun = None if check is None else guard.quiet(check.begin)(graph, args)
+            out = call(*args)
+            if check is not None and begun is not None:
+                guard.quietly(check.end, begun, out, args)
             if memory is not None:
                 guard.quietly(memory.handed, out, args)
             return out

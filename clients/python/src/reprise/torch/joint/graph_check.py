@@ -3,7 +3,8 @@
 graph compiled without a plan, bit for bit.
 
     check = GraphCheck(model, plain)         # plain: by graph, what was compiled without a plan
-    out = check.call(graph, planned, args)   # of a graph, in the forward
+    call = check.begin(graph, args)          # of a graph, in the forward; None: is not compared
+    check.end(call, out, args)               # it has returned
     result = check.compare(...)              # after the backward: what was found
 
 When the backward of a call is over, the graph runs once more without a plan, forward and backward,
@@ -53,33 +54,38 @@ class GraphCheck:
         self._checked = self._outputs = self._buffers = self._left_out = self._bytes = 0
         self._differing: list[str] = []
         self._repeatable = True
+        self._error: Exception | None = None  # of a reference that did not run
 
-    def call(self, graph: int, planned: Compiled, args: tuple[Any, ...]) -> Any:
-        """Runs a call of a graph that was compiled with a plan, and has its backward compared."""
+    def begin(self, graph: int, args: tuple[Any, ...]) -> _Call | None:
+        """Keeps what a second run of a call that begins needs."""
         if not torch.is_grad_enabled() or in_backward():
-            return planned(*args)
-        plain = self._plain.get(graph)
-        call = None if plain is None else _Call(plain, args)
-        out = planned(*args)
-        node = node_of(out, args)
-        if call is None or node is None:
+            return None
+        if graph not in self._plain:
             self._left_out += 1
-            return out
-        call.left(out, args)
+            return None
+        return _Call(self._plain[graph], args)
+
+    def end(self, call: _Call, out: Any, args: tuple[Any, ...]) -> None:
+        """Notes what a call has returned, and has its backward compared."""
+        node = node_of(out, args)
+        if node is None:
+            self._left_out += 1
+            return
+        call.left(out, args, node)
         self._bytes += call.nbytes
-        self._handles.append(node.register_hook(partial(self._ended, call, node)))
-        return out
+        self._handles.append(node.register_hook(guard.quiet(partial(self._ended, call))))
 
-    def _ended(self, call: _Call, node: Any, grads: Grads, came: Grads) -> Grads | None:
-        """Compares what a backward has made: the gradients of the inputs of its graph."""
-        found: list[Grads | None] = []
-        guard.quietly(lambda: found.append(self._compared(call, node, grads, came)))
-        if found:
-            return found[0]
-        self._left_out += 1
-        return None
+    def _ended(self, call: _Call, grads: Grads, came: Grads) -> Grads | None:
+        """Compares what a backward has made: the gradients of the inputs of its graph. Returns what
+        takes their place; None: nothing does."""
+        try:
+            return self._compared(call, grads, came)
+        except Exception as error:  # the reference is ours: out of memory, mostly
+            self._error = error
+            self._left_out += 1
+            return None
 
-    def _compared(self, call: _Call, node: Any, grads: Grads, came: Grads) -> Grads | None:
+    def _compared(self, call: _Call, grads: Grads, came: Grads) -> Grads | None:
         if torch.is_grad_enabled():  # this backward is differentiated
             self._left_out += 1
             return None
@@ -98,18 +104,18 @@ class GraphCheck:
         self._checked += sum(grad is not None for grad in grads)
         self._outputs += len(expected.outputs)
         self._buffers += len(expected.written)
-        self._differing += [self._named(name, node) for name in names]
+        self._differing += [self._named(name, call) for name in names]
         call.put_right(expected)
         wrong = {name for name in names if isinstance(name, int)}
         if not wrong:
             return None
         return tuple(expected.grads[at] if at in wrong else own for at, own in enumerate(grads))
 
-    def _named(self, name: str | int, node: Any) -> str:
+    def _named(self, name: str | int, call: _Call) -> str:
         """Returns the name of a gradient: that of its parameter, or where it goes."""
         if isinstance(name, str):
             return name
-        variable = getattr(node.next_functions[name][0], "variable", None)
+        variable = call.leaves[name]
         own = (n for n, p in self._model.named_parameters() if p is variable)
         return next(own, f"the gradient of input {name} of a compiled part")
 
@@ -126,8 +132,10 @@ class GraphCheck:
         self._handles.clear()
 
     def compare(self, _: Compiled) -> CheckResult:
-        """Returns what was found in the step."""
+        """Returns what was found in the step. Raises what has kept a reference from running."""
         self.stop()
+        if self._error is not None:
+            raise self._error
         return CheckResult(
             self._checked,
             tuple(self._differing),
@@ -169,6 +177,7 @@ class _Call:
         self._before = Snapshot(Buffers(nn.Module()))
         self._around = current()
         self._versions = _versions(args)
+        self.leaves: list[Any] = []  # by gradient: its parameter; None where it goes on
         self._outputs: list[bytes] = []
         # Inputs that it has changed, as it left them: the tensor, its version and its digest.
         self._written: dict[int, tuple[Tensor, int, bytes]] = {}
@@ -178,8 +187,10 @@ class _Call:
         """Bytes of the copies."""
         return sum(a.nbytes for a in self._args if isinstance(a, OutsideCopy))
 
-    def left(self, out: Any, args: tuple[Any, ...]) -> None:
-        """Notes what the planned call has returned and changed."""
+    def left(self, out: Any, args: tuple[Any, ...], node: Any) -> None:
+        """Notes what the planned call has returned and changed, and to which leaves its gradients
+        go. Not the node: it will hold what holds this."""
+        self.leaves = [getattr(f, "variable", None) for f, _ in node.next_functions]
         self._outputs = _digests(out)
         for at in self._changed(args):
             self._written[at] = args[at], args[at]._version, digest(args[at])
