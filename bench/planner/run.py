@@ -176,7 +176,8 @@ class Bench:
         as its children's, too."""
         path = folder / f"{kind}-{size}.json"
         if not path.exists():
-            command = [self.reprise, "generate", kind, "--ops", str(size), "--out", str(path)]
+            generate = Path(self.reprise).with_name("generate")
+            command = [generate, kind, "--ops", str(size), "--out", str(path)]
             subprocess.run(command, check=True, capture_output=True, timeout=600)
         return path
 

@@ -88,7 +88,6 @@ class Main {
     commands_.push_back(MakeSweepCommand());
     commands_.push_back(MakeExplainCommand());
     commands_.push_back(MakeVerifyCommand());
-    commands_.push_back(MakeGenerateCommand());
     commands_.push_back(MakeRunCommand(arguments_.job));
     commands_.push_back(MakeFitCommand(arguments_.job));
     commands_.push_back(MakeShowCommand());

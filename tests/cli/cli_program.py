@@ -37,8 +37,15 @@ class Reprise:
     environment: dict[str, str]
 
     def __call__(self, *arguments: str, timeout: float = 120, **environment: str) -> Result:
+        return self._run(self.program, *arguments, timeout=timeout, **environment)
+
+    def generate(self, *arguments: str) -> Result:
+        """The program beside it that writes step graphs of made-up jobs (bench/generate)."""
+        return self._run(self.program.with_name("generate"), *arguments, timeout=120)
+
+    def _run(self, program: Path, *arguments: str, timeout: float, **environment: str) -> Result:
         done = subprocess.run(
-            [str(self.program), *arguments],
+            [str(program), *arguments],
             cwd=self.folder,
             env=self.environment | environment,
             capture_output=True,

@@ -112,7 +112,6 @@ def bash_completes(reprise: Reprise, *words: str) -> list[str]:
         (("plan", "--bu"), ["--budget"]),
         (("plan", "--strategy", "p"), ["per-block"]),
         (("export", "latest", "--format", "m"), ["memory-viewer"]),
-        (("generate", "res"), ["resnet"]),
         (("show", "lat"), ["latest"]),
         (("plan", "graph.json", "--gap", ""), []),
     ],

@@ -78,7 +78,7 @@ def test_an_impossible_budget_shows_what_is_in_the_way(reprise: Reprise, graph_f
 
 
 def test_equal_blocks_are_one_line(reprise: Reprise) -> None:
-    assert reprise("generate", "transformer", "--ops", "300").code == 0
+    assert reprise.generate("transformer", "--ops", "300").code == 0
 
     out = reprise("explain", "transformer-300.graph.json", "--budget", "0.9x", "--top", "999").out
 

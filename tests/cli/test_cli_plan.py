@@ -182,7 +182,7 @@ def test_a_graph_file_is_planned_for_a_rewritten_tensorflow_graph(
 
 
 def test_a_restricted_executor_costs_at_least_what_a_free_one_does(reprise: Reprise) -> None:
-    assert reprise("generate", "unet", "--ops", "200").code == 0
+    assert reprise.generate("unet", "--ops", "200").code == 0
     graph = json.loads((reprise.folder / "unet-200.graph.json").read_text())
     ask = ("plan", "unet-200.graph.json", "--json", "--budget", "0.7x", "--gap", "0%")
 
@@ -197,7 +197,7 @@ def test_a_restricted_executor_costs_at_least_what_a_free_one_does(reprise: Repr
 
 
 def test_a_schedule_that_its_executor_does_not_run_is_refused(reprise: Reprise) -> None:
-    assert reprise("generate", "unet", "--ops", "200").code == 0
+    assert reprise.generate("unet", "--ops", "200").code == 0
     ask = ("plan", "unet-200.graph.json", "--budget", "0.7x", "--executor", "once")
     assert reprise(*ask, "--out", "plan.json").code == 0
     assert reprise("explain", "plan.json").code == 0
@@ -255,7 +255,7 @@ def test_a_plan_file_for_an_executor_that_is_gone_is_read(
     "strategy", ["memory", "speed", "collection", "per-block", "save-all", "auto"]
 )
 def test_auto_is_never_worse_than_a_plan_by_name(reprise: Reprise, strategy: str) -> None:
-    assert reprise("generate", "transformer", "--ops", "300").code == 0
+    assert reprise.generate("transformer", "--ops", "300").code == 0
     ask = ("plan", "transformer-300.graph.json", "--json", "--budget")
     graph = json.loads((reprise.folder / "transformer-300.graph.json").read_text())
 

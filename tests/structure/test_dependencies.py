@@ -18,8 +18,8 @@ ALLOWED: dict[str, set[str]] = {
     "profiler": set(),
     "formats": {"base", "planner", "proto", "profiler"},
     "server": {"base", "planner", "proto", "formats", "profiler"},
-    # Made-up step graphs, for tests, benchmarks and `reprise generate`.
-    "bench/generate": {"base", "planner"},
+    # Made-up step graphs, for tests and benchmarks.
+    "bench/generate": {"base", "planner", "formats"},
     "clients/cpp": {"profiler"},
     "clients/cli": {
         "base",
@@ -28,7 +28,6 @@ ALLOWED: dict[str, set[str]] = {
         "formats",
         "server",
         "profiler",
-        "bench/generate",
     },
 }
 # Folders of the planner, in the order in which a request flows -> those that they include from. The

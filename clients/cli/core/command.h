@@ -38,7 +38,6 @@ std::unique_ptr<Command> MakeStatusCommand();
 std::unique_ptr<Command> MakeDiffCommand();
 std::unique_ptr<Command> MakeExplainCommand();
 std::unique_ptr<Command> MakeVerifyCommand();
-std::unique_ptr<Command> MakeGenerateCommand();
 std::unique_ptr<Command> MakeImportCommand();
 std::unique_ptr<Command> MakeExportCommand();
 std::unique_ptr<Command> MakeApplyCommand();
