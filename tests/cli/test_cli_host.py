@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from cli_program import Reprise
 
-GRAPH = "transformer-300.graph.json"
+GRAPH = "transformer-150.graph.json"
 LINK = ("--link", "52GB/s", "--host-budget", "60GiB")
 COPIES = ("send", "sent", "fetch", "fetched")
 
 
 @pytest.fixture
 def graph(reprise: Reprise) -> str:
-    assert reprise("generate", "transformer", "--ops", "300").code == 0
+    assert reprise.generate("transformer", "--ops", "150").code == 0
     return GRAPH
 
 
