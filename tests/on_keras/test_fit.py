@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +137,12 @@ def test_the_first_step_of_a_plan_is_measured_and_compared_in_the_run_of_the_fit
     assert "Rehearsed with a peak of " in said
     assert said.endswith("all are equal bit for bit.")
     made = vars(armed)["_reprise_step"].planned.applied
-    verdict = Server.find().call("Query/GetRun", {"runId": run_of(made.plan)})["verdict"]
+    server, run, until = Server.find(), run_of(made.plan), time.monotonic() + 20
+    while True:  # the fit does not wait until the daemon has read its last steps
+        verdict = server.call("Query/GetRun", {"runId": run})["verdict"]
+        if verdict["plannedSteps"] == 6 or time.monotonic() > until:
+            break
+        time.sleep(0.05)
     measured, predicted = (int(verdict[f"{word}PeakBytes"]) for word in ("measured", "predicted"))
     assert verdict["plannedSteps"] == 6
     assert verdict["validated"]
