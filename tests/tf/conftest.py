@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,25 +19,9 @@ sys.path.insert(0, str(ROOT))
 
 import pytest  # noqa: E402
 import tensorflow as tf  # noqa: E402
+from own_daemon import daemon  # noqa: E402, F401
 
 v1 = tf.compat.v1
-
-
-@pytest.fixture(scope="session", autouse=True)
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    folder = tmp_path_factory.mktemp("d")
-    program = os.environ.get("REPRISE_DAEMON", str(ROOT / "build/bin/reprised"))
-    child = subprocess.Popen(
-        [program, "--listen", "127.0.0.1:0", "--agent-socket", folder / "a", "--data-dir", folder],
-        stdin=subprocess.DEVNULL,
-    )
-    os.environ["REPRISE_SOCKET"] = str(folder / "a")
-    while not (folder / "server.json").is_file():
-        assert child.poll() is None, "reprised ended at once"
-        time.sleep(0.01)
-    yield
-    child.terminate()
-    assert child.wait(timeout=60) == 0
 
 
 @pytest.fixture(autouse=True)

@@ -25,15 +25,14 @@ class InNotebook:
     __slots__ = ()
 
     def _repr_html_(self: Any) -> str:
-        added = "" if self.overhead is None else format_percent(self.overhead, sign=True)
         known = {
             "budget": self.budget_bytes,
             "predicted peak": self.predicted_bytes,
             "measured peak": self.measured_bytes,
         }
         figures = {name: format_bytes(value) for name, value in known.items() if value}
-        if added:
-            figures["added time, predicted"] = added
+        if self.overhead is not None:
+            figures["added time, predicted"] = format_percent(self.overhead, sign=True)
         curve = () if self.plan is None else self.plan.predicted_bytes
         return page(str(self), figures, curve, self.budget_bytes)
 

@@ -118,7 +118,7 @@ class Check:
             return
         self._left = digests_of(self._model)
         forward = self._forwards[-1]
-        forward.outputs = _digests_of_outputs(outputs_in(outputs))
+        forward.outputs = digests_of_outputs(outputs_in(outputs))
         for position, output in enumerate(outputs_in(outputs)):
             if output.requires_grad:
                 self._handles.append(on_gradient(output, partial(self._keep, forward, position)))
@@ -271,7 +271,7 @@ class Check:
         with forward.before.settings(), during(forward.around):
             args, kwargs = restored(forward.arguments)
             outputs = tuple(outputs_in(call(*args, **kwargs)))
-        forward.outputs_again = _digests_of_outputs(outputs)
+        forward.outputs_again = digests_of_outputs(outputs)
         if forward is self._forwards[-1]:
             self._again_left = digests_of(self._model)
             self._buffers = {
@@ -282,5 +282,6 @@ class Check:
         return outputs
 
 
-def _digests_of_outputs(outputs: Iterable[Tensor]) -> list[bytes]:
+def digests_of_outputs(outputs: Iterable[Tensor]) -> list[bytes]:
+    """Returns a digest for each output of a forward that is a plain tensor."""
     return [digest(output) for output in outputs if not is_wrapper(output)]

@@ -36,6 +36,15 @@ class SavedStorage:
     program_holds_it: bool  # whether it would be alive without autograd, too
     may_be_recomputed: bool
 
+    @property
+    def row(self) -> tuple[str, str, str]:
+        """Its bytes, what made it, and why it is kept, in words."""
+        why = ", ".join(self.readers) or "nothing (saved but never read)"
+        notes = "; held by the program" if self.program_holds_it else ""
+        notes += "" if self.may_be_recomputed else "; cannot be recomputed"
+        made = f"{self.module} {self.op}".strip()
+        return format_bytes(self.bytes), made, f"read by {why}{notes}"
+
 
 @dataclass(frozen=True, slots=True)
 class Saved:
@@ -50,23 +59,14 @@ class Saved:
 
     def __str__(self) -> str:
         lines = [f"{format_bytes(self.bytes)} are kept for the backward pass"]
-        for s in self.storages:
-            made = f"{s.module} {s.op}".strip()
-            why = ", ".join(s.readers) or "nothing (saved but never read)"
-            notes = "; held by the program" if s.program_holds_it else ""
-            notes += "" if s.may_be_recomputed else "; cannot be recomputed"
-            lines.append(f"{format_bytes(s.bytes):>10}  {made}  read by {why}{notes}")
+        for size, made, why in (s.row for s in self.storages):
+            lines.append(f"{size:>10}  {made}  {why}")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        shown = self.storages[:SHOWN]
-        rows = [
-            (format_bytes(s.bytes), f"{s.module} {s.op}".strip(), f"read by {', '.join(s.readers)}")
-            for s in shown
-        ]
-        if len(shown) < len(self.storages):
-            rest = sum(s.bytes for s in self.storages[SHOWN:])
-            rows.append((format_bytes(rest), f"{len(self.storages) - SHOWN} more", ""))
+        rows = [s.row for s in self.storages[:SHOWN]]
+        if rest := self.storages[SHOWN:]:
+            rows.append((format_bytes(sum(s.bytes for s in rest)), f"{len(rest)} more", ""))
         said = f"{format_bytes(self.bytes)} are kept for the backward pass."
         return page(said, {}, rows=rows)
 

@@ -29,12 +29,12 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
 from reprise.torch.check.result import BUFFER, OUTPUT, CheckResult
+from reprise.torch.check.verify import digests_of_outputs
 from reprise.torch.compiled.digest import digest
 from reprise.torch.internals import guard
 from reprise.torch.internals.ambient import current, during
 from reprise.torch.internals.ops import outputs_in
 from reprise.torch.internals.outside import OutsideCopy
-from reprise.torch.internals.subclass import is_wrapper
 from reprise.torch.rerun.snapshot import Buffers, Generators, Snapshot
 
 Compiled = Callable[..., Any]
@@ -170,10 +170,7 @@ class _Call:
     def __init__(self, plain: Compiled, args: tuple[Any, ...]) -> None:
         self._plain = plain
         # A parameter is the same in the backward; FSDP frees and gathers it meanwhile.
-        self._args = [
-            OutsideCopy(a) if isinstance(a, Tensor) and not isinstance(a, nn.Parameter) else a
-            for a in args
-        ]
+        self._args = [OutsideCopy(a) if _is_watched(a) else a for a in args]
         self._before = Snapshot(Buffers(nn.Module()))
         self._around = current()
         self._versions = _versions(args)
@@ -184,14 +181,14 @@ class _Call:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the copies."""
+        """How many bytes the copies of its inputs take, outside the allocator."""
         return sum(a.nbytes for a in self._args if isinstance(a, OutsideCopy))
 
     def left(self, out: Any, args: tuple[Any, ...], node: Any) -> None:
         """Notes what the planned call has returned and changed, and to which leaves its gradients
         go. Not the node: it will hold what holds this."""
         self.leaves = [getattr(f, "variable", None) for f, _ in node.next_functions]
-        self._outputs = _digests(out)
+        self._outputs = digests_of_outputs(outputs_in(out))
         for at in self._changed(args):
             self._written[at] = args[at], args[at]._version, digest(args[at])
 
@@ -212,7 +209,7 @@ class _Call:
         node = node_of(out, args)
         if node is None:
             return None
-        outputs = _digests(out)
+        outputs = digests_of_outputs(outputs_in(out))
         written = {
             at: args[at]
             for at, (old, new) in enumerate(zip(before, _versions(args), strict=True))
@@ -287,7 +284,3 @@ def _versions(args: Iterable[Any]) -> list[int]:
 
 def _is_watched(value: Any) -> bool:
     return isinstance(value, Tensor) and not isinstance(value, nn.Parameter)
-
-
-def _digests(out: Any) -> list[bytes]:
-    return [digest(output) for output in outputs_in(out) if not is_wrapper(output)]

@@ -107,6 +107,7 @@ class CompiledJob(TrainingLoop):
         self._under_way = False
         self._graphs = self._steps = self._elsewhere = 0
         self._measures = meter is not None  # what the job needs without a plan
+        self.code.watched = self.memory if self._measures else None
         self._judged = False
         self._unchecked = True  # the plan there is
         self.checks = 0
@@ -152,6 +153,7 @@ class CompiledJob(TrainingLoop):
     def _stop_planning(self) -> None:
         """Stops planning what is compiled from now on, and stops measuring steps."""
         check, self._check, self.code.check = self._check, None, None
+        self.code.watched = None
         for do in (
             self.joint.remove,
             *((check.stop,) if check is not None else ()),
@@ -248,7 +250,6 @@ class CompiledJob(TrainingLoop):
         self.code.begin()
         if self._measures:
             self.memory.forward()
-            self.code.watched = self.memory
         out = call(*args, **kwargs)
         if self._check is not None:
             self._check.leave(out)

@@ -50,6 +50,11 @@ class Peaks:
     outside: int = 0  # after the last graph of the forward, before the first backward of one
     backward: int = 0
 
+    @property
+    def highest(self) -> int:
+        """The peak of the step."""
+        return max(self.forward, self.outside, self.backward)
+
 
 def joint_graph(graph: Any, *, measured: bool = True) -> JointGraph:
     """Returns the step graph of a joint graph, and the nodes that need no gradient with the storage
@@ -269,8 +274,7 @@ def peak_under(message: dict[str, Any], again: Collection[int]) -> int:
     The forward runs as it is and keeps what is not recomputed. Right before the first op of the
     backward that needs something absent, everything missing for it runs again in the order of the
     forward, and stays until its last reader. That is what the planner's executor `joint` does."""
-    peaks = peaks_under(message, again)
-    return max(peaks.forward, peaks.outside, peaks.backward)
+    return peaks_under(message, again).highest
 
 
 def peaks_under(message: dict[str, Any], again: Collection[int]) -> Peaks:

@@ -51,8 +51,7 @@ class StepMemory:
         self.outputs_die = False  # before the backward reaches the graph
         self._turn = 0  # of graphs that have returned; 0: a backward is under way
         self._outputs: list[weakref.ref[Any]] = []  # of the last forward
-        # Of the step so far, in its optimizers and beside them.
-        self.graph_peak = self.optimizer_peak = 0
+        self.optimizer_peak = 0  # of the step so far, in its optimizers
 
     def begin(self) -> None:
         """Notes that a step begins."""
@@ -64,9 +63,14 @@ class StepMemory:
         self.began_live = meter.live() - sum(storage.nbytes() for storage in old)
         del old
         meter.reset_peak()
-        self.graph_peak = self.optimizer_peak = self.outside_bytes = self._turn = 0
+        self.optimizer_peak = self.outside_bytes = self._turn = 0
         self.held_bytes = 0
         self.peaks = Peaks()
+
+    @property
+    def graph_peak(self) -> int:
+        """The peak of the step so far, but for its optimizers."""
+        return self.peaks.highest
 
     def returned(self, outputs: list[Tensor]) -> None:
         """Notes what a forward of the step has returned."""
@@ -74,7 +78,7 @@ class StepMemory:
 
     def forward(self) -> None:
         """Notes that a forward of a step begins, with gradients of those before it."""
-        self._close()
+        self.keep_peak()
         if self.meter is not None:
             self._left_live = self.meter.live()
             self._beside = self._left_live - self.began_live
@@ -82,7 +86,7 @@ class StepMemory:
     def entered(self) -> None:
         """Notes that a graph is called. What the program has made since the last one is in none,
         and what it still has of that it holds during the rest of the forward."""
-        if self.meter is not None and not in_backward():
+        if self.meter is not None and torch.is_grad_enabled() and not in_backward():
             self._beside += self.meter.live() - self._left_live
             self.held_bytes = max(self.held_bytes, self._beside)
 
@@ -94,7 +98,7 @@ class StepMemory:
             return
         peaks = self.peaks
         # What lay between two graphs, or before the first one, is the forward's.
-        peaks.forward = max(peaks.forward, self._ended())
+        peaks.forward = max(peaks.forward, self.beside())
         self._turn = turn = self._turn + 1
         live = self._left_live = meter.live()
         own = sum(t.untyped_storage().nbytes() for t in outputs_in(out) if t.requires_grad)
@@ -103,7 +107,7 @@ class StepMemory:
             if self._turn != turn:
                 return
             self._turn = 0
-            highest = self._ended()
+            highest = self.beside()
             peaks.outside = max(peaks.outside, highest)
             self.outside_bytes = max(self.outside_bytes, 1, highest - live - own)
             self.outputs_die = all(known() is None for known in self._outputs)
@@ -112,20 +116,10 @@ class StepMemory:
         if node is not None:
             node.register_prehook(guard.quiet(arrived))
 
-    def _close(self) -> None:
-        """Notes the peak so far: of a backward, if there was one."""
-        if self.meter is not None:
-            self.peaks.backward = max(self.peaks.backward, self._ended())
-
-    def _ended(self) -> int:
-        """Returns the peak since the last call, and begins a new one."""
-        peak = self.beside()
-        self.graph_peak = max(self.graph_peak, peak)
-        return peak
-
     def keep_peak(self) -> None:
-        """Notes the peak so far, because what comes next is an optimizer or beside the step."""
-        self._close()
+        """Notes the peak so far, of a backward if there was one, because what comes next is a
+        forward, an optimizer or beside the step."""
+        self.peaks.backward = max(self.peaks.backward, self.beside())
 
     def optimizer_ended(self) -> None:
         """Notes the peak of an optimizer, which has stepped."""

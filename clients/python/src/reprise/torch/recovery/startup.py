@@ -27,7 +27,7 @@ from typing import Any
 import torch
 
 from reprise.base.errors import RepriseError
-from reprise.torch.estimation.sketch import sketched
+from reprise.torch.estimation.sketch import Sketch, sketched
 from reprise.torch.estimation.workspaces import COARSE
 from reprise.torch.internals.distributed import halves_backwards, several_ranks
 from reprise.torch.internals.host import HostSaves
@@ -160,10 +160,25 @@ class Startup:
         _allocate_workspace(job.device)
         try:
             sketch = sketched(job.model, args, kwargs, job.meter.live())
+            found = self._planned_from(sketch)
+            if isinstance(found, str) and sketch.least_peak_bytes < self._needs:
+                # Better above by an output than by all that a step without a plan keeps.
+                other = sketched(job.model, args, kwargs, job.meter.live(), holds=False)
+                found = self._planning.sketched(other, 0)
         except RepriseError as error:
             return str(error)
+        if isinstance(found, str):
+            return found
+        if found.tape is not None:
+            job.happened(StartPlanned())
+            job.say("the first steps run under a plan made from their shapes alone")
+        return ""
+
+    def _planned_from(self, sketch: Sketch) -> Rung | str:
+        """Requests plans of a step that hold back ever less; returns the first there is, or why
+        there is none."""
+        job, graph = self._job, sketch.graph
         gradients = sum(p.nbytes for p in job.model.parameters() if p.requires_grad)
-        graph = sketch.graph
         self._needs = graph.measured_peak_bytes
         margin = int(COARSE * max(0, graph.measured_peak_bytes - graph.static_bytes))
         found: Rung | str = ""
@@ -171,16 +186,7 @@ class Startup:
             found = self._planning.sketched(sketch, spare)
             if isinstance(found, Rung):
                 break
-        if isinstance(found, str) and sketch.least_peak_bytes < graph.measured_peak_bytes:
-            # Better above by an output than by all that a step without a plan keeps.
-            other = sketched(job.model, args, kwargs, job.meter.live(), holds=False)
-            found = self._planning.sketched(other, 0)
-        if isinstance(found, str):
-            return found
-        if found.tape is not None:
-            job.happened(StartPlanned())
-            job.say("the first steps run under a plan made from their shapes alone")
-        return ""
+        return found
 
     @property
     def _known(self) -> list[Rung]:
