@@ -177,6 +177,8 @@ class WindowBound {
   int64_t ticks() const { return flow_.ticks() + build_ticks_; }
 
  private:
+  // Finite sums of the network stay below 2^60, half of MaxFlow::kInfinite.
+  static constexpr int kSumBits = 59;
   struct Line {
     int64_t cost_ns = 0;
     int64_t bytes = 0;

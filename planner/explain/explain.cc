@@ -182,7 +182,7 @@ Walk WalkSchedule(const Problem& problem, const Schedule& schedule) {
     }
     if (entry.kind != Entry::Kind::kExec) {
       present[s] =
-          entry.kind == Entry::Kind::kSend || entry.kind > Entry::Kind::kSent;
+          entry.kind != Entry::Kind::kFree && entry.kind != Entry::Kind::kSent;
       continue;
     }
     const Op& op = graph.ops[entry.id];
