@@ -251,7 +251,9 @@ StatusOr<std::string> Planning::MakeReplacement(const std::string& run_id,
     if (least <= 0 || least >= old.plan.peak_bytes() + more_bytes) {
       return FailedPrecondition(plan.sentence());
     }
-    request.set_budget(std::to_string(least));
+    // The budget is the program's: what cannot be held back within it is not.
+    request.set_reserve_bytes(request.reserve_bytes() -
+                              (least - old.plan.budget_bytes()));
     ASSIGN_OR_RETURN(plan, solve());
     if (!plan.feasible() || plan.plan_id() == plan_id) {
       return FailedPrecondition(plan.sentence());

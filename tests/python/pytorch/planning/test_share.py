@@ -49,3 +49,9 @@ def test_the_first_share_is_of_the_largest_plain_step_and_another_budget_is_as_i
     assert share.within(Budget("0.5x"), 1, message, 180) == "100"
     assert share.within(Budget("50MiB"), 2, message, 180) == "50MiB"
     assert share.within(Budget("0.6x"), 3, message, 120) == "0.6x"
+
+
+def test_a_share_beside_which_nothing_is_held_back_is_given_in_bytes() -> None:
+    message = {"static_bytes": 20, "measured_peak_bytes": 120}
+
+    assert Share().within(Budget("0.5x"), 1, message, 0, in_bytes=True) == "70"

@@ -189,6 +189,11 @@ CASES: dict[str, tuple[JobState, Event, str]] = {
     # ---- The peak of a planned step ----
     "within the budget": (PLANNED, PlannedStepEnded(), "COUNT"),
     "above the budget": (PLANNED, PlannedStepEnded(is_over=True), "COUNT PEAK_ABOVE"),
+    "within it, and one of many more will not be": (
+        PLANNED,
+        PlannedStepEnded(may_exceed=True),
+        "PLAN_AHEAD COUNT",
+    ),
     "above, and no plan leaves room for it": (
         PLANNED,
         PlannedStepEnded(is_over=True, has_no_room=True),

@@ -208,10 +208,10 @@ class Routed(nn.Module):
 
 
 class WithRoom(Unhurried):
-    """An agent whose plans recompute more where they are to leave more room."""
+    """An agent whose later plans recompute more, as if they were to leave more room."""
 
     def make(self, graph: dict[str, Any], number: int) -> Plan:
-        self.share = 1.0 if self.reserves[number - 1] else 0.3
+        self.share = 1.0 if number > 1 else 0.3
         before = self.reserves[number - 1]
         self.reserves[number - 1] = 0
         plan = super().make(graph, number)
@@ -236,8 +236,7 @@ def test_sizes_that_vary_while_the_input_does_not_are_held_back_after_the_first_
 
     if not sessions[0].job.meter.exact:
         pytest.skip("needs the exact meter")
-    assert len(agent.graphs) == 2
-    assert agent.graphs[0] == agent.graphs[1]
+    assert all(graph == agent.graphs[0] for graph in agent.graphs)  # of one capture
     budget = agent.first.budget_bytes
     assert [s["peak_bytes"] > budget for s in agent.steps[3:]] == [False] * 2 + [True] + [False] * 6
 

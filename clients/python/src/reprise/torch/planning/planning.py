@@ -34,10 +34,12 @@ from reprise.torch.planning.request import (
     ON_THE_HOST,
     Share,
     asks_for_least,
+    halved,
     least_is_too_large,
     own_budget,
     replied,
     sent,
+    spared,
     unsupported,
     within_device,
 )
@@ -139,6 +141,10 @@ class Planning:
                 self.stop(next(r.refused for r in self.ladder.rungs if r.key == key))
             return
         rung.awaited = awaited
+        if rung.varies:
+            rung.spare_bytes = spared(
+                rung.graph, job.measured.spread(key, rung.graph.step.peak_bytes)
+            )
         job.happened(GraphSent())
         self.submit(rung)
         ahead = self.ladder.ahead(rung)
@@ -155,7 +161,9 @@ class Planning:
         job, message = self._job, message or rung.graph.message()
         budget, largest = own_budget(job, self.notes), job.measured.largest_peak_bytes
         if self._alone:  # ranks have one share for each size, that of all of them
-            budget = self._share.within(budget, rung.number, message, largest)
+            budget = self._share.within(
+                budget, rung.number, message, largest, in_bytes=rung.spare_bytes > 0
+            )
         self.send(rung, message, budget)
 
     def sketched(self, sketch: Sketch, spare_bytes: int) -> Rung | str:
@@ -319,7 +327,12 @@ class Planning:
         return rung.tape is not None
 
     def _raises(self, rung: Rung) -> bool:
-        """Asks again for a plan of a step that was refused within a share of smaller ones."""
+        """Asks again for a plan of a step that was refused: with less of what is held back because
+        the data decides sizes, or within a share of its own where it was one of smaller steps."""
+        if rung.varies and rung.spare_bytes and not rung.asked_least:
+            rung.spare_bytes = halved(rung.graph, rung.spare_bytes)
+            self.submit(rung)
+            return True
         why = "" if rung.fitted or not self._alone else self._share.raised(rung.number)
         if why:
             self._job.say(why)

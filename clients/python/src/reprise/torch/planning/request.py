@@ -20,6 +20,7 @@ from reprise.base.errors import RepriseError
 from reprise.base.units import format_bytes, format_percent
 from reprise.plan import Plan
 from reprise.torch.capture.captured import CapturedStep
+from reprise.torch.capture.step_graph import CapturedGraph
 from reprise.torch.job.job import EagerJob
 from reprise.torch.ladder.rung import Rung
 from reprise.torch.meter.room import advice, capacity, in_bytes, room_on, share_of
@@ -145,6 +146,25 @@ LEAST = Budget.least()
 SPARE = 0.01
 
 
+# Share of what the data decides, held back until planned steps have shown how far it spreads.
+UNKNOWN = 0.2
+
+
+def spared(graph: CapturedGraph, spread_bytes: int) -> int:
+    """Returns what the first plan of a step holds back in which the data decides sizes: other steps
+    have other sizes. `spread_bytes`: by how much plain steps have peaked above this one."""
+    return spread_bytes + int(UNKNOWN * _chosen(graph))
+
+
+def halved(graph: CapturedGraph, spare_bytes: int) -> int:
+    """Returns what is held back of a step for which no plan leaves `spare_bytes`."""
+    return spare_bytes // 2 if spare_bytes > UNKNOWN / 4 * _chosen(graph) else 0
+
+
+def _chosen(graph: CapturedGraph) -> int:
+    return sum(storage.bytes for storage in graph.storages if storage.chosen and storage.saved)
+
+
 def asks_for_least(job: EagerJob, rung: Rung, smallest: int, *, alone: bool) -> bool:
     """Returns whether the plan that needs least is to be requested for a rung that was refused: not
     again, not where several ranks decide (`alone`: they do not), and not without room for it.
@@ -193,9 +213,18 @@ class Share:
         # By rung: what a share of its own step would be, and the static memory in it.
         self._own: dict[int, tuple[int, int]] = {}
 
-    def within(self, budget: Budget, rung: int, message: dict[str, Any], largest: int) -> Budget:
+    def within(
+        self,
+        budget: Budget,
+        rung: int,
+        message: dict[str, Any],
+        largest: int,
+        *,
+        in_bytes: bool = False,
+    ) -> Budget:
         """Returns the budget of a rung's step graph: any other than a share as it is. `largest`:
-        the highest peak of plain steps so far."""
+        the highest peak of plain steps so far; `in_bytes`: a share, too, is given in bytes, because
+        what the request holds back would be beside it."""
         if not budget.is_share:
             return budget
         static, peak = int(message["static_bytes"]), int(message["measured_peak_bytes"])
@@ -206,7 +235,7 @@ class Share:
         grown = static - self._static
         fixed = self._bytes + (grown if grown > GROWN * (self._bytes - self._static) else 0)
         self._own[rung] = own, static
-        return budget if fixed == own else Budget(fixed)
+        return budget if fixed == own and not in_bytes else Budget(fixed)
 
     def raised(self, rung: int) -> str:
         """Fixes the share anew with the graph of a rung, if that is more, and returns how; "" if it

@@ -63,6 +63,7 @@ class Action(Enum):
     SAY_UNCOVERED = "say that inputs without a plan peak above the budget"
     SAY_EXPLAINING = "say that the step took more to explain differing values"
     PEAK_ABOVE = "have plans leave room for what it needs above the budget"
+    PLAN_AHEAD = "have plans leave room for what a step is likely to need one day"
     CAPTURE_AGAIN = "capture the step again, because no plan leaves room for it"
     SAY_ABOVE = "say that steps peak above the budget, and nothing helps"
     # The peak of a step without a plan.
@@ -247,7 +248,7 @@ def _planned_step_ended(event: events.PlannedStepEnded) -> Actions:
     if event.is_over and event.explains:
         return (Action.COUNT, Action.SAY_EXPLAINING)
     if not above:
-        return (Action.COUNT,)
+        return (Action.PLAN_AHEAD, Action.COUNT) if event.may_exceed else (Action.COUNT,)
     if not event.has_no_room:
         return (Action.COUNT, Action.PEAK_ABOVE)
     return (Action.COUNT, Action.SAY_ABOVE if event.is_in_vain else Action.CAPTURE_AGAIN)

@@ -3,6 +3,8 @@
 
 peaks.own(rung, peak)         # of a step, as its budget counts it
 peaks.above(rung, peak)       # a step as captured: asks for a plan with room
+peaks.may_exceed(rung)        # would one of many more such steps exceed it?
+peaks.ahead(rung)             # asks for a plan with room before one does
 peaks.capture_again(...)      # there is none: captures the step again, once
 peaks.stays_above(...)        # nor after that: says so
 peaks.explaining(peak, plan)  # one that found out why values differed
@@ -16,12 +18,15 @@ from reprise.plan import Plan
 from reprise.torch.job.job import EagerJob
 from reprise.torch.ladder.rung import Rung
 from reprise.torch.planning.planning import Planning
+from reprise.torch.planning.request import spared
 
 # An excess is known to the byte if at least this share of it is in use during the whole step, as
 # averaged weights are.
 STANDS = 0.9
 # Factor on any other excess.
 MARGIN = 1.5
+# Steps of one plan before which nothing is concluded from how far their peaks spread.
+FIRST_LOOK = 8
 
 
 class Peaks:
@@ -52,8 +57,44 @@ class Peaks:
         more = peak - plan.peak_bytes
         if self._beside(rung) < more * STANDS:
             more = int(more * MARGIN)
+            if self._varies(rung):
+                likely = job.measured.likely_under(rung.number)[1] - plan.peak_bytes
+                more = max(more, likely, spared(rung.graph, 0))
         job.say(f"{self._text(plan, peak)}; requesting a plan that leaves room for it")
         rung.awaited = self._planning.needs_more(rung, more)
+
+    def may_exceed(self, rung: Rung) -> bool:
+        """Returns whether one of many more steps like those of a rung's plan is likely to exceed
+        the budget. Asked of sizes that the data decides, after 8, 16, 32, ... steps, because the
+        more were seen, the better is known how far they spread."""
+        plan = rung.plan
+        count, likely = self._job.measured.likely_under(rung.number)
+        seldom = count >= FIRST_LOOK and not count & (count - 1)
+        return (
+            seldom
+            and plan is not None
+            and likely > plan.budget_bytes
+            and not rung.final
+            and not self._job.state.several_ranks
+            and self._varies(rung)
+        )
+
+    def ahead(self, rung: Rung) -> None:
+        """Asks for a plan that leaves room for what steps are likely to need one day, and says
+        so. The next step waits for it."""
+        assert rung.plan is not None
+        count, likely = self._job.measured.likely_under(rung.number)
+        more = likely - rung.plan.peak_bytes
+        self._job.say(
+            f"the data decides sizes within the step, and by {count} steps one of many more may "
+            f"peak at {format_bytes(likely)}, above {format_bytes(rung.plan.budget_bytes)}; "
+            f"requesting a plan that leaves room for it"
+        )
+        rung.awaited = self._planning.needs_more(rung, more)
+
+    @staticmethod
+    def _varies(rung: Rung) -> bool:
+        return rung.varies or rung.uneven
 
     def capture_again(self, rung: Rung, peak: int) -> None:
         """Has the step captured again, because no plan of its graph leaves room for it."""

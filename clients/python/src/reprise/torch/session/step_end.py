@@ -85,6 +85,7 @@ class StepEnd:
             Action.SAY_UNCOVERED: self._uncovered,
             Action.SAY_EXPLAINING: lambda step: peaks.explaining(step.ended.peak, step.plan),
             Action.PEAK_ABOVE: lambda step: peaks.above(step.rung, step.ended.peak),
+            Action.PLAN_AHEAD: lambda step: peaks.ahead(step.rung),
             Action.CAPTURE_AGAIN: lambda step: peaks.capture_again(step.rung, step.ended.peak),
             Action.SAY_ABOVE: lambda step: peaks.stays_above(step.rung, step.ended.peak),
             Action.WITHDRAW: lambda _: self._planning.drop(
@@ -175,6 +176,7 @@ class StepEnd:
             kept_all=stats.kept_all,
             left_plan=bool(ended.mismatches),
             is_over=peak > plan.budget_bytes and not step.out_of_memory,
+            may_exceed=self._peaks.may_exceed(rung),
             is_covered=covered,
             explains=looks is Looks.EXPLAINS,
             has_no_room=rung.final,

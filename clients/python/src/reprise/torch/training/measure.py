@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass, field
@@ -19,6 +20,9 @@ APART = 256
 ALIKE = 0.01
 # Share by which the peak of another kind of step is higher.
 OTHER = 0.1
+# Standard deviations above the mean that peaks which the data decides seldom exceed; more where
+# only a few steps tell how far they spread.
+DEVIATIONS = 4
 
 
 def _nobody(step_ns: int, work_ns: int) -> None:
@@ -36,10 +40,15 @@ class _Steps:
     work_ns: list[int] = field(default_factory=list)
     covered_peak_bytes: int = 0  # with inputs that the plan is for
     peaks: set[int] = field(default_factory=set)  # the first ones that differ
+    _mean: float = 0.0
+    _squares: float = 0.0  # of the distances from the mean, summed as Welford does
 
     def add(self, peak: int) -> None:
         """Counts a step with this peak, in bytes."""
         self.count += 1
+        distance = peak - self._mean
+        self._mean += distance / self.count
+        self._squares += distance * (peak - self._mean)
         self.peak_bytes = max(self.peak_bytes, peak)
         if len(self.peaks) < DIFFERENT:
             self.peaks.add(peak)
@@ -50,6 +59,13 @@ class _Steps:
         self.work_ns.append(work_ns or step_ns)
         if len(self.times_ns) > 101:
             del self.times_ns[0], self.work_ns[0]
+
+    @property
+    def likely_bytes(self) -> int:
+        """The peak that one of many more such steps will hardly exceed; 0 if there are none."""
+        deviation = math.sqrt(self._squares / max(1, self.count - 1))
+        far = DEVIATIONS * (1 + 2 / max(1, self.count)) * deviation
+        return max(self.peak_bytes, math.ceil(self._mean + far))
 
     @property
     def step_ns(self) -> int:
@@ -169,6 +185,17 @@ class Measured:
         there was none."""
         steps = self._planned.get(rung)
         return steps.covered_peak_bytes if steps else 0
+
+    def likely_under(self, rung: int) -> tuple[int, int]:
+        """Returns the number of steps of its present plan, and the peak that one of many more will
+        hardly exceed where the data decides it."""
+        steps = self._planned.get(rung, _Steps())
+        return steps.count, steps.likely_bytes
+
+    def spread(self, key: Hashable, peak: int) -> int:
+        """Returns how much higher than `peak` a plain step with this input has peaked, in bytes."""
+        steps = self._plain.get(key)
+        return max(0, steps.peak_bytes - peak) if steps else 0
 
     def step_ns_under(self, rung: int) -> int:
         """Returns the median time of the last steps of its present plan; 0 if there was none."""

@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The data decides sizes within the step: routing, masks, detection heads, ragged batches. Planned
+steps keep to the budget all the same, and no bit changes. bench/zoo/varying.py counts the same over
+a thousand steps."""
+
+from __future__ import annotations
+
+import pytest
+import varying
+
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("one_daemon")]
+
+
+@pytest.mark.parametrize(
+    ("name", "budget"), [("routed", "0.75x"), ("masked", "0.5x"), ("detector", "0.9x")]
+)
+def test_sizes_that_the_data_decides_keep_to_the_budget(name: str, budget: str) -> None:
+    found = varying.run(name, budget, steps=40)
+
+    assert found.equal
+    assert found.planned >= 30, found.why
+    assert found.above == 0, f"by up to {found.most_above:.1%}"
+    assert found.captures <= 3
