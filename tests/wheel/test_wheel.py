@@ -314,7 +314,7 @@ def test_a_program_that_does_not_know_of_reprise_is_planned(
 
 
 def test_the_demo_is_validated(installed: Installation) -> None:
-    done = installed("python", "-m", "reprise.demo", "--json", "--no-wait", "--depth", "2")
+    done = installed("python", "-m", "reprise.demo", "--json", "--depth", "2")
 
     assert done.code == 0, done.err
     result = json.loads(done.out)

@@ -5,7 +5,8 @@
 
 Two processes run the same example with the same seed: the first without Reprise
 (REPRISE_DISABLE=1), the second with `--budget`. The verdict combines what the
-daemon recorded of the second with the losses of both.
+daemon recorded of the second with the losses of both. The daemon is the one of
+this machine, or a private one, as for every job: its page stays.
 """
 
 from __future__ import annotations
@@ -14,11 +15,8 @@ import argparse
 import importlib.util
 import json
 import os
-import shutil
-import signal
 import subprocess
 import sys
-import tempfile
 import time
 import uuid
 from collections.abc import Sequence
@@ -30,18 +28,14 @@ from reprise.agent import abi, bundled
 from reprise.base.budget import Budget
 from reprise.base.errors import RepriseError, ServerUnavailable
 from reprise.base.proto_json import Fields
-from reprise.plan.server import Server as Api
+from reprise.plan.server import Server
 
 EXAMPLES = {"resnet": "train_resnet.py", "gpt": "train_gpt.py"}
-EXIT_FAILED, EXIT_USAGE, EXIT_NO_PLAN, EXIT_UNREACHABLE = 1, 2, 3, 4
+EXIT_FAILED, EXIT_NO_PLAN, EXIT_UNREACHABLE = 1, 3, 4
 
 
 class DemoError(Exception):
-    """An error that ends the demo; `code` is the exit code."""
-
-    def __init__(self, message: str, code: int = EXIT_FAILED) -> None:
-        super().__init__(message)
-        self.code = code
+    """A job of the demo has failed, which ends it."""
 
 
 @dataclass(frozen=True)
@@ -65,91 +59,15 @@ class Job:
         return command
 
 
-def say(text: str) -> None:
-    """Prints a line of progress on standard error."""
-    print(f"demo: {text}", file=sys.stderr, flush=True)
-
-
 def examples() -> Path:
     """Returns the folder of the example programs: the checkout's, or the one inside the package."""
     root = bundled.checkout()
     return (root if root is not None else Path(__file__).resolve().parent) / "examples"
 
 
-def state_folder() -> Path:
-    """Returns the folder where the demo's daemon keeps its runs, so that the next demo shows them
-    too."""
-    root = bundled.checkout()
-    if root is not None:
-        return root / ".demo"
-    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    return Path(base) / "reprise-demo"
-
-
 def default_model() -> str:
     """Returns "resnet" if scikit-learn, which has its data, is installed; otherwise "gpt"."""
     return "resnet" if importlib.util.find_spec("sklearn") else "gpt"
-
-
-@dataclass(frozen=True)
-class Server:
-    """The address of the daemon, and the token that its page and API ask for."""
-
-    url: str
-    token: str
-
-
-class Daemon:
-    """A `reprised` of the demo's own, with a state folder and a socket with a short path."""
-
-    def __init__(self, listen: str) -> None:
-        binary = bundled.program("reprised")
-        if binary is None:
-            raise DemoError("there is no reprised here: run scripts/build, or install a wheel")
-        state = state_folder()
-        state.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.runtime = Path(tempfile.mkdtemp(prefix="reprise-demo-"))
-        self.socket = self.runtime / "agent.sock"
-        self.log_path = self.runtime / "reprised.log"
-        self._log = self.log_path.open("wb")
-        self.process = subprocess.Popen(
-            [binary, "--listen", listen, "--data-dir", state, "--agent-socket", self.socket],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=self._log,
-            start_new_session=True,
-        )
-
-    def wait_until_ready(self) -> Server:
-        """Waits until the daemon listens; returns its address and token. Raises DemoError if it
-        does not."""
-        ready = self.runtime / "server.json"
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline:
-            if ready.exists():
-                said = json.loads(ready.read_text())
-                return Server(said["url"], Path(said["token_file"]).read_text().strip())
-            if self.process.poll() is not None:
-                break
-            time.sleep(0.05)
-        raise DemoError(f"reprised did not start: {self.last_words()}", EXIT_UNREACHABLE)
-
-    def last_words(self) -> str:
-        """Returns the last line of the daemon's log."""
-        lines = self.log_path.read_text(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "it printed nothing"
-
-    def stop(self) -> None:
-        """Stops the daemon and removes the folder of its socket."""
-        if self.process.poll() is None:
-            self.process.terminate()
-            try:
-                self.process.wait(timeout=20)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-        self._log.close()
-        shutil.rmtree(self.runtime, ignore_errors=True)
 
 
 def train(job: Job, label: str, budget: str | None, environment: dict[str, str]) -> list[str]:
@@ -193,7 +111,7 @@ def wait_for_end(server: Server, run_id: str) -> dict[str, Any]:
     30 s."""
     deadline = time.monotonic() + 30
     while True:
-        run = Api(server.url, server.token).call("Query/GetRun", {"runId": run_id})
+        run = server.call("Query/GetRun", {"runId": run_id})
         if run.get("state") not in (None, "RUN_STATE_UNSPECIFIED", "RUN_STATE_RUNNING"):
             return run
         if time.monotonic() > deadline:
@@ -223,21 +141,19 @@ def verdict_json(run: dict[str, Any], same_losses: bool) -> dict[str, Any]:
     }
 
 
-def demonstrate(server: Server, daemon: Daemon, job: Job, budget: str) -> dict[str, Any]:
+def demonstrate(server: Server, job: Job, budget: str) -> dict[str, Any]:
     """Runs the example plainly and planned; returns the verdict."""
     plain = train(job, "plain", None, {"REPRISE_DISABLE": "1"})
     run_id = str(uuid.uuid4())
-    environment = {"REPRISE_SOCKET": str(daemon.socket), "REPRISE_RUN_ID": run_id}
-    environment["REPRISE_AGENT"] = str(abi.load().path)
+    environment = {"REPRISE_RUN_ID": run_id, "REPRISE_AGENT": str(abi.load().path)}
     planned = train(job, f"budget {budget}", budget, environment)
     result = verdict_json(wait_for_end(server, run_id), plain == planned)
     result["steps"] = job.steps
     return result
 
 
-def print_verdict(result: dict[str, Any], server: Server, *, stays: bool) -> None:
-    """Prints the verdict and where the run is seen: the address of the dashboard if the daemon
-    `stays`, otherwise the command that shows it."""
+def print_verdict(result: dict[str, Any], server: Server) -> None:
+    """Prints the verdict, and the address at which the run is seen."""
     print()
     print(result["sentence"])
     if not result["feasible"]:
@@ -247,12 +163,9 @@ def print_verdict(result: dict[str, Any], server: Server, *, stays: bool) -> Non
     else:
         print("The losses differ from those of the plain job.")
     print()
-    if not stays:
-        print(f"The run is kept; this shows it: reprise serve --data-dir {state_folder()}")
-        return
     # The token is printed on a terminal only, so that no log contains it.
-    entry = f"?token={server.token}" if sys.stdout.isatty() else ""
-    print(f"Dashboard: {server.url}/runs/{result['run_id']}{entry}", flush=True)
+    link = server.page(f"/runs/{result['run_id']}", with_token=sys.stdout.isatty())
+    print(f"Dashboard: {link}", flush=True)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -277,9 +190,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--depth", type=int, help="layers (default: the example's)")
     parser.add_argument("--batch", type=int, help="samples per step")
     parser.add_argument("--steps", type=int, default=20, help="default: %(default)s")
-    parser.add_argument("--listen", help="HOST:PORT (default: 127.0.0.1:7070 or a free port)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--no-wait", action="store_true", help="stop the daemon afterwards")
     options = parser.parse_args(arguments)
     if options.model == "resnet" and default_model() != "resnet":
         parser.error("--model resnet: needs scikit-learn: pip install scikit-learn")
@@ -296,53 +207,25 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def port_is_free(port: int) -> bool:
-    """Returns whether a port of the local host is free."""
-    import socket
-
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the demo; returns its exit code."""
     options = parse(arguments)
-    # SIGTERM raises KeyboardInterrupt, as Ctrl-C does, until `sigwait` takes both.
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    listen = options.listen or ("127.0.0.1:7070" if port_is_free(7070) else "127.0.0.1:0")
     job = Job(options.model, options.steps, options.depth, options.batch)
-    daemon = None
     try:
-        daemon = Daemon(listen)
-        server = daemon.wait_until_ready()
-        result = demonstrate(server, daemon, job, options.budget)
+        server = Server.find()
+        result = demonstrate(server, job, options.budget)
         if options.json:
-            print(json.dumps(result), flush=True)
+            print(json.dumps(result))
         else:
-            print_verdict(result, server, stays=not options.no_wait)
-        if not options.no_wait:
-            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])
-            print("Press Ctrl-C to stop the daemon.", flush=True)
-            signal.sigwait([signal.SIGINT, signal.SIGTERM])
+            print_verdict(result, server)
         if result["validated"]:
             return 0
         return EXIT_FAILED if result["feasible"] else EXIT_NO_PLAN
-    except DemoError as error:
-        print(f"demo: {error}", file=sys.stderr)
-        return error.code
-    except RepriseError as error:
+    except (DemoError, RepriseError) as error:
         print(f"demo: {error}", file=sys.stderr)
         return EXIT_UNREACHABLE if isinstance(error, ServerUnavailable) else EXIT_FAILED
     except KeyboardInterrupt:
         return 130
-    finally:
-        if daemon is not None:
-            daemon.stop()
 
 
 if __name__ == "__main__":

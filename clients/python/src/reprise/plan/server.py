@@ -98,6 +98,11 @@ class Server:
             else:
                 return found
 
+    def page(self, path: str, *, with_token: bool) -> str:
+        """Returns the link to a page of the dashboard; with the token it opens in any browser."""
+        token = f"?token={self._token}" if with_token and self._token else ""
+        return f"{'https' if self._tls else 'http'}://{self.address}{path}{token}"
+
     def call(self, method: str, message: dict[str, Any]) -> dict[str, Any]:
         """Calls a method with one answer, as "Query/GetRun", and returns the answer.
         `RepriseError`: what the server says."""
