@@ -100,7 +100,9 @@ class JointPass:
         self._budget_bytes = 0
         self.beside_bytes = 0  # in use in every step, and in no graph
         self._told = not only_when_told
-        self._ask = planner or _ask
+        # Returns a plan for any graph that this can carry out, and "", or None and why there is
+        # none.
+        self.ask = planner or _ask
         self._replace = replacement
         self._hooks = find_hooks()
 
@@ -127,11 +129,6 @@ class JointPass:
             yield
         finally:
             self._told = before
-
-    def ask(self, message: dict[str, Any], budget: str) -> tuple[Plan | None, str]:
-        """Returns a plan for any graph that this can carry out, and "", or None and why there is
-        none."""
-        return self._ask(message, budget)
 
     def replacement(
         self, message: dict[str, Any], plan: Plan, more_bytes: int

@@ -89,7 +89,6 @@ class Measured:
     mismatched_steps: int = 0
     checks: int = 0
     failed_checks: int = 0
-    gradient_checks: int = 0  # of gradients with those of an unplanned run; the others: of values
     gradients_checked: int = 0
     values_checked: int = 0
     buffers_checked: int = 0
@@ -217,7 +216,6 @@ class Measured:
         if result.values:
             self.values_checked += result.checked
         else:
-            self.gradient_checks += 1
             self.gradients_checked += result.checked
         self.buffers_checked += result.buffers
         self.failed_checks += bool(result.differing)
@@ -276,8 +274,3 @@ class Measured:
         """The highest peak of steps under the current plan; 0 without one."""
         steps = self._planned.get(self._rung)
         return steps.peak_bytes if steps else 0
-
-    @property
-    def planned_step_ns(self) -> int:
-        """The median time of the last steps under the current plan; 0 without one."""
-        return self.step_ns_under(self._rung)
