@@ -1,33 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 import {create} from '@bufbuild/protobuf';
 import {expect, test} from 'vitest';
-import {priceText, reasonRows, timingText} from '../../web/src/data/reasons';
-import {Decision} from '../../web/src/gen/reprise/v1/plan_pb';
-import {
-  ExplanationSchema,
-  StorageGroupSchema,
-  type StorageGroup,
-} from '../../web/src/gen/reprise/v1/planner_pb';
-
-function group(name: string, bytes: number, recompute: boolean): StorageGroup {
-  return create(StorageGroupSchema, {
-    name,
-    count: 2,
-    bytes: BigInt(bytes),
-    decision: recompute ? Decision.RECOMPUTE : Decision.SAVE,
-    why: recompute ? 'cheap' : 'costly',
-  });
-}
-
-test('what is recomputed comes first, largest first, and only so many of each', () => {
-  const rows = reasonRows(
-    [group('a', 9, false), group('b', 1, true), group('c', 3, true), group('d', 2, true)],
-    2,
-  );
-
-  expect(rows.map((row) => row.name)).toEqual(['c', 'd', 'a']);
-  expect(rows[0]).toMatchObject({decision: Decision.RECOMPUTE, bytes: 3n, why: 'cheap'});
-});
+import {priceText, timingText} from '../../web/src/data/reasons';
+import {ExplanationSchema} from '../../web/src/gen/reprise/v1/planner_pb';
 
 // What convert_explain_test.cc asks of `reprise explain`.
 function priced(price: number, peakBytes: number, staticBytes: number, addedNs: number): string {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-/** Why a plan is as it is, by groups of equal blocks. */
+/** What memory costs under a plan, and whose clock the times of its ops are of. */
 import {formatDuration} from '../format/units';
-import type {Explanation, StorageGroup} from '../gen/reprise/v1/planner_pb';
-import {Decision} from '../gen/reprise/v1/plan_pb';
+import type {Explanation} from '../gen/reprise/v1/planner_pb';
 import {num} from '../format/number';
 
 const UNITS: readonly (readonly [string, number])[] = [
@@ -35,14 +34,4 @@ export function timingText(timing: string): string {
   if (timing === 'kernels') return 'An op takes as long as its kernels.';
   const [source, why] = timing.split(/: (.*)/s);
   return source === 'host' && why ? `Ops are timed by the host: ${why}.` : '';
-}
-
-/** What is recomputed first, then what is saved, each most bytes first; `most` of each. */
-export function reasonRows(groups: readonly StorageGroup[], most: number): StorageGroup[] {
-  const largest = (recomputed: boolean): StorageGroup[] =>
-    groups
-      .filter(({decision}) => (decision === Decision.RECOMPUTE) === recomputed)
-      .sort((a, b) => num(b.bytes - a.bytes))
-      .slice(0, most);
-  return [...largest(true), ...largest(false)];
 }
