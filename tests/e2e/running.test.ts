@@ -6,7 +6,7 @@ import {afterAll, beforeAll, expect, onTestFinished, test} from 'vitest';
 import {openPage, startBrowser} from './browser';
 import {startDaemon, type Daemon} from './daemon';
 import {layeredGraph} from './graph';
-import {clients, Job} from './job';
+import {Job} from './job';
 
 const MIB = 2 ** 20;
 let daemon: Daemon;
@@ -86,19 +86,5 @@ test('the trade-off curve is walked and tried by keys alone, and read out', asyn
 
   await page.getByText('what if', {exact: true}).first().waitFor();
   expect(page.url()).toContain('?budget=');
-  job.bye();
-});
-
-test('a run with a plan shows its storages as address over time, and says that it is a layout', async () => {
-  const job = await planned('laid', true);
-  const page = await open('/runs/laid/plan');
-  const panel = page.getByRole('region', {name: 'Addresses'});
-
-  await panel.getByText('A first-fit layout of this plan').waitFor();
-  await panel.getByRole('application').focus();
-  await page.keyboard.press('ArrowRight');
-  await panel.getByText(/^static memory: parameters, buffers and optimizer state, size/).waitFor();
-  const {run} = {run: await clients(daemon).query.getRun({runId: 'laid'})};
-  expect(run.ending).toBe('running');
   job.bye();
 });

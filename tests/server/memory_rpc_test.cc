@@ -369,7 +369,6 @@ TEST_F(RecordedRun, EveryStorageHasABoxAtItsAddressFromBirthToDeath) {
 
   const v1::Addresses all = AskAddresses([](auto&) {});
 
-  EXPECT_EQ(all.source(), v1::ADDRESS_SOURCE_RECORDED);
   EXPECT_EQ(all.step_ns(), 600);
   EXPECT_EQ(all.alive(), 3u);
   EXPECT_EQ(all.folded(), 0u);
@@ -425,31 +424,6 @@ TEST_F(RecordedRun, AddressesZoomIntoAPartOfTheStep) {
     request.set_t1_ns(400);
   });
   EXPECT_EQ(error_.error_code(), grpc::INVALID_ARGUMENT);
-}
-
-TEST_F(RecordedRun, APlanIsLaidOutFirstFitAndSaysSo) {
-  const std::string graph_id = server_.PutGraph(SmallGraph(), "run-1");
-  const v1::Plan plan = server_.Plan(RequestFor(graph_id, "1GiB"));
-
-  const v1::Addresses laid =
-      AskAddresses([&](auto& request) { request.set_plan_id(plan.plan_id()); });
-
-  EXPECT_EQ(laid.source(), v1::ADDRESS_SOURCE_FIRST_FIT);
-  EXPECT_EQ(laid.peak_bytes(), plan.peak_bytes());
-  // Storages that are alive at once do not overlap.
-  for (const v1::AddressBox& one : laid.boxes()) {
-    for (const v1::AddressBox& other : laid.boxes()) {
-      if (&one == &other) continue;
-      const bool at_once =
-          one.from_ns() < other.to_ns() && other.from_ns() < one.to_ns();
-      const bool overlap =
-          one.address() <
-              other.address() + static_cast<uint64_t>(other.bytes()) &&
-          other.address() < one.address() + static_cast<uint64_t>(one.bytes());
-      EXPECT_FALSE(at_once && overlap) << one.owner() << ", " << other.owner();
-    }
-  }
-  EXPECT_GE(laid.peak_span_bytes(), laid.peak_bytes());
 }
 
 // ---- Kernels ----

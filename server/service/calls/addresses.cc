@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// GetAddresses: who is where in memory, over time. Of a recorded step with its
-// real addresses; of a plan with a first-fit layout of its storages.
+// GetAddresses: who is where in memory, over time, in a recorded step.
 //
 //   address                       unused ranges of addresses are left out
 //     |  +-----+  +-----------+
@@ -23,7 +22,6 @@
 #include "server/service/memory/address_boxes.h"
 #include "server/service/memory/evidence.h"
 #include "server/service/memory/step_cache.h"
-#include "server/service/planning/stored_plan.h"
 
 namespace reprise::server {
 
@@ -44,7 +42,6 @@ class Recorded {
 
   v1::Addresses Draw() {
     v1::Addresses answer;
-    answer.set_source(v1::ADDRESS_SOURCE_RECORDED);
     answer.set_step(step_.step);
     answer.set_from_ns(view_.from_ns);
     answer.set_to_ns(view_.to_ns);
@@ -92,7 +89,13 @@ class Recorded {
         ChooseBoxes(view_, std::move(lives), alive, area, answer);
     for (const AddressLife& life : boxes) {
       v1::AddressBox& box = *answer.add_boxes();
-      FillAddressBox(life, box);
+      box.set_address(life.address);
+      box.set_bytes(life.bytes);
+      box.set_from_ns(life.from_ns);
+      box.set_to_ns(life.to_ns);
+      box.set_before(life.before);
+      box.set_after(life.after);
+      box.set_at_peak(life.at_peak);
       const Allocation& one = all_[life.index];
       const std::string& stack = step_.Text(one.stack);
       const std::string& name = step_.Text(one.name);
@@ -192,11 +195,6 @@ StatusOr<v1::Addresses> GetAddresses(Services& services,
       .width = request.width_px() == 0 ? kDefaultColumns : request.width_px(),
       .height =
           request.height_px() == 0 ? kDefaultHeight : request.height_px()};
-  if (!request.plan_id().empty()) {
-    ASSIGN_OR_RETURN(const StoredPlan plan,
-                     LoadStoredPlan(services.store, request.plan_id()));
-    return DrawPlannedAddresses(plan, request, view);
-  }
   ASSIGN_OR_RETURN(
       const auto step,
       services.steps.Of(services.store, request.run_id(), request.planned()));

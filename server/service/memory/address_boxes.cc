@@ -131,14 +131,4 @@ std::vector<AddressLife> ChooseBoxes(const AddressView& view,
   return kept;
 }
 
-void FillAddressBox(const AddressLife& life, v1::AddressBox& box) {
-  box.set_address(life.address);
-  box.set_bytes(life.bytes);
-  box.set_from_ns(life.from_ns);
-  box.set_to_ns(life.to_ns);
-  box.set_before(life.before);
-  box.set_after(life.after);
-  box.set_at_peak(life.at_peak);
-}
-
 }  // namespace reprise::server

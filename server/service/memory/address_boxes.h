@@ -8,9 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "base/status.h"
 #include "reprise/v1/query.pb.h"
-#include "server/service/planning/stored_plan.h"
 
 namespace reprise::server {
 
@@ -23,7 +21,7 @@ struct AddressLife {
   int64_t bytes = 0;
   int64_t from_ns = 0, to_ns = 0;
   bool before = false, after = false, at_peak = false;
-  size_t index = 0;  // where it comes from
+  size_t index = 0;  // among the lifetimes of the step
 };
 
 // The part of the step that is drawn, and the size of the picture in pixels.
@@ -40,14 +38,5 @@ std::vector<AddressLife> ChooseBoxes(const AddressView& view,
                                      std::vector<AddressLife> lives,
                                      uint64_t alive, double area,
                                      v1::Addresses& answer);
-
-// Writes the place and the time of a box; its owner is the caller's.
-void FillAddressBox(const AddressLife& life, v1::AddressBox& box);
-
-// Draws the part of the plan's step that `request` names. Fails if the plan has
-// no schedule (NOT_FOUND) or too many lives of storages (RESOURCE_EXHAUSTED).
-StatusOr<v1::Addresses> DrawPlannedAddresses(
-    const StoredPlan& plan, const v1::GetAddressesRequest& request,
-    AddressView view);
 
 }  // namespace reprise::server

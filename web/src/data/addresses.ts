@@ -7,7 +7,7 @@
  */
 import {categoryStyle} from '../format/categories';
 import {formatBytes, formatDuration, formatPercent} from '../format/units';
-import {AddressSource, type Addresses} from '../gen/reprise/v1/query_pb';
+import type {Addresses} from '../gen/reprise/v1/query_pb';
 import {num} from '../format/number';
 import type {Shape, Shapes} from './shapes';
 
@@ -50,7 +50,7 @@ export function addressPicture(from: Addresses, height: number): Shapes {
         get rows(): Shape['rows'] {
           return [
             ['size', formatBytes(num(box.bytes))],
-            ['address', addressText(from, box.address)],
+            ['address', `0x${box.address.toString(16)}`],
             ['from', box.before ? 'before what is shown' : formatDuration(began)],
             ['until', box.after ? 'after what is shown' : formatDuration(ended)],
             ['category', style.name],
@@ -67,27 +67,15 @@ export function addressPicture(from: Addresses, height: number): Shapes {
   return {shapes, ground, height};
 }
 
-/** Of a layout the address is an offset. */
-function addressText(from: Addresses, address: bigint): string {
-  return from.source === AddressSource.FIRST_FIT
-    ? `${formatBytes(num(address))} from the begin`
-    : `0x${address.toString(16)}`;
-}
-
-/** What kind of addresses these are, how much is fragmentation, and what is folded. */
+/** How much is fragmentation, and what is folded. */
 export function addressTexts(from: Addresses): {
-  readonly source: string;
   readonly span: string;
   readonly folded: string;
 } {
-  const layout = from.source === AddressSource.FIRST_FIT;
   const peak = num(from.peakBytes);
   const spanned = num(from.peakSpanBytes);
   const between = spanned - peak;
   return {
-    source: layout
-      ? 'A first-fit layout of this plan, with static memory at the bottom. The allocator of a job may place storages otherwise.'
-      : 'Addresses as they were recorded.',
     span:
       spanned > 0 && between > 0
         ? `At the peak ${formatBytes(peak)} lie within ${formatBytes(spanned)}: ${formatPercent(between / spanned)} of that is between them.`
