@@ -2,7 +2,7 @@
 #include "formats/export/timeline.h"
 
 #include <algorithm>
-#include <map>
+#include <utility>
 
 #include "base/str_cat.h"
 #include "profiler/include/reprise_wire.h"
@@ -12,7 +12,6 @@ namespace reprise::formats {
 namespace {
 
 constexpr uint64_t kFirstAddress = uint64_t{1} << 40;
-constexpr uint64_t kAlignment = 512;
 
 const char* PhaseName(planner::Phase phase) {
   switch (phase) {
@@ -24,52 +23,6 @@ const char* PhaseName(planner::Phase phase) {
       return "optimizer";
   }
 }
-
-// Assigns addresses by first fit, for a plausible picture of addresses over
-// time.
-class Addresses {
- public:
-  uint64_t Take(int64_t bytes) {
-    const uint64_t size = Rounded(bytes);
-    for (auto hole = holes_.begin(); hole != holes_.end(); ++hole) {
-      if (hole->second < size) continue;
-      const auto [at, room] = *hole;
-      holes_.erase(hole);
-      if (room > size) holes_.emplace(at + size, room - size);
-      return at;
-    }
-    const uint64_t at = top_;
-    top_ += size;
-    return at;
-  }
-
-  void Give(uint64_t at, int64_t bytes) {
-    uint64_t size = Rounded(bytes);
-    auto after = holes_.upper_bound(at);
-    if (after != holes_.begin()) {
-      const auto before = std::prev(after);
-      if (before->first + before->second == at) {
-        at = before->first;
-        size += before->second;
-        holes_.erase(before);
-      }
-    }
-    if (after != holes_.end() && at + size == after->first) {
-      size += after->second;
-      holes_.erase(after);
-    }
-    holes_.emplace(at, size);
-  }
-
- private:
-  static uint64_t Rounded(int64_t bytes) {
-    const auto size = static_cast<uint64_t>(std::max<int64_t>(bytes, 1));
-    return (size + kAlignment - 1) / kAlignment * kAlignment;
-  }
-
-  uint64_t top_ = kFirstAddress;
-  std::map<uint64_t, uint64_t> holes_;
-};
 
 }  // namespace
 
@@ -110,7 +63,12 @@ StatusOr<ExportTimeline> PredictedTimeline(
   for (const planner::Lifetime& life : planner::Lifetimes(graph, schedule)) {
     born[static_cast<size_t>(life.born)].push_back(life.storage);
   }
-  Addresses addresses;
+  uint64_t next_address = kFirstAddress;
+  const auto place = [&](int64_t bytes) {
+    return std::exchange(
+        next_address,
+        next_address + static_cast<uint64_t>(std::max<int64_t>(bytes, 1)));
+  };
   std::vector<uint64_t> address_of(graph.storages.size(), 0);
   std::vector<int> runs(graph.ops.size(), 0);
   int64_t live = out.static_bytes;
@@ -124,7 +82,7 @@ StatusOr<ExportTimeline> PredictedTimeline(
     for (const planner::StorageId s : born[entry]) {
       const auto at = static_cast<size_t>(s);
       const int64_t bytes = graph.storages[at].bytes;
-      address_of[at] = addresses.Take(bytes);
+      address_of[at] = place(bytes);
       live += bytes;
       emit(bytes, address_of[at], storage_names + static_cast<uint32_t>(s),
            where);
@@ -140,7 +98,6 @@ StatusOr<ExportTimeline> PredictedTimeline(
       const int64_t bytes = graph.storages[id].bytes;
       emit(-bytes, address_of[id], storage_names + static_cast<uint32_t>(id),
            0);
-      addresses.Give(address_of[id], bytes);
       live -= bytes;
       continue;
     }
@@ -162,11 +119,10 @@ StatusOr<ExportTimeline> PredictedTimeline(
     const int64_t space = point.bytes + reserve_bytes - live;
     now_ns = end_ns;
     if (space > 0) {
-      const uint64_t at = addresses.Take(space);
+      const uint64_t at = place(space);
       const auto what = static_cast<uint32_t>(out.names.size() - 1);
       out.events.push_back({point.start_ns, at, space, what, where, 0});
       out.events.push_back({end_ns, at, -space, what, where, 0});
-      addresses.Give(at, space);
     }
   }
   return out;

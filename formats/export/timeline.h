@@ -5,7 +5,7 @@
 // over a schedule, a measured one from the records of a traced step.
 //
 //   predicted: at every op, memory is what the evaluator says, to the byte;
-//              addresses are made up (first fit) so that nothing overlaps
+//              addresses are made up, and none is used twice
 //   measured:  as recorded; op slices if ops were traced
 #pragma once
 
@@ -104,15 +104,6 @@ class MeasuredTimeline {
 
 std::string WriteChromeTrace(const std::string& name,
                              const std::vector<ExportTimeline>& timelines);
-
-// A timeline as a PyTorch memory snapshot, which pytorch.org/memory_viz and
-// formats/import/snapshot.h can read. It is a pickle of plain data with
-// protocol 4, the newest that all viewers read.
-//
-// Static memory is a single block, allocated before the first event and never
-// freed.
-
-std::string WriteMemorySnapshot(const ExportTimeline& timeline);
 
 // Timelines as one HTML file to send to somebody: what the plan says, memory
 // over each step as a drawing, and what is alive at its peak. It has no script,

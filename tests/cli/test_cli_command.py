@@ -111,7 +111,7 @@ def bash_completes(reprise: Reprise, *words: str) -> list[str]:
         (("pl",), ["plan"]),
         (("plan", "--bu"), ["--budget"]),
         (("plan", "--strategy", "p"), ["per-block"]),
-        (("export", "latest", "--format", "m"), ["memory-viewer"]),
+        (("export", "latest", "--format", "h"), ["html"]),
         (("show", "lat"), ["latest"]),
         (("plan", "graph.json", "--gap", ""), []),
     ],

@@ -6,7 +6,6 @@
 #include <string>
 
 #include "formats/export/timeline.h"
-#include "formats/import/snapshot.h"
 #include "formats/import/trace.h"
 #include "profiler/include/reprise_wire.h"
 
@@ -162,29 +161,6 @@ TEST(ExportTest, AChromeTraceOfAPlanComesBackAsTheSameStep) {
       EXPECT_EQ(op.backward, timeline.ops[i].phase == "backward");
     }
   }
-}
-
-TEST(ExportTest, TheSnapshotOfAPlanComesBackAsTheSameMemory) {
-  const auto timeline = PredictedTimeline("p", Graph(), Again(), {}, 0);
-  const std::string pickle = WriteMemorySnapshot(*timeline);
-  const auto back = Snapshot::Open(
-      [&]() -> StatusOr<ByteSource> { return ByteSource::Over(pickle); }, "x",
-      std::nullopt);
-
-  ASSERT_TRUE(back.ok()) << back.status().message();
-  EXPECT_EQ(back->summary().baseline_bytes, 1000);
-  EXPECT_EQ(back->summary().peak_bytes, timeline->PeakBytes());
-  RecordingNames names;
-  std::vector<int64_t> bytes;
-  ASSERT_TRUE(back->Replay(names,
-                           [&](const MemoryEvent& event) {
-                             bytes.push_back(event.bytes);
-                             return OkStatus();
-                           })
-                  .ok());
-  EXPECT_THAT(bytes, ElementsAre(100, -100, 200, 50, -50, 100, -100, -200));
-  EXPECT_THAT(names.texts(),
-              ElementsAre("net.0 a x", "b storage 1", "b workspace"));
 }
 
 TEST(ExportTest, AddressesOfWhatLivesTogetherNeverOverlap) {

@@ -9,38 +9,13 @@
 
 #include "formats/import/run_writer.h"
 #include "profiler/include/reprise_wire.h"
+#include "tests/formats/snapshot_file.h"
 
 namespace reprise::formats {
 namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-std::string Text(const std::string& text) {
-  return std::string("X") + static_cast<char>(text.size()) +
-         std::string(3, '\0') + text;
-}
-std::string Int(int value) {
-  std::string out = "J";
-  for (int i = 0; i < 4; ++i) out += static_cast<char>(value >> (8 * i));
-  return out;
-}
-std::string Event(const std::string& action, int address, int size, int us) {
-  return "}(" + Text("action") + Text(action) + Text("addr") + Int(address) +
-         Text("size") + Int(size) + Text("time_us") + Int(us) + "u";
-}
-// Returns a snapshot of one segment with `live` bytes in use at the end.
-std::string Pickle(int live, const std::vector<std::string>& events) {
-  std::string out = std::string("\x80\x02", 2) + "}(" + Text("segments") + "](";
-  if (live > 0) {
-    out += "}(" + Text("total_size") + Int(live + 100) + Text("blocks") +
-           "]}(" + Text("state") + Text("active_allocated") + Text("size") +
-           Int(live) + "uau";
-  }
-  out += "e" + Text("device_traces") + "](](";
-  for (const std::string& event : events) out += event;
-  return out + "eeu.";
-}
 
 StatusOr<Snapshot> Open(const std::string& bytes,
                         std::optional<int> device = std::nullopt) {

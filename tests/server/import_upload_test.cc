@@ -13,8 +13,8 @@
 
 #include "base/str_cat.h"
 #include "formats/convert/graph_json.h"
-#include "formats/export/timeline.h"
 #include "server/net/routes.h"
+#include "tests/formats/snapshot_file.h"
 #include "tests/server/server_harness.h"
 
 namespace reprise::server {
@@ -72,16 +72,10 @@ std::string RunOf(const std::string& response) {
 // 3000 bytes exist at the start, then 1000 and 2000 are allocated: 6000 at the
 // peak.
 std::string SnapshotFile() {
-  formats::ExportTimeline timeline;
-  timeline.title = "x";
-  timeline.duration_ns = 4000;
-  timeline.static_bytes = 3000;
-  timeline.names = {"", "here"};
-  timeline.events = {
-      {.time_ns = 1000, .address = 512, .bytes = 1000, .what = 1},
-      {.time_ns = 2000, .address = 4096, .bytes = 2000},
-      {.time_ns = 3000, .address = 512, .bytes = -1000}};
-  return formats::WriteMemorySnapshot(timeline);
+  return formats::Pickle(5000,
+                         {formats::Event("alloc", 512, 1000, 1),
+                          formats::Event("alloc", 4096, 2000, 2),
+                          formats::Event("free_completed", 512, 1000, 3)});
 }
 
 // A trace as torch.profiler writes it; `space` pads it to any size.

@@ -33,39 +33,25 @@ using Timelines = std::vector<formats::ExportTimeline>;
 class ExportCommand : public Command {
  public:
   void Define(CommandLine& line) override {
-    Verb& verb = line.AddVerb(
-        "export", "Write a step as a report, for Perfetto or PyTorch's viewer");
+    Verb& verb =
+        line.AddVerb("export", "Write a step as a report or for Perfetto");
     verb.Add("WHAT", what_,
              "A run id (or its beginning, or \"latest\"), a plan id, or a "
              "file: step graph or plan",
              {.required = true, .completes = Completes::kRuns});
-    verb.Add(
-        "--format,-f", format_,
-        "chrome: JSON for Perfetto and chrome://tracing; "
-        "memory-viewer: a snapshot for pytorch.org/memory_viz; "
-        "html: one file for any browser, without network",
-        {.shows_default = true, .one_of = {"chrome", "memory-viewer", "html"}});
-    verb.Add("--of", of_,
-             "Which step a snapshot shows: measured, measured-base, "
-             "predicted or predicted-base (the first there is)",
-             {.one_of = {"measured", "measured-base", "predicted",
-                         "predicted-base"}});
+    verb.Add("--format,-f", format_,
+             "chrome: JSON for Perfetto and chrome://tracing; "
+             "html: one file for any browser, without network",
+             {.shows_default = true, .one_of = {"chrome", "html"}});
     verb.Add("--out,-o", out_, "The file (named after WHAT)",
              {.completes = Completes::kFiles});
     verb.Flag("--force,!--no-force", force_, "Replace an existing file");
     verb.Footer(
         "Example:\n  reprise export latest --format html\n"
-        "  reprise export latest --format chrome -o run.trace.json\n"
-        "  reprise export resnet.plan.json --format memory-viewer");
+        "  reprise export latest --format chrome -o run.trace.json");
   }
 
   int Run(const Globals& globals, Console& console) override {
-    if (!of_.empty() && format_ != "memory-viewer") {
-      return console.UsageError(
-          StrCat("--of: ", format_ == "chrome" ? "a Chrome trace" : "a report",
-                 " holds all steps side by side; it is for "
-                 "--format memory-viewer"));
-    }
     if (out_.empty()) out_ = DefaultPath();
     const Status writable = CheckWritable(out_, force_);
     if (LooksLikeFile(what_)) {
@@ -227,24 +213,6 @@ class ExportCommand : public Command {
                         plan.base_peak_bytes(), out);
   }
 
-  // Returns the timeline named by --of, else the first that the viewer can
-  // show.
-  StatusOr<const formats::ExportTimeline*> Choose(const Timelines& all) const {
-    const std::string wanted = of_ == "measured"         ? kMeasured
-                               : of_ == "measured-base"  ? kMeasuredBase
-                               : of_ == "predicted"      ? kPredicted
-                               : of_ == "predicted-base" ? kPredictedBase
-                                                         : "";
-    if (wanted.empty()) return &all.front();
-    std::string there;
-    for (const formats::ExportTimeline& one : all) {
-      if (one.title == wanted) return &one;
-      there += StrCat(there.empty() ? "" : ", ", one.title);
-    }
-    return NotFound(
-        StrCat(what_, ": has no step that is ", wanted, ", only: ", there));
-  }
-
   std::string DefaultPath() const {
     std::string stem = what_;
     for (const char* ending : {".json", ".pb", ".graph", ".plan"}) {
@@ -252,59 +220,47 @@ class ExportCommand : public Command {
         stem.resize(stem.size() - std::string(ending).size());
       }
     }
-    return stem + (format_ == "chrome" ? ".trace.json"
-                   : format_ == "html" ? ".report.html"
-                                       : ".snapshot.pickle");
+    return stem + (format_ == "chrome" ? ".trace.json" : ".report.html");
   }
 
   int Write(const Timelines& all, const Globals& globals, Console& console) {
-    std::string text;
-    const formats::ExportTimeline* shown = &all.front();
-    std::vector<std::string> titles;
-    if (format_ == "chrome") {
-      text = formats::WriteChromeTrace(name_.empty() ? what_ : name_, all);
-      for (const auto& one : all) titles.push_back(one.title);
-    } else if (format_ == "html") {
-      text = formats::WriteHtmlReport({.name = name_.empty() ? what_ : name_,
-                                       .sentence = sentence_,
-                                       .budget_bytes = budget_bytes_},
-                                      all);
-      for (const auto& one : all) titles.push_back(one.title);
-    } else {
-      const auto chosen = Choose(all);
-      if (!chosen.ok()) return console.Error(chosen.status());
-      shown = *chosen;
-      text = formats::WriteMemorySnapshot(*shown);
-      titles.push_back(shown->title);
-    }
+    const std::string name = name_.empty() ? what_ : name_;
+    const std::string text =
+        format_ == "chrome"
+            ? formats::WriteChromeTrace(name, all)
+            : formats::WriteHtmlReport({.name = name,
+                                        .sentence = sentence_,
+                                        .budget_bytes = budget_bytes_},
+                                       all);
     const Status written = WriteFile(out_, text, force_);
     if (!written.ok()) return console.Error(written);
     if (globals.json) {
-      const nlohmann::ordered_json json = {{"wrote", out_},
-                                           {"format", format_},
-                                           {"steps", titles},
-                                           {"peak_bytes", shown->PeakBytes()}};
+      std::vector<std::string> titles;
+      for (const auto& one : all) titles.push_back(one.title);
+      const nlohmann::ordered_json json = {
+          {"wrote", out_},
+          {"format", format_},
+          {"steps", titles},
+          {"peak_bytes", all.front().PeakBytes()}};
       console.Line(json.dump(-1, ' ', false,
                              nlohmann::ordered_json::error_handler_t::replace));
       return kDone;
     }
     for (const auto& one : all) {
-      if (format_ == "memory-viewer" && &one != shown) continue;
       console.Line(StrCat("  ", one.title, ": peak ",
                           FormatBytes(one.PeakBytes()), " in ",
                           FormatDuration(one.duration_ns)));
     }
     console.Line(StrCat("  wrote ", out_));
-    console.Note(format_ == "html" ? "\nNext:  open it in a browser, or send it"
-                 : format_ == "chrome"
-                     ? "\nNext:  open it at ui.perfetto.dev or chrome://tracing"
-                     : "\nNext:  drop it on pytorch.org/memory_viz");
+    console.Note(
+        format_ == "html"
+            ? "\nNext:  open it in a browser, or send it"
+            : "\nNext:  open it at ui.perfetto.dev or chrome://tracing");
     return kDone;
   }
 
   std::string what_;
   std::string format_ = "chrome";
-  std::string of_;
   std::string out_;
   bool force_ = false;
   std::string name_;
