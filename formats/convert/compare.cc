@@ -157,8 +157,7 @@ std::string Sentence(const v1::Comparison& all, uint32_t only_a,
   return text;
 }
 
-}  // namespace
-
+// Of a valid schedule; of the facts, peak and time.
 StatusOr<PeakSide> SideOfSchedule(const v1::StepGraph& proto,
                                   const planner::StepGraph& graph,
                                   const planner::Schedule& schedule,
@@ -227,6 +226,8 @@ StatusOr<PeakSide> SideOfSchedule(const v1::StepGraph& proto,
   }
   return side;
 }
+
+}  // namespace
 
 StatusOr<PeakSide> SideOfPlan(const v1::StepGraph& proto,
                               const planner::StepGraph& graph,

@@ -46,17 +46,10 @@ struct PeakSide {
   std::vector<AgainOp> again;
 };
 
-// Returns what a valid schedule has alive at its peak. Static memory,
-// `reserve_bytes` and workspace are parts of their own. `proto` is the graph's
-// proto, for its source lines. Of `facts`, the peak and time are filled in.
-StatusOr<PeakSide> SideOfSchedule(const v1::StepGraph& proto,
-                                  const planner::StepGraph& graph,
-                                  const planner::Schedule& schedule,
-                                  const planner::Capabilities& capabilities,
-                                  int64_t reserve_bytes);
-
-// The same of a stored or read plan: its schedule, or of an impossible one the
-// step without a plan. Fills in the other facts but for the name.
+// Returns what a plan, stored or read, has alive at its peak: its schedule, or of
+// an impossible one the step without a plan. Static memory, `reserve_bytes` and
+// workspace are parts of their own. `proto` is the graph's proto, for its source
+// lines. Fills in the facts but for the name.
 StatusOr<PeakSide> SideOfPlan(const v1::StepGraph& proto,
                               const planner::StepGraph& graph,
                               const v1::Plan& plan,

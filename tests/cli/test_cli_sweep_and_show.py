@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import xml.etree.ElementTree
 from pathlib import Path
 
 from cli_program import Reprise
@@ -36,15 +35,6 @@ def test_sweep_json_is_a_line_per_budget_largest_first(reprise: Reprise, graph_f
     assert feasible[0]["overhead"] == 0
     assert all(p["peak_bytes"] <= p["budget_bytes"] for p in feasible)
     assert all(p["bound"] <= p["overhead"] + 1e-9 for p in feasible)
-
-
-def test_sweep_draws_a_picture(reprise: Reprise, graph_file: Path) -> None:
-    result = reprise("sweep", "small.graph.json", "--svg", "curve.svg")
-
-    assert result.code == 0
-    root = xml.etree.ElementTree.parse(reprise.folder / "curve.svg").getroot()
-    assert root.tag.endswith("svg")
-    assert "exists already" in reprise.fails(1, "sweep", "small.graph.json", "--svg", "curve.svg")
 
 
 def test_sweep_refuses_silly_numbers_of_points(reprise: Reprise, graph_file: Path) -> None:
@@ -90,7 +80,3 @@ def test_show_says_when_the_graph_of_a_plan_is_gone(reprise: Reprise, graph_file
 
     assert result.code == 0
     assert "was not checked" in result.err
-
-
-def test_open_is_for_runs(reprise: Reprise, graph_file: Path) -> None:
-    assert "--open" in reprise.fails(2, "show", "--open", "small.graph.json")

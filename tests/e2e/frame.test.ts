@@ -80,7 +80,7 @@ describe('the server', () => {
     // Whoever took its port meanwhile may have been sent the cookie: it is worth nothing now.
     await site.daemon.start();
     await page.getByRole('alert').getByText('has a new token').waitFor();
-    await page.getByRole('alert').getByText('reprise show whole --open').waitFor();
+    await page.getByRole('alert').getByText('reprise show whole').waitFor();
     expect(await verdict(page)).toBe(sentence);
     await page.goto(site.daemon.link('/runs/whole'));
     await expect.poll(() => verdict(page)).toBe(sentence);
@@ -93,7 +93,7 @@ describe('the server', () => {
 
     await site.daemon.stop();
     await page.getByRole('alert').getByText('does not answer').waitFor();
-    await page.getByRole('alert').getByText('reprise show whole --open').waitFor();
+    await page.getByRole('alert').getByText('reprise show whole').waitFor();
     expect(await verdict(page)).toBe(sentence);
 
     await site.daemon.start();

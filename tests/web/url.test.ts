@@ -92,6 +92,6 @@ test('a budget as typed reaches the server unchanged', () => {
 });
 
 test('a page whose server has ended is opened again by a command', () => {
-  expect(againCommand(routeOf('/runs/a3f9/plan'))).toBe('reprise show a3f9 --open');
-  expect(againCommand(routeOf('/status'))).toBe('reprise show latest --open');
+  expect(againCommand(routeOf('/runs/a3f9/plan'))).toBe('reprise show a3f9');
+  expect(againCommand(routeOf('/status'))).toBe('reprise show latest');
 });

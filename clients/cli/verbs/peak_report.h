@@ -71,9 +71,4 @@ std::string CurveTable(const std::vector<v1::TradeoffPoint>& points);
 // if there are fewer than two feasible points.
 std::string CurvePicture(const std::vector<v1::TradeoffPoint>& points);
 
-// The trade-off curve as a self-contained SVG: budget in bytes to the right,
-// overhead upwards, the proven bound as a dashed line below the plans.
-std::string CurveSvg(const std::vector<v1::TradeoffPoint>& points,
-                     std::string_view title);
-
 }  // namespace reprise::cli

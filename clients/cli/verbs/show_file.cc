@@ -176,27 +176,21 @@ class ShowCommand : public Command {
              "A run id (or its beginning, or \"latest\"), a plan id, "
              "or a file: step graph or plan",
              {.required = true, .completes = Completes::kRuns});
-    verb.Flag("--open,!--no-open", open_, "Open the page of the run");
     verb.Footer(
         "Example:\n  reprise show latest\n  reprise show resnet.plan.json");
   }
 
   int Run(const Globals& globals, Console& console) override {
     if (LooksLikeFile(what_)) {
-      if (open_) {
-        return console.UsageError(
-            StrCat(what_, ": --open shows runs; a file has no page"));
-      }
       return ShowFile(what_, globals, console);
     }
     const auto client = ServerClient::ConnectOrStart(globals);
     if (!client.ok()) return console.ConnectError(client.status());
-    return ShowStored(what_, open_, *client, globals, console);
+    return ShowStored(what_, *client, globals, console);
   }
 
  private:
   std::string what_;
-  bool open_ = false;
 };
 
 }  // namespace

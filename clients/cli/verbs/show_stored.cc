@@ -1,26 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "clients/cli/verbs/show_stored.h"
 
-#include <fcntl.h>
-#include <spawn.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-
 #include <algorithm>
-#include <cstdlib>
-#include <filesystem>
 #include <string_view>
 #include <vector>
 
 #include "base/str_cat.h"
 #include "clients/cli/core/console.h"
-#include "clients/cli/core/files.h"
-#include "clients/cli/server/runtime_paths.h"
 #include "clients/cli/verbs/run_facts.h"
 #include "formats/convert/digest.h"
 #include "formats/convert/graph_names.h"
-
-extern char** environ;
 
 namespace reprise::cli {
 namespace {
@@ -160,8 +149,8 @@ void PrintVerdict(const v1::Verdict& v, Console& console) {
   }
 }
 
-int ShowRun(v1::Run run, bool open, const ServerClient& client,
-            const Globals& globals, Console& console) {
+int ShowRun(v1::Run run, const ServerClient& client, const Globals& globals,
+            Console& console) {
   const std::string path = "/runs/" + run.run_id();
   const auto moments = client.GetMoments(run.run_id());
   // A server of an earlier release does not have this method.
@@ -223,17 +212,15 @@ int ShowRun(v1::Run run, bool open, const ServerClient& client,
     console.Line(StrCat("  page  ", client.endpoint().Page(
                                         path, console.results_on_terminal())));
   }
-  if (!open) return kDone;
-  const Status opened = OpenPage(client.endpoint().Page(path, true));
-  return opened.ok() ? kDone : console.Error(opened);
+  return kDone;
 }
 
 }  // namespace
 
-int ShowStored(const std::string& id, bool open, const ServerClient& client,
+int ShowStored(const std::string& id, const ServerClient& client,
                const Globals& globals, Console& console) {
   const auto run = client.GetRun(id);
-  if (run.ok()) return ShowRun(*run, open, client, globals, console);
+  if (run.ok()) return ShowRun(*run, client, globals, console);
   if (run.status().code() != Code::kNotFound || !formats::ParseHexId(id).ok()) {
     return console.Error(run.status());
   }
@@ -244,9 +231,6 @@ int ShowStored(const std::string& id, bool open, const ServerClient& client,
                      id, ": there is no such run or plan on this server")))
                : console.Error(explanation.status());
   }
-  if (open) {
-    return console.UsageError(StrCat(id, ": --open shows runs, not plans"));
-  }
   if (globals.json) {
     console.Line(ProtoToJson(*explanation));
     return kDone;
@@ -256,46 +240,6 @@ int ShowStored(const std::string& id, bool open, const ServerClient& client,
   PrintExplanation(*explanation, console);
   PrintCategories(id, client, console);
   return kDone;
-}
-
-Status OpenPage(const std::string& url) {
-  Status no_desktop = FailedPrecondition(
-      StrCat("there is no desktop here; open ", url, " in a browser"));
-  if (std::getenv("DISPLAY") == nullptr &&
-      std::getenv("WAYLAND_DISPLAY") == nullptr) {
-    return no_desktop;
-  }
-  const std::filesystem::path folder =
-      std::filesystem::path(PrivateSocket()).parent_path();
-  const std::string page = (folder / "open.html").string();
-  const mode_t mask = umask(0077);
-  const Status written =
-      WriteFile(page,
-                StrCat("<!doctype html><meta charset=\"utf-8\"><meta "
-                       "http-equiv=\"refresh\" content=\"0;url=",
-                       url, "\"><title>Reprise</title>\n"),
-                /*force=*/true);
-  umask(mask);
-  RETURN_IF_ERROR(written);
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  for (const int fd : {0, 1, 2}) {
-    posix_spawn_file_actions_addopen(&actions, fd, "/dev/null", O_RDWR, 0);
-  }
-  std::string program = "xdg-open";
-  std::string argument = page;
-  char* const argv[] = {program.data(), argument.data(), nullptr};
-  pid_t pid = 0;
-  const int error =
-      posix_spawnp(&pid, "xdg-open", &actions, nullptr, argv, environ);
-  posix_spawn_file_actions_destroy(&actions);
-  if (error != 0) return no_desktop;
-  int status = 0;
-  if (waitpid(pid, &status, 0) == pid && WIFEXITED(status) &&
-      WEXITSTATUS(status) == 0) {
-    return OkStatus();
-  }
-  return no_desktop;
 }
 
 }  // namespace reprise::cli

@@ -50,12 +50,9 @@ class SweepCommand : public Command {
     verb.Add("--points", point_count_, "Number of budgets, 2 to 200",
              {.shows_default = true, .range = {{2, 200}}});
     flags_.Define(verb, /*with_strategy=*/false);
-    verb.Add("--svg", svg_, "File for the curve as a picture",
-             {.completes = Completes::kFiles});
-    verb.Flag("--force,!--no-force", force_, "Replace an existing file");
     verb.Footer(
         "With --json: one line per budget, as it is found.\n\n"
-        "Example:\n  reprise sweep resnet.graph.json --svg curve.svg");
+        "Example:\n  reprise sweep resnet.graph.json");
   }
 
   int Run(const Globals& globals, Console& console) override {
@@ -64,10 +61,6 @@ class SweepCommand : public Command {
     const auto options = flags_.Check(is_file);
     if (!options.ok()) return console.UsageError(options.status().message());
     options_ = *options;
-    if (!svg_.empty()) {
-      const Status writable = CheckWritable(svg_, force_);
-      if (!writable.ok()) return console.Error(writable);
-    }
     const Status status =
         is_file ? SweepFile(console) : SweepStored(globals, console);
     console.ClearProgress();
@@ -88,11 +81,6 @@ class SweepCommand : public Command {
       if (CatchInterrupt::Asked()) {
         console.Line("  interrupted: the points so far");
       }
-    }
-    if (!svg_.empty()) {
-      const Status written = WriteFile(svg_, CurveSvg(points_, graph_), force_);
-      if (!written.ok()) return console.Error(written);
-      if (!globals.json) console.Line(StrCat("  wrote ", svg_));
     }
     return kDone;
   }
@@ -158,9 +146,7 @@ class SweepCommand : public Command {
   std::string graph_;
   PlanningFlags flags_{"60s"};
   PlanningOptions options_;
-  std::string svg_;
   int point_count_ = 21;
-  bool force_ = false;
   const Globals* globals_ = nullptr;
   std::vector<v1::TradeoffPoint> points_;
 };

@@ -32,9 +32,9 @@ export function runPath(runId: string, page: RunPage = 'overview', budget = ''):
   return budget === '' ? path : `${path}?budget=${encodeURIComponent(budget)}`;
 }
 
-/** The command that starts a server that has ended, and opens this page or the nearest one. */
+/** Starts a server that has ended, and prints the link to this page or the nearest one. */
 export function againCommand(route: Route): string {
-  return `reprise show ${route.page === 'run' ? route.runId : 'latest'} --open`;
+  return `reprise show ${route.page === 'run' ? route.runId : 'latest'}`;
 }
 
 /** Two runs beside each other. */
