@@ -38,7 +38,7 @@ std::vector<std::string> Places(const PythonFacts& python) {
   return places;
 }
 
-// Loads a library in a child process; returns "API MISSING HES FILE": the
+// Loads a library in a child process; returns "API MISSING FILE": the
 // function that it lacks or "-", and whether it has the hardware event system.
 std::string VersionOf(const std::string& place) {
   return InChild([&]() -> std::string {
@@ -60,9 +60,7 @@ std::string VersionOf(const std::string& place) {
           "cuptiActivityGetNextRecord", "cuptiActivityRegisterCallbacks"}) {
       if (dlsym(library, symbol) == nullptr) missing = symbol;
     }
-    const bool hes = dlsym(library, "cuptiActivityEnableHWTrace") != nullptr;
-    return StrCat(version, " ", missing.empty() ? "-" : missing, " ",
-                  hes ? 1 : 0, " ", path);
+    return StrCat(version, " ", missing.empty() ? "-" : missing, " ", path);
   });
 }
 
@@ -89,29 +87,10 @@ constexpr auto kNotTried =
     "; loads here; whether it may trace was not checked: the first window of a "
     "job will tell";
 
-// Says where kernels could be timed by the hardware event system. NVIDIA's
-// header names Blackwell for it: compute capabilities 10 to 12.
-Check HardwareEvents(const std::set<std::string>& capabilities) {
-  std::string found =
-      "hardware event system: a libcupti here offers it, for Blackwell GPUs";
-  for (const std::string& capability : capabilities) {
-    const int major = std::atoi(capability.c_str());
-    found += major == 0
-                 ? std::string("; whether this GPU is one was not checked")
-                 : StrCat("; a GPU of compute capability ", capability,
-                          major < 10    ? " is older"
-                          : major <= 12 ? " is one"
-                                        : " is newer: not checked");
-  }
-  return {Health::kOk, "hes", found + "; Reprise does not use it", ""};
-}
-
-std::vector<Check> Libraries(const PythonFacts& python,
-                             const DeviceFacts& devices) {
+std::vector<Check> Libraries(const PythonFacts& python) {
   const int driver = DriverVersion();
   std::set<std::string> seen;
   std::vector<Check> found;
-  bool any_hes = false;
   for (const std::string& place : Places(python)) {
     const std::string text = VersionOf(place);
     if (text == "none") {
@@ -126,9 +105,8 @@ std::vector<Check> Libraries(const PythonFacts& python,
     }
     int api = 0;
     std::string missing;
-    bool hes = false;
     std::string path;
-    std::istringstream(text) >> api >> missing >> hes >> path;
+    std::istringstream(text) >> api >> missing >> path;
     if (text.empty() && driver == 0) {
       // That of CUDA 13.2 calls itself without end where there is no driver.
       // The agent loads none there.
@@ -174,7 +152,6 @@ std::vector<Check> Libraries(const PythonFacts& python,
       check.found += kNotTried;
     }
     found.push_back(std::move(check));
-    any_hes = any_hes || hes;
   }
   if (found.empty()) {
     found.push_back({Health::kOk, "libcupti",
@@ -193,9 +170,6 @@ std::vector<Check> Libraries(const PythonFacts& python,
                             "has loaded, another may load any of them"),
                      "for a job without torch, name one in "
                      "REPRISE_CUPTI_PATH"});
-  }
-  if (any_hes && !devices.capabilities.empty()) {
-    found.push_back(HardwareEvents(devices.capabilities));
   }
   return found;
 }
@@ -253,9 +227,8 @@ Check Holders() {
 
 }  // namespace
 
-std::vector<Check> CheckCupti(const PythonFacts& python,
-                              const DeviceFacts& devices) {
-  std::vector<Check> checks = Libraries(python, devices);
+std::vector<Check> CheckCupti(const PythonFacts& python) {
+  std::vector<Check> checks = Libraries(python);
   checks.push_back(Injection());
   checks.push_back(Holders());
   return checks;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Checks the daemon: its server, its store, its agents, and processes without
-// one.
+// Checks the daemon: its server, its store and its agents.
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -12,7 +11,6 @@
 #include "base/str_cat.h"
 #include "clients/cli/doctor/doctor.h"
 #include "clients/cli/doctor/round_trip.h"
-#include "clients/cli/server/runtime_paths.h"
 #include "clients/cli/server/server_client.h"
 
 namespace reprise::cli {
@@ -182,23 +180,19 @@ v1::ServerStatus CheckServer(const Globals& globals, bool listening,
 
 }  // namespace
 
-std::vector<Check> CheckDaemon(const Globals& globals,
-                               const std::vector<pid_t>& on_gpu) {
+std::vector<Check> CheckDaemon(const Globals& globals) {
   std::vector<Check> checks;
-  Sessions sessions;
-  checks.push_back(CheckSocket(sessions.daemon));
-  const v1::ServerStatus status = CheckServer(globals, sessions.daemon, checks);
-  for (const v1::AgentStatus& agent : status.agents()) {
-    if (agent.connected() && !IsDoctorRun(agent.run_id())) {
-      sessions.pids.insert(static_cast<pid_t>(agent.pid()));
-    }
-  }
-  const char* named = std::getenv("REPRISE_SOCKET");
-  sessions.socket = AgentSocket();
-  sessions.is_usual = named == nullptr || *named == '\0';
-  for (Check& check : CheckProcesses(sessions, on_gpu)) {
-    checks.push_back(std::move(check));
-  }
+  bool listening = false;
+  checks.push_back(CheckSocket(listening));
+  const v1::ServerStatus status = CheckServer(globals, listening, checks);
+  const auto jobs =
+      std::count_if(status.agents().begin(), status.agents().end(),
+                    [](const v1::AgentStatus& agent) {
+                      return agent.connected() && !IsDoctorRun(agent.run_id());
+                    });
+  checks.push_back({Health::kOk, "sessions",
+                    StrCat(jobs, jobs == 1 ? " job" : " jobs", " connected"),
+                    ""});
   return checks;
 }
 

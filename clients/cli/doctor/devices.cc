@@ -16,7 +16,6 @@ namespace reprise::cli {
 namespace {
 
 constexpr unsigned kVirtualGpu = 2;  // NVML_GPU_VIRTUALIZATION_MODE_VGPU
-constexpr unsigned kMostProcesses = 256;
 
 constexpr auto kExpandable =
     "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True leaves less of a GPU in "
@@ -25,12 +24,6 @@ constexpr auto kExpandable =
 struct ComputeState {  // nvmlConfComputeSystemState_t
   unsigned environment, feature, tools;
 };
-struct ProcessInfo {  // nvmlProcessInfo_t
-  unsigned pid;
-  unsigned long long used;
-  unsigned instance, compute_instance;
-};
-
 class Nvml {
  public:
   // Every query is optional: older libraries lack some.
@@ -79,34 +72,11 @@ class Nvml {
     return ask != nullptr && ask(device, &mode) == 0 && mode == kVirtualGpu;
   }
 
-  // Returns the compute capability, as "9.0"; "0.0": unknown.
-  std::string Capability(void* device) const {
-    int major = 0;
-    int minor = 0;
-    const auto ask =
-        Find<int (*)(void*, int*, int*)>("nvmlDeviceGetCudaComputeCapability");
-    if (ask == nullptr || ask(device, &major, &minor) != 0) major = minor = 0;
-    return StrCat(major, ".", minor);
-  }
-
   bool Confidential() const {
     ComputeState state{};
     const auto ask =
         Find<int (*)(ComputeState*)>("nvmlSystemGetConfComputeState");
     return ask != nullptr && ask(&state) == 0 && state.feature == 1;
-  }
-
-  std::vector<unsigned> Processes(void* device) const {
-    std::vector<ProcessInfo> infos(kMostProcesses);
-    unsigned count = kMostProcesses;
-    const auto ask = Find<int (*)(void*, unsigned*, ProcessInfo*)>(
-        "nvmlDeviceGetComputeRunningProcesses_v3");
-    std::vector<unsigned> pids;
-    if (ask == nullptr || ask(device, &count, infos.data()) != 0) return pids;
-    for (unsigned i = 0; i < count && i < kMostProcesses; ++i) {
-      pids.push_back(infos[i].pid);
-    }
-    return pids;
   }
 
  private:
@@ -120,8 +90,7 @@ class Nvml {
   void* library_ = nullptr;
 };
 
-// Returns one line per fact: "confidential", "gpu MIG VIRTUAL CAPABILITY NAME",
-// "pid NUMBER".
+// Returns one line per fact: "confidential", "gpu MIG VIRTUAL NAME".
 std::string AskNvml() {
   Nvml nvml;
   if (!nvml.Open()) return "none\n";
@@ -130,11 +99,7 @@ std::string AskNvml() {
     void* device = nvml.Device(index);
     if (device == nullptr) continue;
     said += StrCat("gpu ", nvml.Partitioned(device) ? 1 : 0, " ",
-                   nvml.Virtual(device) ? 1 : 0, " ", nvml.Capability(device),
-                   " ", nvml.Name(device), "\n");
-    for (const unsigned pid : nvml.Processes(device)) {
-      said += StrCat("pid ", pid, "\n");
-    }
+                   nvml.Virtual(device) ? 1 : 0, " ", nvml.Name(device), "\n");
   }
   return said;
 }
@@ -179,15 +144,15 @@ Check CheckAllocator() {
 
 }  // namespace
 
-DeviceFacts CheckDevices() {
-  DeviceFacts facts;
+std::vector<Check> CheckDevices() {
+  std::vector<Check> checks;
   const std::string said = InChild(AskNvml);
   if (said.empty()) {
-    facts.checks.push_back(
+    checks.push_back(
         {Health::kWarning, "gpu",
          "libnvidia-ml.so.1 is there and gives no answer: GPUs are not known",
          "see nvidia-smi"});
-    return facts;
+    return checks;
   }
   bool confidential = false;
   std::istringstream lines(said);
@@ -196,37 +161,27 @@ DeviceFacts CheckDevices() {
     std::string word;
     words >> word;
     if (word == "confidential") confidential = true;
-    if (word == "pid") {
-      pid_t pid = 0;
-      words >> pid;
-      facts.processes.push_back(pid);
-    }
     if (word == "gpu") {
       bool partitioned = false;
       bool virtual_gpu = false;
-      std::string capability;
       std::string name;
-      words >> partitioned >> virtual_gpu >> capability >> std::ws;
+      words >> partitioned >> virtual_gpu >> std::ws;
       std::getline(words, name);
-      facts.capabilities.insert(capability);
-      facts.checks.push_back(
-          CheckOf(name, partitioned, virtual_gpu, confidential));
+      checks.push_back(CheckOf(name, partitioned, virtual_gpu, confidential));
     }
   }
   const bool driver = DriverVersion() > 0;
-  const bool named = !facts.checks.empty();
+  const bool named = !checks.empty();
   if (!named && driver) {
-    facts.checks.push_back(
-        {Health::kWarning, "gpu",
-         "the driver answers, but libnvidia-ml lists no GPU: "
-         "their models are not known",
-         "see nvidia-smi"});
+    checks.push_back({Health::kWarning, "gpu",
+                      "the driver answers, but libnvidia-ml lists no GPU: "
+                      "their models are not known",
+                      "see nvidia-smi"});
   } else if (!named) {
-    facts.checks.push_back(
-        {Health::kOk, "gpu", "no NVIDIA GPU is seen here", ""});
+    checks.push_back({Health::kOk, "gpu", "no NVIDIA GPU is seen here", ""});
   }
-  if (named || driver) facts.checks.push_back(CheckAllocator());
-  return facts;
+  if (named || driver) checks.push_back(CheckAllocator());
+  return checks;
 }
 
 }  // namespace reprise::cli

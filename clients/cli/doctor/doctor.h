@@ -10,7 +10,6 @@
 
 #include <chrono>
 #include <functional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -56,26 +55,19 @@ std::vector<Check> CheckHost();
 // driver.
 int DriverVersion();
 
-// The GPUs, what prevents CUPTI from tracing on them (MIG, vGPU, confidential
-// computing), and the processes that the driver sees on them.
-struct DeviceFacts {
-  std::vector<Check> checks;
-  std::vector<pid_t> processes;
-  std::set<std::string> capabilities;  // compute: "9.0"; "0.0": unknown
-};
-DeviceFacts CheckDevices();
+// Checks the GPUs, and what prevents CUPTI from tracing on them (MIG, vGPU,
+// confidential computing).
+std::vector<Check> CheckDevices();
 // Checks libcupti and the injection slot. Uses CUPTI only in a child process.
-std::vector<Check> CheckCupti(const PythonFacts& python,
-                              const DeviceFacts& devices);
+std::vector<Check> CheckCupti(const PythonFacts& python);
 // Checks the versions of package, agent and torch.
 std::vector<Check> CheckPython(const PythonFacts& python);
 // Checks the socket that agents of this user connect to. Sets `listening` if a
 // daemon answers.
 Check CheckSocket(bool& listening);
-// Checks the server, its store and clock, its agents, which tool holds CUPTI in
-// them, and processes without an agent. `on_gpu` is DeviceFacts::processes.
-std::vector<Check> CheckDaemon(const Globals& globals,
-                               const std::vector<pid_t>& on_gpu);
+// Checks the server, its store and clock, its agents, and which tool holds CUPTI
+// in them.
+std::vector<Check> CheckDaemon(const Globals& globals);
 
 // Gets the certificate of a server over https, trusted or not, and reports how
 // long it is valid.
@@ -107,25 +99,5 @@ std::string TooLate(std::chrono::seconds patience, const Load& load);
 Check LateCheck(const std::string& name, const std::string& what,
                 std::chrono::seconds patience, const Load& load,
                 const std::string& advice);
-
-// Finds processes that Reprise could profile but does not, with the reason for
-// each. Reads /proc: which processes have libcuda or the agent loaded.
-// Processes of other users are only known if the driver lists them.
-
-// The daemon's sessions, and where it was asked.
-struct Sessions {
-  std::set<pid_t> pids;  // connected now
-  std::string socket;    // the one that agents of this user connect to
-  bool is_usual = true;  // agents connect to it without being told
-  bool daemon = false;   // a daemon answers there
-};
-
-// Returns one check per process without a session, and one that counts the
-// others. `on_gpu`: processes that the driver sees on a device.
-std::vector<Check> CheckProcesses(const Sessions& sessions,
-                                  const std::vector<pid_t>& on_gpu);
-
-// The name of a user, or "uid N" where the machine has none for it.
-std::string UserName(uid_t uid);
 
 }  // namespace reprise::cli

@@ -2,8 +2,6 @@
 #include "clients/cli/doctor/job.h"
 
 #include <dlfcn.h>
-#include <poll.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <cstdlib>
@@ -20,7 +18,6 @@ constexpr uint64_t kOps = 2000;
 constexpr uint32_t kRingSlots = 8192;
 constexpr uint32_t kFlushMs = 2000;
 constexpr uint32_t kPlanMs = 4000;
-constexpr int kWaitMs = 30'000;
 
 // The agent's functions that the job calls, loaded by name.
 struct Agent {
@@ -100,7 +97,9 @@ std::string Graph(const std::string& name) {
 
 class Job {
  public:
-  Job(const Agent& agent, int out) : agent_(agent), out_(out) {}
+  explicit Job(const Agent& agent) : agent_(agent) {}
+
+  const std::string& said() const { return said_; }
 
   bool Start(const std::string& socket, const std::string& run_id) {
     Say(StrCat("abi ", agent_.abi()));
@@ -176,34 +175,27 @@ class Job {
     for (char& c : line) {
       if (c == '\n') c = ' ';
     }
-    line += '\n';
-    if (write(out_, line.data(), line.size()) < 0) _exit(1);
+    said_ += line + '\n';
   }
 
   const Agent& agent_;
-  const int out_;
+  std::string said_;
 };
 
 }  // namespace
 
-void RunDoctorJob(const std::string& agent_path, const std::string& socket,
-                  const std::string& run_id, int out, int in) {
+std::string RunDoctorJob(const std::string& agent_path,
+                         const std::string& socket, const std::string& run_id) {
   unsetenv("REPRISE_SINK");
   Agent agent{};
   std::string why;
   if (!LoadAgent(agent_path, agent, why)) {
-    const std::string line =
-        StrCat("start ", static_cast<int>(REPRISE_EABI), " ", why, "\n");
-    _exit(write(out, line.data(), line.size()) > 0 ? 0 : 1);
+    return StrCat("start ", static_cast<int>(REPRISE_EABI), " ", why, "\n");
   }
-  Job job(agent, out);
+  Job job(agent);
   if (job.Start(socket, run_id) && job.Push()) job.Plan(run_id);
-  close(out);
-  // Waits until the other side has seen the records in the store, or is gone.
-  pollfd wait{.fd = in, .events = POLLIN, .revents = 0};
-  (void)poll(&wait, 1, kWaitMs);
   job.Stop();
-  _exit(0);
+  return job.said();
 }
 
 }  // namespace reprise::cli

@@ -8,17 +8,13 @@
 
 namespace reprise::cli {
 
-// Runs in a child process that has no threads; never returns. Writes these
-// lines to `out`:
+// Runs in a child process that has no threads. Returns these lines:
 //
 //   abi VERSION
 //   start STATUS WHY
 //   push PUSHED DROPPED STATUS NANOSECONDS
 //   plan STATUS NANOSECONDS WHY
-//
-// and then waits until `in` is closed before it ends its session.
-[[noreturn]] void RunDoctorJob(const std::string& agent,
-                               const std::string& socket,
-                               const std::string& run_id, int out, int in);
+std::string RunDoctorJob(const std::string& agent, const std::string& socket,
+                         const std::string& run_id);
 
 }  // namespace reprise::cli

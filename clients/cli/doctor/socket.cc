@@ -3,6 +3,7 @@
 // Checks the daemon's socket as an agent would find it: its owner, who may use
 // it, and which process listens.
 #include <grp.h>
+#include <pwd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -20,6 +21,11 @@
 
 namespace reprise::cli {
 namespace {
+
+std::string UserName(uid_t uid) {
+  const passwd* user = getpwuid(uid);
+  return user != nullptr ? user->pw_name : StrCat("uid ", uid);
+}
 
 // The result of connecting as an agent does.
 struct Knock {

@@ -56,9 +56,8 @@ class DoctorCommand : public Command {
       for (Check& check : more) checks.push_back(std::move(check));
     };
     add(CheckHost());
-    const DeviceFacts devices = CheckDevices();
-    add(devices.checks);
-    add(CheckCupti(python, devices));
+    add(CheckDevices());
+    add(CheckCupti(python));
     if (named && python.path.empty() && python.late.empty()) {
       checks.push_back(
           {Health::kProblem, "python",
@@ -67,7 +66,7 @@ class DoctorCommand : public Command {
     } else {
       add(CheckPython(python));
     }
-    add(CheckDaemon(globals, devices.processes));
+    add(CheckDaemon(globals));
     add(round_trip.Finish(globals));
     return globals.json ? PrintJson(checks, console) : Print(checks, console);
   }
