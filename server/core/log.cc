@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdio>
 #include <ctime>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "base/str_cat.h"
@@ -31,26 +32,6 @@ std::string Timestamp() {
   std::snprintf(text + n, sizeof(text) - n, ".%03dZ",
                 static_cast<int>(ms % 1000));
   return text;
-}
-
-// Appends text as a JSON string. Text may quote client input: what is not UTF-8
-// becomes U+FFFD.
-void AppendQuoted(std::string& out, std::string_view text) {
-  out += '"';
-  for (const char c : ValidUtf8(text, 3 * text.size())) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (byte < 0x20 || byte == 0x7f) {
-      char escape[8];
-      std::snprintf(escape, sizeof(escape), "\\u%04x", byte);
-      out += escape;
-    } else {
-      out += c;
-    }
-  }
-  out += '"';
 }
 
 void Log(LogLevel level, std::string_view name, std::string_view event,
@@ -93,27 +74,17 @@ std::string FormatLogLine(LogFormat format, std::string_view time,
     // Lines may quote client input: keep one event on one line.
     return text + Shown(line) + '\n';
   }
-  std::string text = "{";
-  const auto add = [&text](std::string_view name, std::string_view value) {
-    if (text.size() > 1) text += ',';
-    AppendQuoted(text, name);
-    text += ':';
-    AppendQuoted(text, value);
-  };
-  add("time", time);
-  add("level", level);
-  add("event", event);
-  add("message", line);
+  nlohmann::ordered_json json = {
+      {"time", time}, {"level", level}, {"event", event}, {"message", line}};
   for (const LogField& field : fields) {
-    if (const auto* value = std::get_if<std::string>(&field.value)) {
-      add(field.name, *value);
-      continue;
-    }
-    text += ',';
-    AppendQuoted(text, field.name);
-    text += StrCat(":", std::get<int64_t>(field.value));
+    std::visit(
+        [&](const auto& value) { json[std::string(field.name)] = value; },
+        field.value);
   }
-  return text + "}\n";
+  // Texts may quote client input, which need not be UTF-8.
+  return json.dump(-1, ' ', false,
+                   nlohmann::ordered_json::error_handler_t::replace) +
+         '\n';
 }
 
 void LogInfo(std::string_view event, std::string_view line, LogFields fields) {

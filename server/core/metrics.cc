@@ -28,43 +28,25 @@ std::string MetricText(std::string_view name, std::string_view type,
 }
 
 std::string_view CodeName(Code code) {
-  switch (code) {
-    case Code::kOk:
-      return "ok";
-    case Code::kCancelled:
-      return "canceled";
-    case Code::kUnknown:
-      return "unknown";
-    case Code::kInvalidArgument:
-      return "invalid_argument";
-    case Code::kDeadlineExceeded:
-      return "deadline_exceeded";
-    case Code::kNotFound:
-      return "not_found";
-    case Code::kAlreadyExists:
-      return "already_exists";
-    case Code::kPermissionDenied:
-      return "permission_denied";
-    case Code::kResourceExhausted:
-      return "resource_exhausted";
-    case Code::kFailedPrecondition:
-      return "failed_precondition";
-    case Code::kAborted:
-      return "aborted";
-    case Code::kOutOfRange:
-      return "out_of_range";
-    case Code::kUnimplemented:
-      return "unimplemented";
-    case Code::kInternal:
-      return "internal";
-    case Code::kUnavailable:
-      return "unavailable";
-    case Code::kDataLoss:
-      return "data_loss";
-    case Code::kUnauthenticated:
-      return "unauthenticated";
-  }
-  return "unknown";
+  constexpr std::array<std::string_view, 17> kNames = {"ok",
+                                                       "canceled",
+                                                       "unknown",
+                                                       "invalid_argument",
+                                                       "deadline_exceeded",
+                                                       "not_found",
+                                                       "already_exists",
+                                                       "permission_denied",
+                                                       "resource_exhausted",
+                                                       "failed_precondition",
+                                                       "aborted",
+                                                       "out_of_range",
+                                                       "unimplemented",
+                                                       "internal",
+                                                       "unavailable",
+                                                       "data_loss",
+                                                       "unauthenticated"};
+  const auto number = static_cast<size_t>(code);
+  return number < kNames.size() ? kNames[number] : "unknown";
 }
 
 void Metrics::CountPlan(std::string_view outcome, double seconds) {

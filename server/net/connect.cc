@@ -3,6 +3,7 @@
 
 #include <google/protobuf/util/json_util.h>
 
+#include <array>
 #include <nlohmann/json.hpp>
 
 #include "base/str_cat.h"
@@ -158,38 +159,12 @@ Encoding EncodingOf(std::string_view content_type) {
 }  // namespace
 
 int HttpStatusOf(Code code) {
-  switch (code) {
-    case Code::kOk:
-      return 200;
-    case Code::kCancelled:
-      return 499;
-    case Code::kInvalidArgument:
-    case Code::kFailedPrecondition:
-    case Code::kOutOfRange:
-      return 400;
-    case Code::kUnauthenticated:
-      return 401;
-    case Code::kPermissionDenied:
-      return 403;
-    case Code::kNotFound:
-      return 404;
-    case Code::kAlreadyExists:
-    case Code::kAborted:
-      return 409;
-    case Code::kResourceExhausted:
-      return 429;
-    case Code::kUnimplemented:
-      return 501;
-    case Code::kUnavailable:
-      return 503;
-    case Code::kDeadlineExceeded:
-      return 504;
-    case Code::kUnknown:
-    case Code::kInternal:
-    case Code::kDataLoss:
-      return 500;
-  }
-  return 500;
+  // By the number of the code.
+  constexpr std::array<int, 17> kStatus = {200, 499, 500, 400, 504, 404,
+                                           409, 403, 429, 400, 409, 400,
+                                           501, 500, 503, 500, 401};
+  const auto number = static_cast<size_t>(code);
+  return number < kStatus.size() ? kStatus[number] : 500;
 }
 
 std::string ErrorJson(const Status& status) {

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <boost/asio/write.hpp>
-#include <cctype>
 #include <memory>
 #include <utility>
 
@@ -18,19 +17,6 @@ namespace reprise::server {
 namespace {
 
 constexpr size_t kLeastBytes = 1024;
-
-std::string_view Trim(std::string_view text) {
-  while (text.starts_with(' ') || text.starts_with('\t')) text.remove_prefix(1);
-  while (text.ends_with(' ') || text.ends_with('\t')) text.remove_suffix(1);
-  return text;
-}
-
-bool EqualIgnoringCase(std::string_view a, std::string_view b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                    [](unsigned char x, unsigned char y) {
-                      return std::tolower(x) == std::tolower(y);
-                    });
-}
 
 bool IsWorthIt(std::string_view type) {
   constexpr std::array<std::string_view, 4> kTypes = {
@@ -206,19 +192,13 @@ void Connection::WatchForClose() {
 }
 
 bool Accepts(std::string_view accept_encoding, std::string_view coding) {
-  while (!accept_encoding.empty()) {
-    const size_t comma = accept_encoding.find(',');
-    const std::string_view one = accept_encoding.substr(0, comma);
-    accept_encoding = comma == std::string_view::npos
-                          ? std::string_view()
-                          : accept_encoding.substr(comma + 1);
-    const size_t semicolon = one.find(';');
-    if (!EqualIgnoringCase(Trim(one.substr(0, semicolon)), coding)) continue;
-    if (semicolon == std::string_view::npos) return true;
-    std::string_view weight = Trim(one.substr(semicolon + 1));
-    if (!weight.starts_with("q=")) return true;
-    weight.remove_prefix(2);
-    return weight.find_first_not_of("0.") != std::string_view::npos;
+  for (const auto& [name, parameters] :
+       http::ext_list({accept_encoding.data(), accept_encoding.size()})) {
+    if (!beast::iequals(name, {coding.data(), coding.size()})) continue;
+    for (const auto& [key, value] : parameters) {
+      if (key == "q") return value.find_first_not_of("0.") != value.npos;
+    }
+    return true;
   }
   return false;
 }
