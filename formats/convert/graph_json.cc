@@ -8,6 +8,7 @@
 #include "base/str_cat.h"
 #include "formats/convert/graph_names.h"
 #include "formats/convert/graph_proto.h"
+#include "formats/convert/json_fields.h"
 
 namespace reprise::formats {
 namespace {
@@ -28,13 +29,6 @@ StatusOr<v1::StepGraph> ReadProto3(std::string_view text) {
 
 // ---- Writing ---------------------------------------------------------------
 
-std::string Quoted(std::string_view text) {
-  // Bytes that are not UTF-8 (in a path, or a name from a C library) are
-  // replaced rather than rejected, because names are only for people.
-  return nlohmann::json(text).dump(-1, ' ', false,
-                                   nlohmann::json::error_handler_t::replace);
-}
-
 template <typename Numbers>
 std::string List(const Numbers& numbers) {
   std::string text = "[";
@@ -47,7 +41,7 @@ std::string List(const Numbers& numbers) {
 // Omits the key if the value is empty, 0 or false, as in proto3. Only for
 // optional keys.
 std::string MaybeText(const char* key, std::string_view text) {
-  return text.empty() ? "" : StrCat(",\"", key, "\":", Quoted(text));
+  return text.empty() ? "" : StrCat(",\"", key, "\":", JsonText(text));
 }
 std::string MaybeNumber(const char* key, int64_t value) {
   return value == 0 ? "" : StrCat(",\"", key, "\":", value);
@@ -67,13 +61,13 @@ std::string StorageText(const v1::Storage& s) {
 
 std::string StaticText(const v1::StaticPart& part) {
   const auto word = WordOf(kCategoryNames, part.category());
-  return StrCat("{\"category\":", Quoted(word.empty() ? "unknown" : word),
+  return StrCat("{\"category\":", JsonText(word.empty() ? "unknown" : word),
                 ",\"bytes\":", part.bytes(), "}");
 }
 
 std::string OpText(const v1::Op& op) {
   return StrCat(
-      "{\"id\":", op.id(), ",\"name\":", Quoted(op.name()), ",\"phase\":\"",
+      "{\"id\":", op.id(), ",\"name\":", JsonText(op.name()), ",\"phase\":\"",
       WordOf(kPhaseNames, op.phase()), "\",\"time_ns\":", op.time_ns(),
       ",\"workspace_bytes\":", op.workspace_bytes(),
       ",\"reads\":", List(op.reads()), ",\"writes\":", List(op.writes()),
@@ -214,9 +208,9 @@ StatusOr<v1::StepGraph> ReadGraphText(std::string_view text) {
 
 std::string WriteGraphText(const v1::StepGraph& graph) {
   std::string text = StrCat(
-      "{\"format\":\"", kGraphFormat, "\",\n \"name\":", Quoted(graph.name()),
-      ",\n \"source\":", Quoted(graph.source()),
-      ",\n \"note\":", Quoted(graph.note()),
+      "{\"format\":\"", kGraphFormat, "\",\n \"name\":", JsonText(graph.name()),
+      ",\n \"source\":", JsonText(graph.source()),
+      ",\n \"note\":", JsonText(graph.note()),
       MaybeText("flavour", graph.flavour()),
       MaybeText("structure", graph.structure()),
       MaybeNumber("measured_peak_bytes", graph.measured_peak_bytes()),

@@ -5,8 +5,8 @@
 //
 // Reading is strict where a mistake would change the plan (ids, numbers,
 // phases, kinds, missing keys) and ignores unknown keys. The text comes from
-// files and sockets, so it is not trusted: it is read in one pass without a
-// document tree, and uses memory only in proportion to the graph.
+// files and sockets, so it is not trusted: of its storages, ops and tensors one
+// at a time is held as a document, and memory is in proportion to the graph.
 #pragma once
 
 #include <string>
@@ -24,17 +24,15 @@ inline constexpr size_t kMaxGraphTextBytes = size_t{1} << 30;
 //
 // INVALID_ARGUMENT names the byte (not JSON) or the field (wrong content):
 //   byte 4711: the JSON ends too early
-//   ops[17].time_ns: must be an integer, got a string
+//   ops[17].time_ns: missing
 StatusOr<v1::StepGraph> ReadGraphText(std::string_view text);
 
 // Writes `reprise.graph/1`, one storage or op per line; ReadGraphText reads it
 // back as an equal proto. The graph must be valid.
 std::string WriteGraphText(const v1::StepGraph& graph);
 
-// The reader behind ReadGraphText for `reprise.graph/1`: turns events of a JSON
-// parser into a StepGraph. Its position is a stack of places (root, list of
-// ops, one op, list of ids, ...); the meaning of a key depends on the place.
-
+// The reader behind ReadGraphText for `reprise.graph/1`.
+//
 // The text must have passed ScanJson. Checks types, ranges of numbers, names of
 // enums and missing keys, but not whether the graph is valid.
 StatusOr<v1::StepGraph> ReadGraphFile(std::string_view text);

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "base/str_cat.h"
+#include "formats/convert/json_fields.h"
 #include "formats/convert/plan_json.h"
 
 namespace reprise::formats {
@@ -15,26 +16,10 @@ using Json = nlohmann::json;
 
 constexpr std::array<std::string_view, 6> kMethods = {
     "none", "working-set", "chain", "window", "windows", "nested"};
-constexpr int64_t kMostId = std::numeric_limits<int32_t>::max();
-constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
-
-// A flag of the executor with its key.
-struct Flag {
-  const char* key;
-  bool (v1::Certificate::*get)() const;
-  void (v1::Certificate::*set)(bool);
-};
-constexpr std::array<Flag, 5> kFlags = {{
-    {"recompute_in_backward_only", &v1::Certificate::recompute_in_backward_only,
-     &v1::Certificate::set_recompute_in_backward_only},
-    {"seeded_ok", &v1::Certificate::seeded_ok, &v1::Certificate::set_seeded_ok},
-    {"collective_ok", &v1::Certificate::collective_ok,
-     &v1::Certificate::set_collective_ok},
-    {"duplicate_outputs", &v1::Certificate::duplicate_outputs,
-     &v1::Certificate::set_duplicate_outputs},
-    {"program_frees", &v1::Certificate::program_frees,
-     &v1::Certificate::set_program_frees},
-}};
+// Of the executor that the proof is for, where they are true.
+constexpr const char* kFlags[] = {"recompute_in_backward_only", "seeded_ok",
+                                  "collective_ok", "duplicate_outputs",
+                                  "program_frees"};
 
 void Append(std::string& text, const v1::ProofNode& node) {
   if (node.branch() > 0) {
@@ -57,111 +42,58 @@ void Append(std::string& text, const v1::ProofNode& node) {
   text += "}";
 }
 
-class ProofReader {
- public:
-  StatusOr<v1::Certificate> Read(const Json& proof) {
-    if (!proof.is_object()) return InvalidArgument("proof: not an object");
-    const std::string method =
-        proof.contains("method") && proof["method"].is_string()
-            ? proof["method"].get<std::string>()
-            : "";
-    const auto found = std::find(kMethods.begin(), kMethods.end(), method);
-    if (found == kMethods.end())
-      return InvalidArgument("proof.method: unknown");
-    proof_.set_method(static_cast<v1::ProofMethod>(found - kMethods.begin()));
-    proof_.set_budget_bytes(Number(proof, "budget_bytes", kMost));
-    proof_.set_reserve_bytes(Number(proof, "reserve_bytes", kMost));
-    proof_.set_refuses(proof.contains("least_bytes"));
-    proof_.set_added_ns(Number(proof, "added_ns", kMost));
-    proof_.set_least_bytes(Number(proof, "least_bytes", kMost));
-    for (const int64_t at : Numbers(proof, "at", kMostId)) {
-      proof_.add_at(static_cast<uint32_t>(at));
-    }
-    proof_.set_inside(proof.contains("inside"));
-    const std::vector<int64_t> inside = Numbers(proof, "inside", kMostId);
-    for (size_t i = 0; i + 1 < inside.size(); i += 2) {
-      proof_.add_inside_segments(static_cast<uint32_t>(inside[i]));
-      proof_.add_inside_ops(static_cast<uint32_t>(inside[i + 1]));
-    }
-    ReadTree(proof);
-    ReadExecutor(proof);
-    RETURN_IF_ERROR(status_);
-    return proof_;
+// Reads a list of pairs; an odd one at the end is left out.
+template <typename Add>
+void ReadPairs(JsonFields& in, const char* key, int64_t most_second, Add add) {
+  const Json* list = in.List(false, key);
+  for (size_t i = 0; list != nullptr && i + 1 < list->size(); i += 2) {
+    const auto first = JsonFields::Integer((*list)[i], JsonFields::kMaxId);
+    const auto second = JsonFields::Integer((*list)[i + 1], most_second);
+    if (!first || !second) return in.Fail(StrCat(key, ": wrong"));
+    add(static_cast<uint32_t>(*first), *second);
   }
+}
 
- private:
-  void Fail(const std::string& key) {
-    if (status_.ok())
-      status_ = InvalidArgument(StrCat("proof.", key, ": wrong"));
+Status ReadNode(const Json& entry, v1::ProofNode& node) {
+  if (!entry.is_object()) {
+    const auto branch = JsonFields::Integer(entry, JsonFields::kMaxId - 1);
+    if (!branch) return InvalidArgument("tree: wrong");
+    node.set_branch(static_cast<uint32_t>(*branch) + 1);
+    return OkStatus();
   }
+  JsonFields in(entry, node);
+  in.Read(false, {"shift", "byte_shift", "narrows", "impossible", "price"});
+  ReadPairs(in, "rows", std::numeric_limits<int64_t>::max(),
+            [&](uint32_t row, int64_t multiplier) {
+              node.add_rows(row);
+              node.add_multipliers(multiplier);
+            });
+  return in.status();
+}
 
-  // Returns 0 if the key is absent.
-  int64_t Number(const Json& in, const char* key, int64_t most) {
-    if (!in.contains(key)) return 0;
-    return Value(in[key], key, most);
+Status ReadCertificate(const Json& json, v1::Certificate& proof) {
+  JsonFields in(json, proof);
+  in.Word(true, "method", kMethods);
+  in.Read(false,
+          {"budget_bytes", "reserve_bytes", "added_ns", "least_bytes", "at"});
+  proof.set_refuses(json.contains("least_bytes"));
+  proof.set_inside(json.contains("inside"));
+  ReadPairs(in, "inside", JsonFields::kMaxId,
+            [&](uint32_t segment, int64_t op) {
+              proof.add_inside_segments(segment);
+              proof.add_inside_ops(static_cast<uint32_t>(op));
+            });
+  const Json* tree = in.List(false, "tree");
+  for (size_t i = 0; tree != nullptr && i < tree->size(); ++i) {
+    RETURN_IF_ERROR(ReadNode((*tree)[i], *proof.add_tree()));
   }
-
-  int64_t Value(const Json& value, const char* key, int64_t most) {
-    const bool good = value.is_number_integer() &&
-                      !(value.is_number_unsigned() &&
-                        value.get<uint64_t>() > static_cast<uint64_t>(most)) &&
-                      value.get<int64_t>() >= 0;
-    if (!good) Fail(key);
-    return good ? value.get<int64_t>() : 0;
+  if (json.contains("executor")) {
+    in.Inside(json["executor"], "executor", proof, {},
+              {"max_runs", "ns_per_op", kFlags[0], kFlags[1], kFlags[2],
+               kFlags[3], kFlags[4]});
   }
-
-  std::vector<int64_t> Numbers(const Json& in, const char* key, int64_t most) {
-    std::vector<int64_t> numbers;
-    if (!in.contains(key)) return numbers;
-    if (!in[key].is_array()) Fail(key);
-    for (const Json& value : in[key]) {
-      numbers.push_back(Value(value, key, most));
-    }
-    return numbers;
-  }
-
-  void ReadTree(const Json& proof) {
-    if (!proof.contains("tree")) return;
-    if (!proof["tree"].is_array()) return Fail("tree");
-    for (const Json& entry : proof["tree"]) {
-      v1::ProofNode& node = *proof_.add_tree();
-      if (!entry.is_object()) {
-        node.set_branch(
-            static_cast<uint32_t>(Value(entry, "tree", kMostId - 1)) + 1);
-        continue;
-      }
-      node.set_shift(static_cast<uint32_t>(Number(entry, "shift", kMostId)));
-      node.set_byte_shift(
-          static_cast<uint32_t>(Number(entry, "byte_shift", kMostId)));
-      node.set_narrows(entry.contains("narrows") && entry["narrows"] == true);
-      node.set_impossible(entry.contains("impossible") &&
-                          entry["impossible"] == true);
-      node.set_price(Number(entry, "price", kMost));
-      const std::vector<int64_t> rows = Numbers(entry, "rows", kMost);
-      for (size_t i = 0; i + 1 < rows.size(); i += 2) {
-        if (rows[i] > kMostId) Fail("tree.rows");
-        node.add_rows(static_cast<uint32_t>(rows[i]));
-        node.add_multipliers(rows[i + 1]);
-      }
-    }
-  }
-
-  void ReadExecutor(const Json& proof) {
-    if (!proof.contains("executor")) return;
-    const Json& executor = proof["executor"];
-    if (!executor.is_object()) return Fail("executor");
-    proof_.set_max_runs(
-        static_cast<int32_t>(Number(executor, "max_runs", kMostId)));
-    proof_.set_ns_per_op(Number(executor, "ns_per_op", kMost));
-    for (const Flag& flag : kFlags) {
-      (proof_.*flag.set)(executor.contains(flag.key) &&
-                         executor[flag.key] == true);
-    }
-  }
-
-  Status status_;
-  v1::Certificate proof_;
-};
+  return in.status();
+}
 
 }  // namespace
 
@@ -175,11 +107,7 @@ std::string WriteProof(const v1::Certificate& proof) {
   }
   text += proof.refuses() ? StrCat(", \"least_bytes\": ", proof.least_bytes())
                           : StrCat(", \"added_ns\": ", proof.added_ns());
-  text += ", \"at\": [";
-  for (int i = 0; i < proof.at_size(); ++i) {
-    text += StrCat(i == 0 ? "" : ", ", proof.at(i));
-  }
-  text += "]";
+  text += StrCat(", \"at\": ", JsonOf(proof, "at"));
   if (proof.inside()) {
     text += ",\n    \"inside\": [";
     for (int i = 0; i < proof.inside_segments_size(); ++i) {
@@ -190,8 +118,8 @@ std::string WriteProof(const v1::Certificate& proof) {
   }
   text += StrCat(",\n    \"executor\": {\"max_runs\": ", proof.max_runs(),
                  ", \"ns_per_op\": ", proof.ns_per_op());
-  for (const Flag& flag : kFlags) {
-    if ((proof.*flag.get)()) text += StrCat(", \"", flag.key, "\": true");
+  for (const char* flag : kFlags) {
+    if (JsonOf(proof, flag) == "true") text += StrCat(", \"", flag, "\": true");
   }
   text += "}";
   if (proof.tree_size() > 0) {
@@ -205,8 +133,12 @@ std::string WriteProof(const v1::Certificate& proof) {
   return text + "}";
 }
 
-StatusOr<v1::Certificate> ReadProof(const Json& proof) {
-  return ProofReader().Read(proof);
+StatusOr<v1::Certificate> ReadProof(const Json& json) {
+  if (!json.is_object()) return InvalidArgument("proof: not an object");
+  v1::Certificate proof;
+  const Status read = ReadCertificate(json, proof);
+  if (!read.ok()) return InvalidArgument(StrCat("proof.", read.message()));
+  return proof;
 }
 
 }  // namespace reprise::formats

@@ -106,7 +106,7 @@ def test_an_op_that_reads_what_it_makes(reprise: Reprise, damaged: Damaged) -> N
         (lambda g: g.update(static_bytes=-1), "static_bytes: must not be negative"),
         (lambda g: g["ops"][1]["reads"].append(6), "ops[1].reads[1]: there is no storage 6"),
         (lambda g: g["ops"][1]["reads"].append(-1), "ops[1].reads[1]: must not be negative"),
-        (lambda g: g["ops"][1]["writes"].append(2**40), "ops[1].writes[1]: ids end at"),
+        (lambda g: g["ops"][1]["writes"].append(2**40), "ops[1].writes[1]: must be at most"),
         (lambda g: g["required"].append(77), "required[1]: there is no storage 77"),
         (lambda g: g["ops"][1].update(id=0), "ops[1].id"),
         (lambda g: g["storages"][1].update(id=0), "storages[1].id"),

@@ -17,6 +17,7 @@
 #include "clients/cli/verbs/show_stored.h"
 #include "formats/convert/graph_json.h"
 #include "formats/convert/graph_proto.h"
+#include "formats/convert/json_fields.h"
 #include "formats/convert/plan_json.h"
 #include "formats/convert/sentence.h"
 #include "planner/planner.h"
@@ -25,11 +26,6 @@ namespace reprise::cli {
 namespace {
 
 constexpr size_t kShownLargestStorages = 10;
-
-std::string Quoted(const std::string& text) {
-  return nlohmann::json(text).dump(-1, ' ', false,
-                                   nlohmann::json::error_handler_t::replace);
-}
 
 // Returns the smallest budget not ruled out. A proof for one budget can be
 // stronger than that for a smaller one, so it repeats until nothing changes.
@@ -78,9 +74,9 @@ Status ShowGraph(const std::string& path, const Globals& globals,
   const PhaseCounts phases = CountPhases(graph);
   if (globals.json) {
     std::string text = StrCat(
-        "{\"graph\": ", Quoted(path), ", \"graph_id\": \"", file.graph_id,
-        "\", \"name\": ", Quoted(graph.name), ", \"ops\": ", graph.op_count(),
-        ", \"forward_ops\": ", phases.forward,
+        "{\"graph\": ", formats::JsonText(path), ", \"graph_id\": \"",
+        file.graph_id, "\", \"name\": ", formats::JsonText(graph.name),
+        ", \"ops\": ", graph.op_count(), ", \"forward_ops\": ", phases.forward,
         ", \"backward_ops\": ", phases.backward,
         ", \"optimizer_ops\": ", phases.optimizer);
     text +=
