@@ -130,7 +130,7 @@ const PAGES: readonly (readonly [string, () => string, string])[] = [
   ['plan', () => '/runs/whole/plan', 'Use this plan'],
   ['graph', () => '/runs/whole/graph', 'kept for the backward pass'],
   ['memory', () => '/runs/whole/memory', 'Alive at'],
-  ['snapshot', () => `/runs/${imported['snapshot']}`, 'Segments'],
+  ['snapshot', () => `/runs/${imported['snapshot']}`, 'Alive at'],
   ['kernels', () => `/runs/${imported['kernels']}/memory`, 'sgemm_128x128'],
   ['compare', () => '/compare?a=whole&b=short', 'Alive at the peak'],
   ['status', () => '/status', 'No job of this machine is connected.'],

@@ -92,16 +92,6 @@ class RecordedRun : public ::testing::Test {
     error_ = server_.query().GetMemory(&context, request, &memory);
     return memory;
   }
-  v1::Segments AskSegments(uint32_t width) {
-    v1::GetSegmentsRequest request;
-    request.set_run_id("run-1");
-    request.set_width_px(width);
-    grpc::ClientContext context;
-    v1::Segments segments;
-    error_ = server_.query().GetSegments(&context, request, &segments);
-    return segments;
-  }
-
   v1::Addresses AskAddresses(
       const std::function<void(v1::GetAddressesRequest&)>& change) {
     v1::GetAddressesRequest request;
@@ -273,8 +263,6 @@ TEST_F(RecordedRun, RefusesWhatCannotBeMeant) {
   EXPECT_EQ(error_.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   Ask([](v1::GetMemoryRequest& request) { request.set_planned(true); });
   EXPECT_EQ(error_.error_code(), grpc::StatusCode::NOT_FOUND);
-  AskSegments(5000);
-  EXPECT_EQ(error_.error_message(), "width_px: must be 0 to 4096, got 5000");
 }
 
 TEST_F(RecordedRun, ABlockThatNoEventSpeaksOfWasThereBefore) {
@@ -293,50 +281,6 @@ TEST_F(RecordedRun, ABlockThatNoEventSpeaksOfWasThereBefore) {
   EXPECT_EQ(memory.unlisted_bytes(), 100);
 }
 
-TEST_F(RecordedRun, NoBlockOfASegmentIsLostWhenItIsFolded) {
-  // A large block of 512 KiB between 1,000 small ones of 512 bytes, of which
-  // every third is allocated, and a segment that is free.
-  v1::MemorySegment& first = Segment(0x100000, (512 << 10) + 1000 * 512);
-  int64_t allocated = 512 << 10;
-  for (int i = 0; i < 1000; ++i) {
-    if (i == 400) {
-      AddBlock(first, 512 << 10, v1::BLOCK_STATE_ALLOCATED, 500'000, 2);
-    }
-    const bool held = i % 3 == 0;
-    allocated += held ? 512 : 0;
-    AddBlock(first, 512,
-             held ? v1::BLOCK_STATE_ALLOCATED : v1::BLOCK_STATE_FREE,
-             held ? 512 : 0, held ? 4 : 0);
-  }
-  AddBlock(Segment(0x900000, 4096), 4096, v1::BLOCK_STATE_FREE);
-  Send();
-
-  for (const uint32_t width : {1u, 7u, 100u, 4096u}) {
-    const v1::Segments segments = AskSegments(width);
-
-    ASSERT_TRUE(error_.ok()) << error_.error_message();
-    ASSERT_EQ(segments.segments_size(), 2);
-    int64_t drawn = 0, held = 0;
-    uint32_t blocks = 0;
-    for (const v1::SegmentPiece& piece : segments.segments(0).pieces()) {
-      drawn += piece.bytes();
-      held += piece.allocated_bytes();
-      blocks += piece.blocks();
-    }
-    EXPECT_EQ(drawn, segments.segments(0).bytes());
-    EXPECT_EQ(held, allocated);
-    EXPECT_EQ(blocks, 1001u);
-    EXPECT_LE(segments.segments(0).pieces_size(),
-              static_cast<int>(2 * width + 2));
-    EXPECT_EQ(segments.allocated_bytes(), allocated);
-    EXPECT_EQ(segments.free_bytes(),
-              segments.reserved_bytes() - segments.allocated_bytes());
-    EXPECT_EQ(segments.largest_free_bytes(), 4096);
-    EXPECT_EQ(segments.rounding_bytes(), (512 << 10) - 500'000);
-    EXPECT_EQ(segments.folded_blocks() > 0, width < 2000);
-  }
-}
-
 TEST_F(RecordedRun, MetricsSayWhatIndexedStepsHold) {
   Send();
   const std::string before = server_.Http(
@@ -350,16 +294,6 @@ TEST_F(RecordedRun, MetricsSayWhatIndexedStepsHold) {
       "Connection: close\r\n\r\n");
   EXPECT_THAT(before, HasSubstr("\nreprise_indexed_steps_bytes 0\n"));
   EXPECT_THAT(after, Not(HasSubstr("\nreprise_indexed_steps_bytes 0\n")));
-}
-
-TEST_F(RecordedRun, WithoutSegmentsThereAreNone) {
-  Send();
-
-  const v1::Segments segments = AskSegments(100);
-
-  EXPECT_TRUE(error_.ok()) << error_.error_message();
-  EXPECT_EQ(segments.segment_count(), 0u);
-  EXPECT_EQ(segments.segments_size(), 0);
 }
 
 // ---- Addresses over time ----

@@ -2,21 +2,12 @@
 import {create} from '@bufbuild/protobuf';
 import {expect, test} from 'vitest';
 import {foldedText, liveParts, liveRows, nextPeak} from '../../web/src/data/live';
-import {
-  foldedSegmentsText,
-  fragmentationText,
-  largestText,
-  segmentShapes,
-} from '../../web/src/data/segments';
 import type {Columns} from '../../web/src/data/timeline';
 import {Category} from '../../web/src/gen/reprise/v1/graph_pb';
 import {
   LiveAllocationSchema,
   LiveGroupSchema,
   LiveMemorySchema,
-  SegmentPieceSchema,
-  SegmentSchema,
-  SegmentsSchema,
 } from '../../web/src/gen/reprise/v1/query_pb';
 
 const KIB = 1024n;
@@ -84,60 +75,4 @@ test('the next peak is a local one, not the noise on the way to it', () => {
   expect(nextPeak(curve, 7, 1)).toBeUndefined();
   expect(nextPeak(curve, 9, -1)).toEqual({at: 170, bytes: 700});
   expect(nextPeak(curve, 7, -1)).toEqual({at: 130, bytes: 1000});
-});
-
-const segments = create(SegmentsSchema, {
-  segments: [
-    create(SegmentSchema, {
-      address: 0xff00n,
-      bytes: 3n * KIB,
-      pool: 'large',
-      pieces: [
-        create(SegmentPieceSchema, {
-          bytes: KIB,
-          allocatedBytes: KIB,
-          blocks: 1,
-          allocatedBlocks: 1,
-          owner: 'model.py:3 forward',
-        }),
-        create(SegmentPieceSchema, {bytes: KIB, blocks: 1}),
-        create(SegmentPieceSchema, {
-          bytes: KIB,
-          allocatedBytes: KIB / 2n,
-          blocks: 4,
-          allocatedBlocks: 2,
-        }),
-      ],
-    }),
-  ],
-  reservedBytes: 3n * KIB,
-  allocatedBytes: 2n * KIB,
-  freeBytes: KIB,
-  largestFreeBytes: KIB / 4n,
-  segmentCount: 1n,
-  blockCount: 6n,
-  foldedBlocks: 4n,
-});
-
-test('the pieces of a segment lie end to end, and each says what is in it', () => {
-  const {shapes} = segmentShapes(segments.segments);
-
-  expect(shapes[0]!.rows[0]).toEqual(['segment', '0xff00, large pool']);
-  expect(shapes.map(({rows}) => rows[2]![1])).toEqual(['0 B', '1.0 KiB', '2.0 KiB']);
-  shapes.slice(1).forEach((shape, i) => expect(shape.left).toBe(shapes[i]!.right));
-  expect(shapes.map(({filled}) => filled)).toEqual([1, 0, 0.5]);
-  expect(shapes.map(({title}) => title)).toEqual([
-    '1.0 KiB allocated: model.py:3 forward',
-    '1.0 KiB free',
-    '1.0 KiB in 4 small blocks, 2 of them allocated with 512 B',
-  ]);
-});
-
-test('fragmentation is what one allocation cannot have', () => {
-  expect(fragmentationText(segments)).toBe(
-    '3.0 KiB reserved in 1 segment, 2.0 KiB allocated, 1.0 KiB free',
-  );
-  expect(largestText(segments)).toContain('at most that, 25.0 % of what is free');
-  expect(foldedSegmentsText(segments)).toMatch(/^4 blocks of 6 are smaller than a pixel/);
-  expect(largestText(create(SegmentsSchema))).toBe('');
 });

@@ -101,7 +101,7 @@ function rectOf({left, right, y, height}: Ground, width: number): [number, numbe
 
 function paint(ctx: CanvasRenderingContext2D, shape: Shape, across: number): void {
   const [x, y, wide, height] = rectOf(shape, across);
-  const {category, filled = 1, hatched = 0} = shape;
+  const {category, filled = 1} = shape;
   const bottom = y + height;
   const tall = filled * height;
   if (tall > 0) {
@@ -112,14 +112,4 @@ function paint(ctx: CanvasRenderingContext2D, shape: Shape, across: number): voi
     const [right, top] = [wide > 3 ? wide - 0.5 : wide, tall > 3 ? tall - 0.6 : tall];
     ctx.fillRect(x, bottom - tall, Math.max(1, right), Math.max(0.7, top));
   }
-  if (hatched === 0) return;
-  const part = hatched * height;
-  ctx.strokeStyle = colourOf('--soft');
-  ctx.lineWidth = 1;
-  ctx.beginPath();
-  for (let at = x; at < x + wide; at += 4) {
-    ctx.moveTo(at, bottom - tall);
-    ctx.lineTo(Math.min(at + part, x + wide), bottom - tall - part);
-  }
-  ctx.stroke();
 }

@@ -17,9 +17,8 @@ export interface Ground {
 export interface Shape extends Ground, TooltipContent {
   /** Whose colour it has; undefined: that of predictions. */
   readonly category?: Category;
-  /** How much of its height is filled, from the bottom, and hatched above; all and nothing. */
+  /** How much of its height is filled, from the bottom; all. */
   readonly filled?: number;
-  readonly hatched?: number;
 }
 
 export interface Shapes {

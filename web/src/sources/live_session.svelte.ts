@@ -2,14 +2,14 @@
 
 /**
  * What the memory page knows of one run: the curve of the window on the screen,
- * what is alive at the instant, and the allocator's segments. The newest
- * question wins; what an answer replaces stays until it is there.
+ * and what is alive at the instant. The newest question wins; what an answer
+ * replaces stays until it is there.
  */
 import {Asked, type AskOptions} from '../api/asked.svelte';
 import {query} from '../api/client';
 import {stepCurve, type StepCurve, type Window} from '../data/timeline';
 import {num} from '../format/number';
-import type {LiveMemory, Segments, Timeline} from '../gen/reprise/v1/query_pb';
+import type {LiveMemory, Timeline} from '../gen/reprise/v1/query_pb';
 import {place} from '../url/location.svelte';
 
 export class LiveSession {
@@ -18,12 +18,10 @@ export class LiveSession {
   readonly #timeline = new Asked<{readonly timeline: Timeline; readonly wanted: boolean}>();
   /** What is alive at the instant. */
   readonly memory = new Asked<LiveMemory>();
-  readonly segments = new Asked<Segments>();
   /** Of a run with both the step under a plan is shown. */
   wantsPlan = $state(true);
   /** So much of what is alive is listed. */
   limit = $state(100);
-  #segmentsWidth = 0;
 
   readonly #under: StepCurve | undefined = $derived(
     stepCurve(this.#timeline.found?.timeline.measured),
@@ -60,8 +58,6 @@ export class LiveSession {
       const at = this.#at;
       return this.memory.ask(this.#instant(at === undefined ? undefined : {from: at, to: at + 1}));
     });
-    $effect(() => this.#askSegments(width() - 40));
-    $effect(() => () => this.segments.stop());
   }
 
   /** Goes to the instant of a column at which most is alive. */
@@ -94,13 +90,5 @@ export class LiveSession {
       limit: this.limit,
     };
     return (options) => query.getMemory(request, options);
-  }
-
-  #askSegments(width: number): void {
-    // A scroll bar that comes or goes is no other screen.
-    if (width <= 0 || Math.abs(width - this.#segmentsWidth) < 40) return;
-    this.#segmentsWidth = width;
-    const widthPx = Math.max(200, Math.min(4096, Math.round(width)));
-    this.segments.ask((options) => query.getSegments({runId: this.#runId, widthPx}, options));
   }
 }
