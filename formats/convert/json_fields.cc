@@ -61,10 +61,11 @@ nlohmann::ordered_json ElementValue(const Message& m, const FieldDescriptor* f,
 // Returns a field, as a list if it is repeated.
 nlohmann::ordered_json FieldValue(const Message& message,
                                   const FieldDescriptor* field) {
-  if (!field->is_repeated()) return X(message, field, -1);
+  if (!field->is_repeated()) return ElementValue(message, field, -1);
   auto list = nlohmann::ordered_json::array();
   const int count = message.GetReflection()->FieldSize(message, field);
-  for (int i = 0; i < count; ++i) list.push_back(X(message, field, i));
+  for (int i = 0; i < count; ++i)
+    list.push_back(ElementValue(message, field, i));
   return list;
 }
 
