@@ -321,7 +321,7 @@ class Planning:
         elif reply.kind == "refused":
             rung.final = True
             if rung.awaited:
-                job.say(f"{reply.why} The previous plan stays")
+                job.say(f"{reply.why.rstrip('.')}. The previous plan stays")
         elif reply.kind == "inert" and rung.plan is None:
             rung.refused = f"training without a plan: {reply.why or job.agent.why}"
         return rung.tape is not None
