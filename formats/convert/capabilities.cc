@@ -75,7 +75,7 @@ StatusOr<int64_t> Number(std::string_view key, std::string_view value,
 Status ApplyKey(std::string_view key, std::string_view value,
                 v1::Capabilities& to) {
   constexpr int64_t kMaxRuns = std::numeric_limits<int32_t>::max();
-  constexpr int64_t kMaxNs = int64_t{1} << 50;
+  constexpr int64_t kMaxNs = int64_t{1} << 50, kMaxLink = kMaxNs;
   if (key == "free_policy") {
     if (value == "program") {
       to.set_free_policy(v1::FREE_POLICY_PROGRAM);
@@ -96,6 +96,19 @@ Status ApplyKey(std::string_view key, std::string_view value,
   if (key == "ns_per_op") {
     ASSIGN_OR_RETURN(const int64_t ns, Number(key, value, kMaxNs));
     to.set_ns_per_op(ns);
+    return OkStatus();
+  }
+  using LinkSetter = void (v1::Link::*)(int64_t);
+  const std::pair<std::string_view, LinkSetter> kLink[] = {
+      {"out_bytes_per_s", &v1::Link::set_out_bytes_per_s},
+      {"in_bytes_per_s", &v1::Link::set_in_bytes_per_s},
+      {"latency_ns", &v1::Link::set_latency_ns},
+      {"host_bytes", &v1::Link::set_host_bytes},
+  };
+  for (const auto& [name, set] : kLink) {
+    if (key != name) continue;
+    ASSIGN_OR_RETURN(const int64_t number, Number(key, value, kMaxLink));
+    (to.mutable_link()->*set)(number);
     return OkStatus();
   }
   using Setter = void (v1::Capabilities::*)(bool);
@@ -165,6 +178,14 @@ StatusOr<planner::Capabilities> ToPlanner(const v1::Capabilities& proto) {
         StrCat("capabilities.ns_per_op: must be from 0 to 2^50, got ",
                proto.ns_per_op()));
   }
+  const v1::Link& link = proto.link();
+  for (const int64_t number : {link.out_bytes_per_s(), link.in_bytes_per_s(),
+                               link.latency_ns(), link.host_bytes()}) {
+    if (number < 0 || number > (int64_t{1} << 50)) {
+      return InvalidArgument(StrCat(
+          "capabilities.link: must be numbers from 0 to 2^50, got ", number));
+    }
+  }
   v1::FreePolicy policy = proto.free_policy();
   if (policy == v1::FREE_POLICY_UNSPECIFIED) {
     const std::optional<v1::Capabilities> preset = Preset(proto.executor());
@@ -199,6 +220,10 @@ StatusOr<planner::Capabilities> ToPlanner(const v1::Capabilities& proto) {
       .ns_per_op = proto.ns_per_op(),
       .execution = execution == v1::EXECUTION_ONCE ? planner::Execution::kOnce
                                                    : planner::Execution::kFree,
+      .link = {.out_bytes_per_s = link.out_bytes_per_s(),
+               .in_bytes_per_s = link.in_bytes_per_s(),
+               .latency_ns = link.latency_ns(),
+               .host_bytes = link.host_bytes()},
   };
 }
 

@@ -14,6 +14,9 @@
 //   free     free       no             no      no          no          eager
 //   once     once       yes            no      no          no          eager
 //
+// Of a link to host memory: out_bytes_per_s, in_bytes_per_s, latency_ns and
+// host_bytes.
+//
 // `free` and `once` are not executors: they are the reference semantics of each
 // kind of schedule in the file format. Presets and keys say what the executor
 // *can* do; the planner obeys all of them.

@@ -56,7 +56,7 @@ std::string StorageText(const v1::Storage& s) {
       MaybeText("category", WordOf(kCategoryNames, s.category())),
       MaybeFlag("saved_for_backward", s.saved_for_backward()),
       s.has_release_op() ? StrCat(",\"release_op\":", s.release_op()) : "",
-      MaybeFlag("pinned", s.pinned()), "}");
+      MaybeFlag("pinned", s.pinned()), MaybeFlag("stays", s.stays()), "}");
 }
 
 std::string StaticText(const v1::StaticPart& part) {

@@ -57,6 +57,7 @@ StatusOr<planner::Storage> ConvertStorage(const v1::Storage& from, int id,
   to.category = CategoryOf(from.category());
   to.saved_for_backward = from.saved_for_backward();
   to.pinned = from.pinned();
+  to.stays = from.stays();
   if (from.has_release_op()) {
     if (from.release_op() >= static_cast<uint32_t>(op_count)) {
       return InvalidArgument(StrCat(field("release_op"), ": there is no op ",
@@ -222,6 +223,7 @@ v1::StepGraph ToProto(const planner::StepGraph& graph) {
     to.set_category(static_cast<v1::Category>(from.category));
     to.set_saved_for_backward(from.saved_for_backward);
     to.set_pinned(from.pinned);
+    to.set_stays(from.stays);
     if (from.release_op != planner::kNoOp) {
       to.set_release_op(static_cast<uint32_t>(from.release_op));
     }

@@ -64,6 +64,9 @@ class Placer {
       if (entry.kind != Kind::kExec) continue;
       first_run[entry.id] = std::min(first_run[entry.id], at++);
     }
+    // Such an executor sends what the forward has made, not what it has
+    // recomputed.
+    const bool in_backward = problem_.capabilities.recompute_in_backward_only;
     const auto add = [&](StorageId s, int32_t to) {
       const Life& life = lives[s];
       Gap gap{.storage = s,
@@ -71,6 +74,7 @@ class Placer {
               .from = std::max(life.used + 1, life.held),
               .to = to};
       if (gap.from >= to || BytesOf(gap) == 0) return;
+      if (graph_.storages[s].stays || (in_backward && !life.is_first)) return;
       const int64_t ns = (to < length_ ? profile[to].start_ns : end_ns) -
                          profile[std::min(gap.from, length_ - 1)].start_ns;
       gap.is_short =

@@ -165,6 +165,9 @@ class Evaluator {
         if (link.host_bytes <= 0) {
           return Wrong(s, "is sent, but the executor has no host memory");
         }
+        if (graph_.storages[s].stays) {
+          return Wrong(s, "is sent, but the executor cannot copy it");
+        }
         if (present_[s] == kNoValue) {
           return Wrong(s, "is sent but not present");
         }

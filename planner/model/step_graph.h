@@ -60,6 +60,7 @@ struct Storage {
   Category category = Category::kUnknown;
   bool saved_for_backward = false;
   bool pinned = false;  // never recomputed
+  bool stays = false;   // never copied to host memory
   std::string name = {};
 };
 

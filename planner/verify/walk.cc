@@ -100,7 +100,8 @@ StatusOr<Walked> Walk(const Facts& facts, Entries schedule) {
         return engine < __int128{1} << 63;
       };
       if (what == kSend) {
-        if (link.host_bytes <= 0 || held[s].value == kAbsent || busy) {
+        if (link.host_bytes <= 0 || graph.storages[s].stays ||
+            held[s].value == kAbsent || busy) {
           return wrong("storage ", s, " cannot be sent");
         }
         held[s].on_host = held[s].value;

@@ -51,6 +51,20 @@ TEST(Capabilities, EmptyTextIsTheUnrestrictedSchedule) {
   EXPECT_FALSE(free->recompute_in_backward_only());
 }
 
+TEST(Capabilities, ALinkToHostMemoryHasFourKeys) {
+  const auto linked = ParseCapabilities(
+      "tape:out_bytes_per_s=26:in_bytes_per_s=52:latency_ns=3:host_bytes=9");
+  ASSERT_TRUE(linked.ok()) << linked.status().message();
+  v1::Capabilities negative = *linked;
+  negative.mutable_link()->set_latency_ns(-1);
+
+  EXPECT_EQ(ToPlanner(*linked)->link, (planner::Link{.out_bytes_per_s = 26,
+                                                     .in_bytes_per_s = 52,
+                                                     .latency_ns = 3,
+                                                     .host_bytes = 9}));
+  EXPECT_THAT(ToPlanner(negative).status().message(), HasSubstr("got -1"));
+}
+
 TEST(Capabilities, MistakesAreNamed) {
   const auto message = [](const char* text) {
     return ParseCapabilities(text).status().message();

@@ -41,6 +41,7 @@ TEST(GraphJson, WhatIsWrittenIsReadBackEqual) {
   graph.mutable_storages(0)->set_name("x\u00e9");
   graph.mutable_storages(0)->set_release_op(0);
   graph.mutable_storages(1)->set_pinned(true);
+  graph.mutable_storages(0)->set_stays(true);
   graph.mutable_storages(1)->set_saved_for_backward(true);
   graph.mutable_ops(1)->set_kind(v1::OP_KIND_SEEDED);
   graph.mutable_ops(1)->set_state_bytes(16);

@@ -28,6 +28,7 @@ TEST(GraphProto, WhatThePlannerKnowsComesBack) {
   v1::StepGraph proto = SmallGraph();
   proto.mutable_storages(0)->set_release_op(3);
   proto.mutable_storages(1)->set_pinned(true);
+  proto.mutable_storages(0)->set_stays(true);
   proto.mutable_storages(1)->set_saved_for_backward(true);
   proto.mutable_ops(1)->set_kind(v1::OP_KIND_SEEDED);
   proto.mutable_ops(1)->set_state_bytes(16);

@@ -178,8 +178,6 @@ TEST(HostPlanFile, ReachesNobodyWhoDidNotAskForIt) {
         HasSubstr("the executor has no host memory"))
         << executor;
   }
-  EXPECT_EQ(v1::Capabilities::descriptor()->FindFieldByName("link"), nullptr);
-  EXPECT_EQ(v1::PlanRequest::descriptor()->FindFieldByName("link"), nullptr);
 }
 
 TEST(HostPlanFile, ErrorsInItsKeysAreNamed) {

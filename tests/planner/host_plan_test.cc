@@ -274,6 +274,10 @@ TEST(PlaceCopiesTest, SendsEarlyLeavesLateAndComesBackEarly) {
   ASSERT_TRUE(walked.ok());
   EXPECT_EQ(walked->peak_bytes, 9);
   EXPECT_EQ(walked->time_ns, 45);  // both copies are hidden
+
+  graph.storages[0].stays = true;
+  EXPECT_EQ(PlaceCopies(problem, BaseExecs(graph), 10),
+            WithFrees(graph, BaseExecs(graph), FreePolicy::kEager));
 }
 
 }  // namespace

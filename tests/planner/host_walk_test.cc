@@ -162,6 +162,17 @@ TEST(HostWalkTest, EveryRuleHasItsSentence) {
   }
 }
 
+TEST(HostWalkTest, WhatStaysIsNotSent) {
+  StepGraph graph = Small();
+  graph.storages[0].stays = true;
+  const Schedule schedule = {Exec(0),  Exec(1),    Send(0), Sent(0), Exec(2),
+                             Fetch(0), Fetched(0), Exec(3), Exec(4), Exec(5)};
+
+  const auto walked = Evaluate(graph, schedule, Linked());
+
+  EXPECT_THAT(walked.status().message(), HasSubstr("the executor cannot copy"));
+}
+
 TEST(HostWalkTest, TheProgramsHoldOnAFirstLifeIsKeptBySentToo) {
   StepGraph graph = Small();
   graph.storages[0].release_op = 2;

@@ -178,6 +178,10 @@ class RunCommand : public Command {
              "8GiB, 8GB, bytes, 90%, fit or 0.5x; the job reads it as "
              "REPRISE_BUDGET",
              {.environment = "REPRISE_BUDGET"});
+    verb.Add("--host-budget", host_budget_,
+             "8GiB, 8GB or bytes of host memory that plans may use; the job "
+             "reads it as REPRISE_HOST_BUDGET",
+             {.environment = "REPRISE_HOST_BUDGET"});
     verb.Add("--name", name_, "Name of the run, for people");
     verb.Flag("--keep-injection", keep_injection_,
               "Leave CUDA_INJECTION64_PATH as it is");
@@ -198,6 +202,14 @@ class RunCommand : public Command {
     if (!budget_.empty()) {
       const StatusOr<Budget> budget = ParseBudget(budget_);
       if (!budget.ok()) return console.UsageError(budget.status().message());
+    }
+    if (!host_budget_.empty() && host_budget_ != "0") {
+      const StatusOr<Budget> host = ParseBudget(host_budget_);
+      if (!host.ok() || host->kind != Budget::Kind::kBytes) {
+        return console.UsageError(StrCat("--host-budget ",
+                                         host_budget_.substr(0, 40),
+                                         ": must be bytes, such as 60GiB"));
+      }
     }
     if (!globals.server.empty()) {
       const auto endpoint = ParseEndpoint(globals.server);
@@ -280,6 +292,9 @@ class RunCommand : public Command {
   Variables Wishes() const {
     Variables wishes;
     if (!budget_.empty()) wishes.emplace_back("REPRISE_BUDGET", budget_);
+    if (!host_budget_.empty()) {
+      wishes.emplace_back("REPRISE_HOST_BUDGET", host_budget_);
+    }
     if (!name_.empty()) wishes.emplace_back("REPRISE_NAME", name_);
     return wishes;
   }
@@ -350,7 +365,7 @@ class RunCommand : public Command {
   }
 
   const std::vector<std::string>& job_;
-  std::string budget_;
+  std::string budget_, host_budget_;
   std::string name_;
   bool keep_injection_ = false;
 };
