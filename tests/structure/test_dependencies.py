@@ -57,9 +57,10 @@ BELOW: dict[str, set[str]] = {
     "rerun": {"internals", "compiled"},
     "check": {"internals", "compiled", "rerun"},
     "capture": {"internals", "meter", "compiled"},
+    "offload": {"internals"},
     # What the loops know of tape and joint.
     "executor": {"check"},
-    "tape": {"internals", "meter", "compiled", "check", "capture", "executor"},
+    "tape": {"internals", "meter", "compiled", "check", "capture", "executor", "offload"},
     "estimation": {"internals", "meter", "rerun", "capture"},
     # Which imports no torch.
     "policy": set(),

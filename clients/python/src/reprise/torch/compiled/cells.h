@@ -107,7 +107,8 @@ inline void Bury(CellPtr cell) noexcept {
 struct Node {
   c10::OperatorHandle op;
   int64_t replays = 0;
-  bool gone = false;  // its last planned replay has run
+  bool gone = false;     // its last planned replay has run
+  bool fetches = false;  // brings a storage back from host memory
   bool grad = false;
   // The number of the state in which it ran (ambient.h).
   std::size_t around = 0;

@@ -185,6 +185,7 @@ inline bool LetThrough(Track& track, const c10::OperatorHandle& op,
   const auto at = static_cast<size_t>(track.next);
   if (at < page.rows.size() && page.rows[at] == op) {
     if (track.Strays()) return false;
+    if (page.specials[at] && page.specials[at]->aside) return false;
     ++track.next;
     track.Say(page.row_ops[at]);
     return true;

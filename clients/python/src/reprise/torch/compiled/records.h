@@ -53,6 +53,7 @@ class Records {
   int64_t replayed = 0;
   int64_t dropped = 0;
   int64_t on_demand = 0;
+  int64_t host = 0;  // key of what the step has in host memory
 
   const Marks& marks() const { return marks_; }
   void Sweep(bool all) { marks_.Sweep(all); }
@@ -92,6 +93,7 @@ class Records {
     }
     run();
     try {
+      if (!row.parked.empty()) Park(row, op, stack);
       if (node) Ran(row, op_id, op, stack, target, node, mask);
     } catch (const std::exception& error) {
       why = error.what();
@@ -215,16 +217,48 @@ class Records {
     node.state = node.generator->get_state();
   }
 
-  // Completes the record of a call that has just run: its outputs, and their
-  // cells.
-  void Ran(const Special& row, int64_t op_id, const c10::OperatorHandle& op,
-           const Stack& stack, const CellPtr& target, const NodePtr& node,
-           const at::Tensor& mask) {
+  // Returns the outputs of a call that has just run.
+  static std::vector<at::Tensor> OutputsOf(const c10::OperatorHandle& op,
+                                           const Stack& stack) {
     std::vector<at::Tensor> made;
     const auto returns = op.schema().returns().size();
     for (auto v = stack.end() - static_cast<long>(returns); v != stack.end();
          ++v)
       Flatten(*v, made);
+    return made;
+  }
+
+  // Makes the cells of outputs that are sent to host memory: a call that
+  // fetches them makes them again.
+  void Park(const Special& row, const c10::OperatorHandle& op,
+            const Stack& stack) {
+    const auto made = OutputsOf(op, stack);
+    for (size_t i = 0; i < std::min(made.size(), row.parked.size()); ++i) {
+      const int64_t id = row.parked[i];
+      if (id < 0) continue;
+      auto node =
+          std::make_shared<Node>(c10::Dispatcher::singleton().findSchemaOrThrow(
+              "reprise::fetched", ""));
+      node->fetches = true;
+      node->grad = false;
+      node->around = surroundings.Here();
+      node->arguments = {IValue(host), IValue(id)};
+      auto cell = std::make_shared<Cell>();
+      cell->id = id;
+      cell->dtype = made[i].scalar_type();
+      cell->chain.push_back(node);
+      node->outputs.push_back(cell);
+      nodes[kFetched + id] = node;
+      marks_.Put(made[i], std::move(cell));
+    }
+  }
+
+  // Completes the record of a call that has just run: its outputs, and their
+  // cells.
+  void Ran(const Special& row, int64_t op_id, const c10::OperatorHandle& op,
+           const Stack& stack, const CellPtr& target, const NodePtr& node,
+           const at::Tensor& mask) {
+    const auto made = OutputsOf(op, stack);
     if (mask.defined()) node->bits = BitsOf(mask);
     if (row.trains >= 0 && node->mean.defined()) {
       node->mean = AliasBelow(made[1]);
@@ -238,6 +272,10 @@ class Records {
         const int64_t id = i < row.cells.size() ? row.cells[i] : -1;
         if (id < 0) {
           node->outputs.emplace_back();
+          continue;
+        }
+        if (i < row.parked.size() && row.parked[i] == id) {
+          node->outputs.push_back(marks_.CellOf(made[i]));
           continue;
         }
         auto cell = std::make_shared<Cell>();

@@ -64,17 +64,17 @@ Stack ArgumentsOf(const Node& node, const at::Tensor& own, Load load) {
 
 // Returns the cell that a call writes in place, or null.
 inline CellPtr OwnerOf(const Node& node) {
-  if (node.outputs.size() != 1) return nullptr;
-  CellPtr cell = node.outputs[0].lock();
-  return cell && cell->chain[0].get() != &node ? cell : nullptr;
+  return node.own.empty() ? nullptr : node.outputs[0].lock();
 }
 
 // Releases the arguments of a call whose last planned replay has run.
 inline void DoneWith(Node& node) {
+  if (node.fetches) return;
   for (const auto& weak : node.outputs) {
     const CellPtr cell = weak.lock();
+    if (!cell || (cell->chain[0] && cell->chain[0]->fetches)) continue;
     // Still needed: this call is the only source of one of its outputs.
-    if (cell && !cell->waiting.empty() && !cell->tensor.defined()) return;
+    if (!cell->waiting.empty() && !cell->tensor.defined()) return;
   }
   node.Forget();
 }

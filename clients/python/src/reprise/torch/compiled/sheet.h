@@ -28,7 +28,14 @@ struct Special {
   std::optional<c10::OperatorHandle> without_statistics;
   std::vector<int64_t> cells;             // by output: storage id, or -1
   std::vector<int64_t> first_life_reads;  // by tensor argument
+  // By output: the storage that is sent to host memory, or -1. Empty: none.
+  std::vector<int64_t> parked;
+  bool aside = false;  // something is copied next to it: the mode runs it
 };
+
+// From here on, the op of a replay is a storage that comes back from host
+// memory (program.FETCHED).
+constexpr int64_t kFetched = int64_t{1} << 40;
 
 // One replay of a burst: the op, and the storages to keep from its outputs with
 // the number of uses of each.
@@ -46,7 +53,7 @@ struct Sheet {
   std::vector<char> given_up;                    // by slot
   std::vector<int64_t> events;                   // slots
   std::vector<char> quiet;                       // by event: its burst is empty
-  std::vector<std::vector<Replay>> bursts;       // by event
+  std::vector<std::vector<Replay>> bursts;       // by event; then pieces
   // By row and by event: the op of the step graph that begins there.
   std::vector<int64_t> row_ops;
   std::vector<int64_t> event_ops;

@@ -43,17 +43,19 @@ inline std::vector<int64_t> Numbers(PyObject* tuple) {
 }
 
 // Reads (replays, writes, seeded, shortens, trains, statistics, without, cells,
-// reads), where `without` is a row; None leaves `to` empty. Returns false with
+// reads, parked, aside), where `without` is a row; None leaves `to` empty. Returns false with
 // a Python error.
 inline bool ReadSpecial(PyObject* item, std::optional<Special>& to) {
   if (item == Py_None) return true;
   Special row;
   long long replays, trains, statistics;
   int writes, seeded, shortens;
-  PyObject *without, *cells, *reads;
-  if (!PyArg_ParseTuple(item, "LpppLLOO!O!", &replays, &writes, &seeded,
+  int aside;
+  PyObject *without, *cells, *reads, *parked;
+  if (!PyArg_ParseTuple(item, "LpppLLOO!O!O!p", &replays, &writes, &seeded,
                         &shortens, &trains, &statistics, &without,
-                        &PyTuple_Type, &cells, &PyTuple_Type, &reads))
+                        &PyTuple_Type, &cells, &PyTuple_Type, &reads,
+                        &PyTuple_Type, &parked, &aside))
     return false;
   row.replays = replays;
   row.trains = trains;
@@ -63,6 +65,8 @@ inline bool ReadSpecial(PyObject* item, std::optional<Special>& to) {
   row.shortens = shortens != 0;
   row.cells = Numbers(cells);
   row.first_life_reads = Numbers(reads);
+  row.parked = Numbers(parked);
+  row.aside = aside != 0;
   if (without != Py_None) row.without_statistics = OperatorOf(without);
   to = std::move(row);
   return PyErr_Occurred() == nullptr;
@@ -131,7 +135,7 @@ inline PyObject* SheetNew(PyTypeObject* type, PyObject* args, PyObject*) {
       (sheet->firsts.empty() ||
        sheet->firsts.size() == sheet->given_up.size()) &&
       static_cast<size_t>(PyList_GET_SIZE(specials)) == count &&
-      static_cast<size_t>(PyList_GET_SIZE(bursts)) == sheet->events.size() &&
+      static_cast<size_t>(PyList_GET_SIZE(bursts)) >= sheet->events.size() &&
       sheet->hooked.size() == sheet->first_slot.size();
   if (!fine) PyErr_SetString(PyExc_ValueError, "lists of different lengths");
   for (Py_ssize_t i = 0; fine && i < PyList_GET_SIZE(rows); ++i) {

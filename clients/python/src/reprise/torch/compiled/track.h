@@ -45,6 +45,7 @@ struct Track {
   unsigned long long here;  // reprise_at of the agent; 0: not reported
   long long device;         // GPU whose streams are checked; -1: none
   long long home;           // the stream on which the step began
+  long long host;           // key of what it has in host memory (parked.py)
   char armed;               // the step has matched the captured one so far
   char safe;                // nothing is released; recompute on demand
   char audited;             // recomputed values are compared

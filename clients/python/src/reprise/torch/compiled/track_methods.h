@@ -106,6 +106,7 @@ inline PyObject* RunSeen(PyObject* self, PyObject* args) {
     if (!out) throw python_error();
     stack = StackOf(out.get(), op.schema());
   };
+  track->book->records.host = track->host;
   Settle(*track, track->book->records.RunSpecial(
                      *page.specials[row], page.row_ops[row], op, stack, run));
   return out.release();
@@ -194,6 +195,7 @@ inline PyMemberDef track_members[] = {
     {"slot", T_LONGLONG, offsetof(Track, slot), 0, nullptr},
     {"cursor", T_LONGLONG, offsetof(Track, cursor), 0, nullptr},
     {"task", T_LONGLONG, offsetof(Track, task), 0, nullptr},
+    {"host", T_LONGLONG, offsetof(Track, host), 0, nullptr},
     {"here", T_ULONGLONG, offsetof(Track, here), 0, nullptr},
     {"armed", T_BOOL, offsetof(Track, armed), 0, nullptr},
     {"safe", T_BOOL, offsetof(Track, safe), 0, nullptr},

@@ -29,17 +29,35 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from reprise.base.errors import RepriseError
 from reprise.torch.capture.captured import BACKWARD, FORWARD, CapturedStorage
 from reprise.torch.capture.step_graph import CapturedGraph
 from reprise.torch.internals.ops import OpKind, mutated_positions
-from reprise.torch.tape.program import Burst, Program, Replay, Row, rehearse, versions_needed
+from reprise.torch.tape.compile_copies import (
+    COME,
+    FETCH,
+    FREE,
+    SEND,
+    SENT,
+    Copies,
+    Move,
+    decoded,
+    parked,
+)
+from reprise.torch.tape.program import (
+    FETCHED,
+    Burst,
+    Fetch,
+    Place,
+    PlanRejected,
+    Program,
+    Replay,
+    Row,
+    Sent,
+    rehearse,
+    versions_needed,
+)
 
 Life = tuple[int, int]  # storage, number
-
-
-class PlanRejected(RepriseError):
-    """The tape cannot run this plan; nothing was changed."""
 
 
 @dataclass(slots=True)
@@ -75,7 +93,8 @@ class _Compiler:
         self._born: Counter[int] = Counter()
         self._ran: Counter[int] = Counter()
         self._next = 0  # next op in base order
-        self._again: list[_Again] = []
+        self._again: list[_Again | Move] = []
+        self._copies = Copies(graph.step)
         # Life in which each unpack finds its storage, in the order of the unpacks.
         self._unpacks_at: dict[int, list[int]] = defaultdict(list)
         for number, unpack in enumerate(graph.step.unpacks):
@@ -87,10 +106,11 @@ class _Compiler:
         a rehearsal of the program fails."""
         for entry in schedule:
             if entry < 0:
-                if self._version.pop(-entry - 1, None) is None:
-                    raise PlanRejected(
-                        f"plan: storage {-entry - 1} is freed while it is not present"
-                    )
+                kind, storage = decoded(entry)
+                if kind != FREE:
+                    self._copy(kind, storage)
+                elif self._version.pop(storage, None) is None:
+                    raise PlanRejected(f"plan: storage {storage} is freed while it is not present")
             elif entry >= len(self._ops):
                 raise PlanRejected(f"plan: op {entry} is not in the captured step")
             elif self._ran[entry] == 0:
@@ -141,6 +161,28 @@ class _Compiler:
         self._ran[number] += 1
         self._again.append(_Again(number, self._next, reads, changes, born))
 
+    def _copy(self, kind: int, storage: int) -> None:
+        """Walks over an entry that uses host memory."""
+        copies, before = self._copies, self._next
+        if kind == SEND:
+            copies.send(storage, self._version.get(storage), self._life.get(storage))
+        elif kind == SENT:
+            self._again.append(copies.sent(storage, before))
+            del self._version[storage]
+        elif kind == FETCH:
+            life = self._life[storage] = self._born[storage]
+            self._born[storage] += 1
+            if storage in self._version:
+                raise PlanRejected(f"plan: storage {storage} comes back, but is present")
+            move, self._version[storage] = copies.fetch(storage, life, before)
+            self._again.append(move)
+        elif kind == COME:
+            copies.fetched(storage)
+            life = self._life[storage]
+            self._again.append(_Again(FETCHED + storage, before, [], [], [(storage, life)]))
+        else:
+            raise PlanRejected(f"plan: storage {storage} is in an entry of no known kind")
+
     def _check_window(self, number: int, before: int) -> None:
         """Refuses a replay where a gathered parameter that it reads is not in memory."""
         windows = self._ops[number].replay_windows
@@ -153,6 +195,8 @@ class _Compiler:
     def _check_inputs(self, number: int) -> None:
         for storage, version in self._needed[number].items():
             present = self._version.get(storage)
+            if storage in self._copies.coming:
+                raise PlanRejected(f"plan: op {number} reads storage {storage} while it comes back")
             if present != version:
                 held = "is absent" if present is None else f"is at version {present}"
                 raise PlanRejected(
@@ -206,43 +250,44 @@ class _Compiler:
             for number, unpack in enumerate(step.unpacks)
             if dropped[unpack.slot] and self._unpack_life[number] > 0
         ]
-        useful = self._useful(unpacked)
+        wanted = self._useful(unpacked)
+        useful = [again for again in wanted if isinstance(again, _Again)]
         uses: Counter[Life] = Counter(life for _, life in unpacked)
         uses.update(read for again in useful for read in again.reads)
         for storage, life in uses:
             if life > 0 and self._graph.storages[storage].pinned:
                 raise PlanRejected(f"plan: storage {storage} is pinned, and read by a replay")
 
+        regions, numbers = self._forwards()
+        copies = self._copies
         begins: defaultdict[int, list[int]] = defaultdict(list)  # op -> storages made again
         bursts: list[Burst] = []
-        following = iter(useful)
-        again = next(following, None)
-        for unpack in step.unpacks:
-            burst: list[Replay] = []
-            while again is not None and again.before <= unpack.op:
-                self._check_writes(again, unpack.op)
-                keep = {life[0]: uses[life] for life in again.born if uses[life]}
-                begins[again.op] += keep
-                burst.append(Replay(again.op, keep))
-                again = next(following, None)
-            bursts.append(tuple(burst))
+        moved: list[tuple[int | Sent | Fetch, ...]] = []
+        following = iter(copies.place(wanted, numbers))
+        item = next(following, None)
+        for event, unpack in enumerate(step.unpacks):
+            due: list[Replay | Move] = []
+            while item is not None and item.before <= unpack.op:
+                if isinstance(item, Move):
+                    due.append(item)
+                else:
+                    self._check_writes(item, unpack.op)
+                    keep = {life[0]: uses[life] for life in item.born if uses[life]}
+                    begins[item.op] += keep
+                    due.append(Replay(item.op, keep))
+                item = next(following, None)
+            moved.append(copies.parts(event, unpack.op, due))
+            bursts.append(() if moved[-1] else tuple(r for r in due if isinstance(r, Replay)))
         replays = Counter(again.op for again in useful)
         first_life = Counter((a.op, s) for a in useful for s, life in a.reads if life == 0)
-
-        rows: list[Row] = []
-        regions: list[tuple[int, int]] = []
-        for first, end in step.regions:
-            begin = len(rows)
-            rows += [
-                self._row(number, replays[number], begins[number], first_life)
-                for number in range(first, end)
-                if self._ops[number].func is not None and self._ops[number].phase == FORWARD
-            ]
-            regions.append((begin, len(rows)))
-        numbers = [row.op for row in rows]
+        places, host_bytes = copies.places()
+        rows = [
+            self._row(number, replays[number], begins[number], first_life, places)
+            for number in numbers
+        ]
         # Whether a slot is discarded, but not at once; whether a replay reads what is gathered.
         later = any(gone and first > 0 for gone, first in zip(dropped, firsts, strict=False))
-        gathered = any(self._ops[again.op].replay_windows for again in useful)
+        gathered = any(self._ops[again.op].replay_windows for again in useful if again.op < FETCHED)
         return Program(
             rows=tuple(rows),
             regions=tuple(regions),
@@ -258,10 +303,31 @@ class _Compiler:
             firsts=tuple(firsts) if later else (),
             sources=step.parameters if gathered else frozenset(),
             wrapped=any(s.in_wrapper for s, gone in zip(step.slots, dropped, strict=True) if gone),
+            places=places,
+            host_bytes=host_bytes,
+            copies=tuple(moved) if places else (),
+            pieces=tuple(copies.pieces),
+            leaving=tuple(tuple(copies.at_end[n]) for n in range(len(regions))) if places else (),
         )
+
+    def _forwards(self) -> tuple[list[tuple[int, int]], list[int]]:
+        """Returns the rows of every forward, first and one past the last, and the ops of all."""
+        regions: list[tuple[int, int]] = []
+        numbers: list[int] = []
+        for first, end in self._graph.step.regions:
+            begin = len(numbers)
+            numbers += [
+                number
+                for number in range(first, end)
+                if self._ops[number].func is not None and self._ops[number].phase == FORWARD
+            ]
+            regions.append((begin, len(numbers)))
+        return regions, numbers
 
     def _check_writes(self, again: _Again, until: int) -> None:
         """A replay that the tape runs later than the schedule has it reads the same values."""
+        if again.op >= FETCHED:
+            return
         self._check_window(again.op, until)
         for storage, _ in again.reads:
             writes = self._writes.get(storage, ())
@@ -272,12 +338,21 @@ class _Compiler:
                     f"{writes[at]} has written storage {storage}, which it reads"
                 )
 
-    def _useful(self, unpacked: Sequence[tuple[int, Life]]) -> list[_Again]:
-        """The replays that lead to an unpack, found from the last one backwards."""
+    def _useful(self, unpacked: Sequence[tuple[int, Life]]) -> list[_Again | Move]:
+        """The replays that lead to an unpack, found from the last one backwards, and what leaves
+        and comes back for them."""
         wanted: set[Life] = set()
-        useful: list[_Again] = []
+        useful: list[_Again | Move] = []
         later = list(unpacked)
+        fetched: set[int] = set()
         for again in reversed(self._again):
+            if isinstance(again, Move):
+                if again.life >= 0 and (again.storage, again.life) in wanted:
+                    fetched.add(again.storage)
+                    useful.append(again)
+                elif again.life < 0 and again.storage in fetched:
+                    useful.append(again)
+                continue
             while later and later[-1][0] >= again.before:
                 wanted.add(later.pop()[1])
             if not wanted.isdisjoint(again.born) or not wanted.isdisjoint(again.changes):
@@ -287,7 +362,12 @@ class _Compiler:
         return useful
 
     def _row(
-        self, number: int, replays: int, again: list[int], first: Counter[tuple[int, int]]
+        self,
+        number: int,
+        replays: int,
+        again: list[int],
+        first: Counter[tuple[int, int]],
+        places: dict[int, Place],
     ) -> Row:
         op = self._ops[number]
         row = Row(op.func, number, writes=bool(mutated_positions(op.func)))
@@ -302,5 +382,7 @@ class _Compiler:
             row.first_life_reads = tuple(
                 -1 if s.id < 0 else first[number, s.id] for s in op.arguments
             )
-        row.plain = not row.replays and not row.writes
+        row.parked = parked(op, places)
+        row.sent = tuple(self._copies.at_row[number])
+        row.plain = not (row.replays or row.writes or row.parked or row.sent)
         return row

@@ -24,13 +24,14 @@ from reprise.torch.tape.program import Program, Row
 
 def _hooked(program: Program) -> set[int]:
     """Returns the windows whose saved tensors go through the hooks: those in which a tensor is
-    discarded, or unpacked at an event with replays, or saved as an output of its call. Without a
-    hook autograd would make a copy of such an output, and that copy would reach the dispatch mode
-    without passing the gate. Also those next to an op that runs under hooks of the program: below
-    these, ours can be neither set nor removed."""
+    discarded, or unpacked at an event with replays or copies, or saved as an output of its call.
+    Without a hook autograd would make a copy of such an output, and that copy would reach the
+    dispatch mode without passing the gate. Also those next to an op that runs under hooks of the
+    program: below these, ours can be neither set nor removed."""
     wanted = {slot for slot, given_up in enumerate(program.slots) if given_up}
     wanted |= program.outputs
     wanted.update(s for s, burst in zip(program.events, program.bursts, strict=True) if burst)
+    wanted.update(s for s, parts in zip(program.events, program.copies, strict=False) if parts)
     hooked = {program.windows[slot] for slot in wanted}
     hooked.update(
         n + after for n, row in enumerate(program.rows) if row.covered for after in (0, 1)
@@ -50,6 +51,7 @@ def thin(program: Program) -> Program:
         event_ops=tuple(program.event_ops[n] for n in kept),
         bursts=tuple(program.bursts[n] for n in kept),
         kept=tuple(program.kept[n] for n in kept if program.kept),
+        copies=tuple(program.copies[n] for n in kept if program.copies),
     )
 
 
@@ -76,8 +78,11 @@ def sheet_of(module: Any, program: Program) -> Any:
     specials = [None if row.plain else _special(row) for row in program.rows]
     bursts = [
         tuple((replay.op, tuple(replay.keep.items())) for replay in burst)
-        for burst in program.bursts
+        for burst in (*program.bursts, *program.pieces)
     ]
+    # Before some events more happens than replays: the run (tape_run.py) is asked at these.
+    copies = program.copies or ((),) * len(program.events)
+    events = (-1 if parts else slot for slot, parts in zip(program.events, copies, strict=True))
     quiet = bytes(not burst for burst in program.bursts)
     windows = _windows(program)
     try:  # the module raises LookupError where torch does not know an operator by its name
@@ -86,7 +91,7 @@ def sheet_of(module: Any, program: Program) -> Any:
             specials,
             bursts,
             bytes(program.slots),
-            array("q", program.events),
+            array("q", events),
             quiet,
             *windows,
             array("q", (row.op for row in program.rows)),
@@ -100,7 +105,7 @@ def sheet_of(module: Any, program: Program) -> Any:
 
 
 def _special(row: Row) -> tuple[Any, ...]:
-    """Returns the facts about a row that is recorded, or that writes."""
+    """Returns the facts about a row that is recorded, writes, or is next to a copy."""
     statistics, without = statistics_of(row.func)
     return (
         row.replays,
@@ -112,6 +117,8 @@ def _special(row: Row) -> tuple[Any, ...]:
         None if without is None else fast.name_of(without),
         row.cells,
         row.first_life_reads,
+        row.parked,
+        bool(row.parked or row.sent),
     )
 
 

@@ -8,9 +8,10 @@ compile_plan.py makes a `Program` of a plan, `rehearse` checks it, and tape_run.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
+from reprise.base.errors import RepriseError
 from reprise.torch.capture.captured import CapturedOp, CapturedStep
 
 
@@ -27,10 +28,43 @@ class Row:
     covered: bool = False  # the captured step ran it under saved-tensor hooks of the program
     short: bool = False  # a replay takes the shortcut there is (shortcut.py)
     replays: int = 0  # 0: not recorded
+    # By position among the outputs: the storage that is sent to host memory, or -1.
+    parked: tuple[int, ...] = ()
+    sent: tuple[int, ...] = ()  # storages that are let go right before it, once they are there
     # By position among the outputs: the storage that becomes a cell, or -1.
     cells: tuple[int, ...] = ()
     # By tensor argument: replays that read its first life; -1: not planned, hold it.
     first_life_reads: tuple[int, ...] = ()
+
+
+class PlanRejected(RepriseError):
+    """The tape cannot run this plan; nothing was changed."""
+
+
+# From here on, the op of a replay is a storage that comes back from host memory (parked.py).
+FETCHED = 1 << 40
+
+
+class Place(NamedTuple):
+    """A storage that is sent to host memory: where it is there, how often it is fetched, and the op
+    that makes it."""
+
+    at: int
+    bytes: int
+    fetches: int
+    maker: int
+
+
+class Sent(NamedTuple):
+    """A storage that was sent is let go."""
+
+    storage: int
+
+
+class Fetch(NamedTuple):
+    """A storage begins to come back."""
+
+    storage: int
 
 
 @dataclass(slots=True, frozen=True)
@@ -69,6 +103,25 @@ class Program:
     # The storages of the model's parameters, if replays read gathered ones that are made of them.
     sources: frozenset[int] = frozenset()
     wrapped: bool = False  # some discarded tensor is the part of a wrapper, as of a DTensor
+    # By storage that is sent to host memory; and the bytes of all places there.
+    places: dict[int, Place] = field(default_factory=dict)
+    host_bytes: int = 0
+    # By event, where something leaves or comes back before it: that, and in place of its burst the
+    # numbers of its pieces in `pieces`. Empty: nowhere.
+    copies: tuple[tuple[int | Sent | Fetch, ...], ...] = ()
+    pieces: tuple[Burst, ...] = ()
+    leaving: tuple[tuple[int, ...], ...] = ()  # by forward: storages that are let go at its end
+
+    def made_by(self, replay: Replay) -> int:
+        """Returns the op that made what a replay makes again."""
+        return replay.op if replay.op < FETCHED else self.places[replay.op - FETCHED].maker
+
+    def whole_burst(self, event: int) -> Burst:
+        """Returns the replays before an event, in their order."""
+        parts = self.copies[event] if self.copies else ()
+        if not parts:
+            return self.bursts[event]
+        return tuple(r for part in parts if isinstance(part, int) for r in self.pieces[part])
 
 
 def versions_needed(ops: Sequence[CapturedOp]) -> list[dict[int, int]]:
@@ -102,8 +155,8 @@ def rehearse(program: Program, step: CapturedStep) -> str:
 
     Takes time linear in the number of arguments of all replays."""
     rehearsal = _Rehearsal(program, step)
-    for slot, burst in zip(program.events, program.bursts, strict=True):
-        for replay in burst:
+    for event, slot in enumerate(program.events):
+        for replay in program.whole_burst(event):
             why = rehearsal.replay(replay)
             if why:
                 return why
@@ -121,19 +174,26 @@ class _Rehearsal:
         self._program, self._step = program, step
         self._needed = versions_needed(step.ops)
         self._left = {row.op: row.replays for row in program.rows if row.replays}
+        self._left.update((FETCHED + s, place.fetches) for s, place in program.places.items())
         self._first = {row.op: list(row.first_life_reads) for row in program.rows if row.replays}
         self._cells = {s for row in program.rows for s in row.cells if s >= 0}
+        self._cells.update(program.places)
         self._version: dict[int, int] = {}  # of the copies that are present
         self._uses: dict[int, int] = {}
         self._firsts = list(program.firsts)  # how many unpacks still return the saved tensor
 
     def replay(self, replay: Replay) -> str:
         """Replays a call; returns why it cannot run, or an empty string."""
-        op = self._step.ops[replay.op]
-        name = f"op {replay.op} {op.name}"
+        fetched = replay.op >= FETCHED
+        op = self._step.ops[self._program.made_by(replay)]
+        name = f"op {replay.op} {op.name}" if not fetched else f"the fetch of {op.name}"
         if self._left.get(replay.op, 0) <= 0:
             return f"{name} is to be replayed, but its record was already released"
         self._left[replay.op] -= 1
+        if fetched:
+            for made, uses in replay.keep.items():
+                self._version[made], self._uses[made] = 1, uses
+            return ""
         used = set()
         first = self._first[replay.op]
         own = {s.id for s in op.mutates}

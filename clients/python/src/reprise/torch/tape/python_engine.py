@@ -31,7 +31,8 @@ from reprise.torch.internals.saved_hooks import refuse_stale
 from reprise.torch.internals.subclass import geometry_of, saved_alias, version_of
 from reprise.torch.tape.calls import view_alone
 from reprise.torch.tape.on_demand import make_on_demand
-from reprise.torch.tape.program import Program, Row
+from reprise.torch.tape.parked import fetch
+from reprise.torch.tape.program import FETCHED, Program, Row
 from reprise.torch.tape.records import (
     Cell,
     Node,
@@ -63,6 +64,7 @@ class PythonEngine:
         self.task = -1  # autograd's graph task
         self.keeps = False  # whether that backward keeps its graph for another one
         self.life: object = None  # of the forward that runs (tape_run.py)
+        self.host = 0  # the key of what this step has in host memory (parked.py)
         self.audited = False  # whether recomputed tensors are compared with the discarded ones
         # By op of the step graph.
         self.nodes: dict[int, weakref.ref[Node]] = {}
@@ -82,6 +84,7 @@ class PythonEngine:
             out = op.run()
             for written in targets:
                 written.chain.append(None)
+            self._park(row, out)
             return out
         target = targets[-1] if targets else None
         node = record(func, args, kwargs, row.replays, row.first_life_reads, target, self)
@@ -96,9 +99,21 @@ class PythonEngine:
             self._remember(row.op, node)
             target.chain.append(node)
         else:
+            self._park(row, out)
             self._make_cells(row, node, out)
             self._remember(row.op, node)
         return out
+
+    def _park(self, row: Row, out: Any) -> None:
+        """Makes the cells of storages that are sent to host memory: a call that fetches them makes
+        them again."""
+        for storage, tensor in zip(row.parked, tensors_in(out), strict=False):
+            if storage >= 0:
+                node = fetch(self.host, storage)
+                cell = Cell(storage, node, tensor.dtype, self)
+                mark(tensor, cell)
+                node.outputs.append(weakref.ref(cell))
+                self._remember(FETCHED + storage, node)
 
     def _make_cells(self, row: Row, node: Node, out: Any) -> None:
         outputs = (out,) if isinstance(out, Tensor) else tensors_in(out)
@@ -107,8 +122,10 @@ class PythonEngine:
             if number < 0:
                 node.outputs.append(None)
                 continue
-            cell = Cell(number, node, tensor.dtype, self)
-            mark(tensor, cell)
+            cell = cell_of(tensor, self) if number in row.parked else None
+            if cell is None:
+                cell = Cell(number, node, tensor.dtype, self)
+                mark(tensor, cell)
             node.outputs.append(weakref.ref(cell))
 
     def _remember(self, op: int, node: Node) -> None:
@@ -183,8 +200,10 @@ class PythonEngine:
     # ---- Backward ---------------------------------------------------------------
 
     def burst(self, event: int) -> bool:
-        """Replays what the program has before an event. Returns whether all of it could run."""
-        burst = self.program.bursts[event]
+        """Replays what the program has before an event, or one of its pieces, which are numbered
+        behind the events. Returns whether all of it could run."""
+        program, piece = self.program, event - len(self.program.bursts)
+        burst = program.bursts[event] if piece < 0 else program.pieces[piece]
         return not burst or self.replayer.run(burst)
 
     def take(self, ref: Ref) -> Tensor:

@@ -123,6 +123,7 @@ class Node:
         "__weakref__",
         "args",
         "around",
+        "fetches",
         "flat",
         "func",
         "grad",
@@ -132,11 +133,14 @@ class Node:
         "replays",
         "short",
         "state",
+        "writes",
     )
 
     def __init__(self, func: Any, replays: int) -> None:
         self.func = func
         self.replays = replays
+        self.writes = False  # it writes a cell in place
+        self.fetches = False  # it brings a storage back from host memory (parked.py)
         # The arguments, with a `Held` or `Own` in place of every tensor; None once the last planned
         # replay has run. `held`: those tensors. `flat`: their positions; None if some are in lists
         # or named.
@@ -275,6 +279,7 @@ def record(
     """Returns the record of a call. It holds the call's tensors as long as its replays need
     them."""
     node = Node(func, replays)
+    node.writes = own is not None
     recorder = _Recorder(first_life_reads, own, engine)
     held = list(args)
     flat: list[tuple[int, Held | Own]] = []

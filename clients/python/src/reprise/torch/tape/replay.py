@@ -66,6 +66,8 @@ class Replayer:
         not incorrect."""
         if node.args is None:
             return False
+        if node.fetches:
+            return self._come_back(node, keep)
         owner = self._owner(node)
         own = None
         if owner is not None:
@@ -131,12 +133,20 @@ class Replayer:
             use(cell)
         return True
 
+    def _come_back(self, node: Node, keep: dict[int, int]) -> bool:
+        """Takes a storage that was fetched."""
+        reference = node.outputs[0]
+        cell = None if reference is None else reference()
+        if cell is not None:
+            cell.tensor, cell.version, cell.uses = call(node, node.args or [], {}), 1, keep[cell.id]
+            self._counts.replayed += 1
+        return True
+
     @staticmethod
     def _owner(node: Node) -> Cell | None:
         """Returns the cell that a call writes in place; None for a call that makes new storages."""
-        reference = node.outputs[0] if len(node.outputs) == 1 else None
-        cell = None if reference is None else reference()
-        return cell if cell is not None and cell.chain[0] is not node else None
+        reference = node.outputs[0] if node.writes else None
+        return None if reference is None else reference()
 
 
 def use(cell: Cell) -> None:
@@ -159,7 +169,9 @@ def _done_with(node: Node) -> None:
     needs it."""
     for reference in node.outputs:
         cell = None if reference is None else reference()
-        if cell is not None and cell.waiting and cell.tensor is None:
+        if cell is None or (cell.chain[0] is not None and cell.chain[0].fetches):
+            continue
+        if cell.waiting and cell.tensor is None:
             return  # only this call can make that output
     node.forget()
 

@@ -39,7 +39,9 @@ from reprise.torch.internals.open_hooks import Hooks, for_parts
 from reprise.torch.internals.ops import IGNORED, PLAIN_TYPES, may_write
 from reprise.torch.internals.saved_hooks import refuse_modified, refuse_stale
 from reprise.torch.internals.watch import close_watches, resume, tell, waiting, watch
+from reprise.torch.offload.tier import Tier
 from reprise.torch.tape.native_program import Compiled
+from reprise.torch.tape.parked import Parked
 from reprise.torch.tape.program import Program
 from reprise.torch.tape.tape_run import Counts, Run, unpack
 
@@ -56,10 +58,15 @@ class Tape(Mode):
 
     tells_writes = True  # to runs of earlier steps (watch.py)
 
-    def __init__(self, program: Program, device: torch.device | None = None) -> None:
-        """`device` is where the model is; on a GPU its streams are checked."""
+    def __init__(
+        self, program: Program, device: torch.device | None = None, tier: Tier | None = None
+    ) -> None:
+        """`device` is where the model is; on a GPU its streams are checked. `tier`: where storages
+        go that the program sends away. Raises RepriseError if there is no room for them."""
         super().__init__()
         self.program = program
+        self._tier = tier
+        self._slab = tier.slab(program.host_bytes) if tier and program.places else None
         self._device = device if device is not None and device.type == "cuda" else None
         # What surrounds the current forward: the gate, everything else, and the hooks among that.
         self._surrounding: tuple[ExitStack, ExitStack, Any] | None = None
@@ -102,7 +109,10 @@ class Tape(Mode):
 
         `counts` of a spent run continue the same step. `at` is called with 1 + op; `here`
         is the address of the same function in C, for ops that never reach Python."""
-        self.run = Run(self.program, counts, self._compiled, at, here, self._device)
+        parked = None
+        if self._tier is not None and self._slab is not None:
+            parked = Parked(self.program.places, self._tier, self._slab)
+        self.run = Run(self.program, counts, self._compiled, at, here, self._device, parked)
         return self.run
 
     def begin_more(self, spent: Run, at: At = ignore_end, here: int = 0) -> Run:
@@ -164,12 +174,15 @@ class Tape(Mode):
         except BaseException:
             # If a failed forward is tried again, it starts over.
             run.region, engine.slot = number, slot
+            if run.parked is not None:
+                run.parked.drain()
             raise
         finally:
             self._surrounding, self._others = None, []
             run.left()
         if run.armed and engine.next != end:
             run.mismatch(f"the forward ended after {engine.next - first} of {end - first} ops")
+        run.over(number)
         self._watch(run)
 
     def step_aside(self, why: str) -> None:
@@ -217,7 +230,10 @@ class Tape(Mode):
         try:
             if self._others:
                 others = self._others
-                direct = [o.native is not None and not o.program.sources for o in others]
+                direct = [
+                    o.native is not None and not o.program.sources and o.parked is None
+                    for o in others
+                ]
                 gate.tell([o.engine if d else o for o, d in zip(others, direct, strict=True)])
             yield
         finally:

@@ -29,13 +29,15 @@ from reprise.torch.check.values import Audit, Given
 from reprise.torch.internals.engine import graph_is_kept
 from reprise.torch.internals.guard import caught, described, told
 from reprise.torch.internals.modes import Op
+from reprise.torch.internals.ops import tensors_in
 from reprise.torch.internals.saved_hooks import GONE, refuse_stale
 from reprise.torch.internals.subclass import saved_alias, version_of
 from reprise.torch.internals.watch import close_watches
 from reprise.torch.meter.state import stream_of
 from reprise.torch.meter.windows import OpRecorder
 from reprise.torch.tape.native_program import Compiled
-from reprise.torch.tape.program import Program, Row
+from reprise.torch.tape.parked import Parked
+from reprise.torch.tape.program import Fetch, Program, Row, Sent
 from reprise.torch.tape.python_engine import PythonEngine, written_by
 from reprise.torch.tape.records import Kept, Ref
 
@@ -70,9 +72,11 @@ class Run:
         at: At = ignore_end,
         here: int = 0,
         device: torch.device | None = None,
+        parked: Parked | None = None,
     ) -> None:
         """`native` is the program as the native engine runs it; None means that the step runs in
-        Python. `device` has streams to check; None means that there are none."""
+        Python. `device` has streams to check; None means that there are none. `parked`: what the
+        program sends to host memory; None if that is nothing."""
         self._whole = program
         self.at = at  # is told the position, for the report of a job that was killed
         self.counts = counts or Counts()
@@ -83,6 +87,8 @@ class Run:
             if native is None
             else native.track(self, here, device)
         )
+        self.parked = parked
+        self.engine.host = 0 if parked is None else parked.key
         self.stream: Callable[[], Any] | None = None if device is None else stream_of(device)
         self.home: Any = None if self.stream is None else self.stream()
         self._audit: Audit | None = None
@@ -100,6 +106,7 @@ class Run:
             assert not self.region, "the step has begun in the native engine"
             self.native, self.program = None, self._whole
             self.engine = PythonEngine(self._whole, self.counts)
+            self.engine.host = 0 if self.parked is None else self.parked.key
             self.audit = self._audit
 
     @property
@@ -160,8 +167,21 @@ class Run:
             if life() is None and cursor == engine.cursor and not engine.safe:
                 self.region, engine.slot = number, slot
         engine.life = alive = _Life()
+        if self.parked is not None:
+            self.parked.begins(alive)
         self._latest = self.region, engine.slot, engine.cursor, weakref.ref(alive)
         return self.region
+
+    def over(self, number: int) -> None:
+        """Lets go what leaves at the end of a forward, whose output is still alive; of one that has
+        left its plan, all that was sent."""
+        if self.parked is None:
+            return
+        if not self.armed:
+            self.parked.drain()
+        for storage in self.program.leaving[number : number + 1]:
+            for one in storage:
+                self.parked.sent(one)
 
     def left(self) -> None:
         """Ends a forward, whose output is still alive. If nothing of it went through the hooks, it
@@ -238,6 +258,8 @@ class Run:
         """Ends the step. A number of forwards other than the captured one is a mismatch, unless
         every forward that came was whole and planned."""
         close_watches()
+        if self.parked is not None:
+            self.parked.drain()
         captured = len(self.program.regions)
         if self.armed and self.region != captured:
             if self._whole_forwards():
@@ -265,8 +287,9 @@ class Run:
         if row >= len(program.rows) or not self._whole_forwards():
             return None
         first = program.rows[row].op
-        if any(replay.op < first for burst in program.bursts[cursor:] for replay in burst):
-            return None
+        for event in range(cursor, len(program.events)):
+            if any(program.made_by(replay) < first for replay in program.whole_burst(event)):
+                return None
         return engine.slot, cursor
 
     def _unplanned(self, what: str) -> None:
@@ -281,13 +304,26 @@ class Run:
     def special(self, number: int, op: Op) -> Any:
         """Runs the op of a row that is recorded, or that writes. After an internal error the op
         counts as not recorded."""
+        row = self.program.rows[number]
         try:
-            return self.engine.special(number, op)
+            if self.parked is None:
+                return self.engine.special(number, op)
+            for storage in row.sent:
+                self.parked.sent(storage)
+            out = self.engine.special(number, op)
+            self._send(self.parked, row, out)
+            return out
         except Exception as error:
             if (op.begun and not op.done) or not caught(error):
                 raise
         self.mismatch("an internal error in Reprise")
         return self.written(op)
+
+    def _send(self, parked: Parked, row: Row, out: Any) -> None:
+        """Begins to copy what a call has made to the host."""
+        for storage, tensor in zip(row.parked, tensors_in(out), strict=False):
+            if storage >= 0 and not parked.send(storage, tensor):
+                self.mismatch(f"the host has no room for storage {storage}", row.op)
 
     def written(self, op: Op) -> Any:
         """Runs an op that writes and is not recorded, unless it has run. Returns its result."""
@@ -333,6 +369,8 @@ class Run:
     def _before_write(self, tensors: Sequence[Tensor]) -> None:
         """Copies these tensors for the records that need them, and tries again after an internal
         error, because the write happens in any case."""
+        if self.parked is not None:
+            self.parked.before_write(tensors)
         try:
             self.engine.before_write(tensors)
         except Exception as error:
@@ -342,11 +380,14 @@ class Run:
 
     def holds(self, storages: Iterable[int]) -> bool:
         """Returns whether a record holds a tensor on one of these storages."""
-        return bool(self.engine.holds(storages))
+        storages = tuple(storages)
+        parked = self.parked is not None and self.parked.holds(storages)
+        return parked or bool(self.engine.holds(storages))
 
     def waits(self) -> bool:
         """Returns whether a record that holds something may still be replayed."""
-        return bool(self.engine.waits())
+        parked = self.parked is not None and self.parked.waits()
+        return parked or bool(self.engine.waits())
 
     def pack(self, tensor: Tensor) -> Any:
         """Returns what autograd keeps instead of a saved tensor, in a step that runs in Python."""
@@ -402,8 +443,23 @@ class Run:
         engine.cursor = cursor + 1
         if engine.armed:
             self.at(program.event_ops[cursor] + 1)
-        if not engine.burst(cursor):
+        if not self._before_event(cursor):
             engine.safe = True
+
+    def _before_event(self, event: int) -> bool:
+        """Does what the program has before an event. Returns whether all replays could run."""
+        engine, program = self.engine, self.program
+        parts = program.copies[event] if program.copies else ()
+        if not parts or self.parked is None:
+            return bool(engine.burst(event))
+        for part in parts:
+            if isinstance(part, Sent):
+                self.parked.sent(part.storage)
+            elif isinstance(part, Fetch):
+                self.parked.fetch(part.storage)
+            elif not engine.burst(len(program.events) + part):
+                return False
+        return True
 
 
 def unpack(packed: Any) -> Tensor:

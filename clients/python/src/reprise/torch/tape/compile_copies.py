@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The copies of a schedule, as the tape can run them: which storages are sent to host memory, when
+they leave the device, when they come back.
+
+    copies = Copies(graph.step)
+    again += copies.entry(kind, storage, version, life, before)   # as the schedule is walked
+    copies.place(useful)                     # once it is known which of them lead to an unpack
+    copies.parts(event, due)                 # what is done before an event
+
+The tape can act before an op of a forward, at the end of one, and before an unpack of the backward.
+A storage is sent right after the op that has made it. It leaves where the schedule says, or at the
+last such moment before: then `sent` waits longer, and less is alive. It comes back at the first one
+after: it has less time to. So no step is larger than its plan.
+
+`staying` tells the planner what the tape cannot send.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from reprise.plan import Plan
+from reprise.torch.capture.captured import FORWARD, CapturedOp, CapturedStep
+from reprise.torch.capture.step_graph import CapturedGraph
+from reprise.torch.offload.slab import Slot, Stay, laid_out
+from reprise.torch.tape.program import FETCHED, Burst, Fetch, Place, PlanRejected, Replay, Sent
+
+T = TypeVar("T")
+
+_STORAGES = 1 << 24  # codes of one kind
+FREE, SEND, SENT, FETCH, COME = range(5)
+
+
+def decoded(entry: int) -> tuple[int, int]:
+    """Returns the kind and the storage of an entry of a schedule that runs no op."""
+    return divmod(-entry - 1, _STORAGES)
+
+
+def uses_host(plan: Plan) -> bool:
+    """Returns whether a plan sends anything to host memory."""
+    return any(entry < -_STORAGES for entry in plan.schedule)
+
+
+def staying(graph: CapturedGraph, least_bytes: int) -> set[int]:
+    """Returns the storages that the tape cannot send to host memory: what no op of the forward has
+    made where the tape sees it, what is written in place, what several backward passes read or one
+    that keeps its graph, and what is smaller than `least_bytes`."""
+    step = graph.step
+    unpacks = Counter(unpack.slot for unpack in step.unpacks)
+    kept = {unpack.slot for unpack in step.unpacks if unpack.kept}
+    stay = set(graph.required)
+    for number, slot in enumerate(step.slots):
+        if slot.in_wrapper or number in kept or unpacks[number] > 1:
+            stay.add(slot.storage.id)
+    for op in step.ops:
+        stay.update(storage.id for storage in op.mutates)
+        if op.side or op.covered:
+            stay.update(storage.id for storage in op.writes)
+    makers = _makers(step)
+    stay.update(s.id for s in graph.storages if s.id not in makers)
+    stay.update(s.id for s in graph.storages if s.pinned or s.bytes < least_bytes)
+    return stay
+
+
+def _makers(step: CapturedStep) -> dict[int, int]:
+    """Returns the ops of the forwards by the storages that they make."""
+    return {
+        storage.id: number
+        for number, op in enumerate(step.ops)
+        if op.func is not None and op.phase == FORWARD and op.in_region
+        for storage in op.writes
+        if storage in op.outputs
+    }
+
+
+@dataclass(slots=True)
+class Move:
+    """A storage leaves, or begins to come back in a new life, as the schedule has it."""
+
+    storage: int
+    life: int  # of what comes back; -1: it leaves
+    before: int  # the base op it stands before
+
+
+class Copies:
+    """The copies of one schedule."""
+
+    def __init__(self, step: CapturedStep) -> None:
+        self._step = step
+        self._makers = _makers(step)
+        self._host: dict[int, int] = {}  # storage -> version
+        self._sending: set[int] = set()
+        self.coming: set[int] = set()
+        # By what is done: the storages that leave then. Ops, forwards, events.
+        self.at_row: defaultdict[int, list[int]] = defaultdict(list)
+        self.at_end: defaultdict[int, list[int]] = defaultdict(list)
+        self._at_event: defaultdict[int, list[int]] = defaultdict(list)
+        self._fetches: Counter[int] = Counter()
+        self._last: dict[int, int] = {}  # storage -> the op before which it comes back last
+        self.pieces: list[Burst] = []
+
+    # ---- Walking the schedule -------------------------------------------------------
+
+    def send(self, storage: int, version: int | None, life: int | None) -> None:
+        """Walks over the beginning of a copy to the host. `version`, `life`: of what is present."""
+        if version != 1 or life != 0 or storage not in self._makers or storage in self._host:
+            raise PlanRejected(f"plan: storage {storage} is sent where the tape cannot send it")
+        self._host[storage] = version
+        self._sending.add(storage)
+
+    def sent(self, storage: int, before: int) -> Move:
+        """Walks over the moment at which a storage leaves."""
+        if storage not in self._sending:
+            raise PlanRejected(f"plan: storage {storage} leaves, but was not sent")
+        self._sending.remove(storage)
+        return Move(storage, -1, before)
+
+    def fetch(self, storage: int, life: int, before: int) -> tuple[Move, int]:
+        """Walks over the beginning of a copy back; returns that and the version that comes."""
+        if storage not in self._host or storage in self._sending:
+            raise PlanRejected(f"plan: storage {storage} comes back, but is not on the host")
+        self.coming.add(storage)
+        return Move(storage, life, before), self._host[storage]
+
+    def fetched(self, storage: int) -> None:
+        """Walks over the end of that copy."""
+        if storage not in self.coming:
+            raise PlanRejected(f"plan: storage {storage} has come back, but was not fetched")
+        self.coming.remove(storage)
+
+    # ---- When the tape does it --------------------------------------------------------
+
+    def place(self, useful: Iterable[T | Move], rows: Iterable[int]) -> list[T | Move]:
+        """Finds the moments at which storages leave; returns what is done before events, in its
+        order. `useful`: all that leads to an unpack; `rows`: the ops of the forwards."""
+        moments = _Moments(self._step, rows)
+        rest: list[T | Move] = []
+        for item in useful:
+            if not isinstance(item, Move) or item.life >= 0 or moments.is_event(item.before):
+                rest.append(item)
+                continue
+            op, kind, number = moments.last(item.before)
+            if op <= self._makers[item.storage]:
+                raise PlanRejected(f"plan: storage {item.storage} leaves where the tape cannot act")
+            {"row": self.at_row, "end": self.at_end, "event": self._at_event}[kind][number].append(
+                item.storage
+            )
+        return rest
+
+    def parts(
+        self, event: int, op: int, due: Sequence[Replay | Move]
+    ) -> tuple[int | Sent | Fetch, ...]:
+        """Returns what is done before an event, with the numbers of pieces in place of replays; ()
+        if these are all. `op`: the op that it stands before."""
+        found: list[int | Sent | Fetch] = []
+        piece: list[Replay] = []
+        for item in (*due, None):
+            if isinstance(item, Replay):
+                piece.append(item)
+                if item.op >= FETCHED:
+                    self._fetches[item.op - FETCHED] += 1
+                    self._last[item.op - FETCHED] = op
+                continue
+            if piece:
+                found.append(len(self.pieces))
+                self.pieces.append(tuple(piece))
+                piece = []
+            if item is not None:
+                storage = item.storage
+                found.append(Sent(storage) if item.life < 0 else Fetch(storage))
+        found += map(Sent, self._at_event.get(event, ()))
+        if all(isinstance(part, int) for part in found):
+            if found:
+                self.pieces.pop()
+            return ()
+        return tuple(found)
+
+    def places(self) -> tuple[dict[int, Place], int]:
+        """Returns where each storage that is fetched is on the host, and the bytes that all of them
+        take."""
+        storages = {s.id: s for op in self._step.ops for s in op.writes}
+        slots, total = laid_out(
+            Stay(s, storages[s].bytes, self._makers[s], last) for s, last in self._last.items()
+        )
+        return {s: self._placed(s, slot) for s, slot in slots.items()}, total
+
+    def _placed(self, storage: int, slot: Slot) -> Place:
+        return Place(slot.at, slot.bytes, self._fetches[storage], self._makers[storage])
+
+
+def parked(op: CapturedOp, places: dict[int, Place]) -> tuple[int, ...]:
+    """Returns by output of an op the storage that is sent, or -1; () if none is."""
+    found = tuple(
+        s.id if s is not None and s in op.writes and s.id in places else -1 for s in op.outputs
+    )
+    return found if any(storage >= 0 for storage in found) else ()
+
+
+class _Moments:
+    """When the tape can act in a step, besides running its ops."""
+
+    def __init__(self, step: CapturedStep, rows: Iterable[int]) -> None:
+        last = {min(u.op, len(step.ops) - 1): n for n, u in enumerate(step.unpacks)}
+        self._events = frozenset(last)
+        self._all = [(op, "row", op) for op in rows]
+        self._all += [(end, "end", number) for number, (_, end) in enumerate(step.regions)]
+        self._all += [(op, "event", number) for op, number in last.items()]
+        self._all.sort()
+        self._ops = [op for op, _, _ in self._all]
+
+    def is_event(self, op: int) -> bool:
+        """Returns whether autograd unpacks something right before an op."""
+        return op in self._events
+
+    def last(self, op: int) -> tuple[int, str, int]:
+        """Returns the last moment that is not after an op: its op, whether that is the one of a
+        row, the first after a forward or the one after an event, and the number of that."""
+        found = bisect_right(self._ops, op)
+        return self._all[found - 1] if found else (-1, "row", -1)
