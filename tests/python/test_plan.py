@@ -142,8 +142,10 @@ def test_an_impossible_budget_names_the_op_and_the_smallest_budget():
         ({"schedule": [0, 1, "x"]}, "plan.schedule[2]: must be an integer, got 'x'"),
         ({"schedule": []}, "plan.schedule: is empty in a plan that claims to be feasible"),
         ({"schedule": [0, 1, -4]}, "plan.schedule[2]: frees storage 3, but there are decisions"),
-        # To host memory, which no executor of this package can run.
+        # To host memory, in a plan without a link to it; of a storage and a kind that are not.
         ({"schedule": [0, 1, -(1 << 24) - 1]}, "plan.schedule[2]: frees storage 16777216, but"),
+        ({"schedule": [-(1 << 24) - 4], "link": {}}, "plan.schedule[0]: frees storage 3, but"),
+        ({"schedule": [-(5 << 24) - 1], "link": {}}, "plan.schedule[0]: frees storage 83886080"),
         ({"saved": [2]}, "plan.saved[0]: storage 2, but there are decisions for 2"),
         ({"recomputedOps": [7]}, "plan.recomputed_ops[0]: op 7 is not in the schedule"),
         ({"decisions": ["SAVE"]}, "plan.decisions[0]: must be one of DECISION_UNSPECIFIED"),

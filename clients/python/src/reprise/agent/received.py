@@ -23,6 +23,8 @@ from reprise.base.errors import RepriseError
 from reprise.base.proto_json import Fields
 
 MAX_PLAN_BYTES = 16 << 20
+# In a schedule, codes of one kind of entry: free, send, sent, fetch, fetched.
+_STORAGES = 1 << 24
 
 
 class Decision(IntEnum):
@@ -31,6 +33,7 @@ class Decision(IntEnum):
     UNSPECIFIED = 0
     SAVE = 1
     RECOMPUTE = 2
+    OFFLOAD = 4
 
 
 class BoundScope(IntEnum):
@@ -70,6 +73,16 @@ class Infeasible:
 
 
 @dataclass(frozen=True, slots=True)
+class Link:
+    """Copies to host memory and back, as the plan was made for them."""
+
+    out_bytes_per_s: int
+    in_bytes_per_s: int
+    latency_ns: int
+    host_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """One plan: what is saved, what runs again and when, with its prediction."""
 
@@ -97,7 +110,9 @@ class Plan:
     solve_ms: float
     executor: str
     free_policy: FreePolicy
-    # e >= 0 runs op e; e < 0 frees storage -e-1.
+    # e >= 0 runs op e; e < 0 frees storage -e-1. Only where the executor has a link to host
+    # memory: with n = -e-1, n / 2^24 is 1 to send storage n modulo 2^24, 2 to let it go once it is
+    # there, 3 to fetch it, 4 to wait until it is back.
     schedule: tuple[int, ...]
     # One per storage, by storage id.
     decisions: tuple[Decision, ...]
@@ -113,6 +128,9 @@ class Plan:
     interrupted: bool
     # Why the graph is not the step itself, so that nothing is proven of the step; empty: it is.
     inferred: str = ""
+    # To host memory, if the plan could use any; and the most bytes there at once.
+    link: Link | None = None
+    host_peak_bytes: int = 0
 
     @property
     def plan_number(self) -> int:
@@ -138,10 +156,12 @@ class Plan:
         `from_json`."""
         f = Fields(value, "plan")
         infeasible, predicted = f.message("infeasible"), f.message("predicted")
+        link = f.message("link")
         special: dict[str, Any] = {
             "plan_id": f.hex_id("plan_id"),
             "graph_id": f.hex_id("graph_id"),
             "infeasible": None if infeasible is None else read_infeasible(infeasible),
+            "link": None if link is None else Link(**link.plain(Link)),
             "bound_scope": f.enum("bound_scope", BoundScope, "BOUND_SCOPE_"),
             "bound_proof": f.enum("bound_proof", BoundProof, "BOUND_PROOF_"),
             "free_policy": f.enum("free_policy", FreePolicy, "FREE_POLICY_"),
@@ -157,11 +177,14 @@ class Plan:
         """Ids that point outside what the plan itself describes are refused."""
         if self.feasible and not self.schedule:
             raise RepriseError("plan.schedule: is empty in a plan that claims to be feasible")
-        storages = len(self.decisions)
+        storages, kinds = len(self.decisions), 5 if self.link else 1
         for i, entry in enumerate(self.schedule):
-            if entry < 0 and -entry - 1 >= storages:
+            kind, storage = divmod(-entry - 1, _STORAGES)
+            if kind >= kinds:
+                storage += kind * _STORAGES
+            if entry < 0 and (kind >= kinds or storage >= storages):
                 raise RepriseError(
-                    f"plan.schedule[{i}]: frees storage {-entry - 1}, "
+                    f"plan.schedule[{i}]: frees storage {storage}, "
                     f"but there are decisions for {storages} storages only"
                 )
         for i, storage in enumerate(self.saved):

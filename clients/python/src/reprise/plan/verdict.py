@@ -283,7 +283,8 @@ def _checks(verdict: Verdict) -> str:
 
 
 def _recomputes_nothing(plan: Plan) -> bool:
-    return plan.feasible and not plan.recomputed_ops and plan.time_ns <= plan.base_time_ns
+    moves = plan.recomputed_ops or plan.host_peak_bytes
+    return plan.feasible and not moves and plan.time_ns <= plan.base_time_ns
 
 
 def _fits(plan: Plan, verdict: Verdict) -> str:
@@ -296,7 +297,14 @@ def _fits(plan: Plan, verdict: Verdict) -> str:
     text += "" if as_it_is else f" (was {format_bytes(plan.base_peak_bytes)})"
     text += f"   Step {format_duration(verdict.predicted_step_ns)}"
     text += _difference(verdict.predicted_step_ns, verdict.base_step_ns)
-    return text if as_it_is else f"{text}   {_optimality(plan, verdict.base_step_ns)}"
+    text += "" if as_it_is else f"   {_optimality(plan, verdict.base_step_ns)}"
+    if plan.link is not None:
+        text += (
+            f"   On the host {format_bytes(plan.host_peak_bytes)}, with copies at most "
+            f"{format_bytes(plan.link.out_bytes_per_s)}/s out and "
+            f"{format_bytes(plan.link.in_bytes_per_s)}/s in"
+        )
+    return text
 
 
 def _optimality(plan: Plan, base_step_ns: int) -> str:

@@ -69,6 +69,7 @@ class Options:
     verify: str = VALUES  # what is compared
     on_infeasible: OnInfeasible = "plain"  # what happens where no plan fits
     max_overhead: float | None = None  # the most extra time of a plan, as a fraction; None: any
+    host_bytes: int = 0  # how much host memory plans may use
 
 
 @dataclass(slots=True)

@@ -54,6 +54,7 @@ from reprise.torch.policy.events import (
     RanksLost,
 )
 from reprise.torch.policy.state import Stage
+from reprise.torch.tape.compile_copies import uses_host
 from reprise.torch.tape.executor import TapeExecutor, TapePlan
 
 # Share of what the last plan takes within which the next one is asked for after memory ran out.
@@ -373,6 +374,11 @@ class Planning:
             return
         if isinstance(found, str):
             self.reject(plan, found)
+            if self._executor.uses_host and uses_host(plan):
+                self._executor.no_host()
+                self._job.say(f"{found}. Plans use no host memory: another one is requested")
+                self.submit(rung)
+                return
             if rung.tape is None:
                 rung.refused = f"training without a plan: {found}"
             return
@@ -398,6 +404,8 @@ class Planning:
             job.record.unchecked(plan, "verify_every is 0")
         if plan.sentence and not rung.sketch:
             job.say(job.record.prediction(plan))
+            if self._executor.uses_host:
+                job.say(planned.host_sentence())
 
     def announce(self, rung: Rung) -> None:
         """Says what steps under its plan are expected to take, where that is news."""

@@ -25,6 +25,7 @@ from reprise.torch.job.job import EagerJob
 from reprise.torch.ladder.rung import Rung
 from reprise.torch.meter.room import advice, capacity, in_bytes, room_on, share_of
 from reprise.torch.planning.notes import Notes
+from reprise.torch.tape.compile_copies import staying
 from reprise.torch.tape.executor import TapeExecutor
 
 # The allocator takes memory from the driver in pieces of 20 MiB for most tensors, of 2 MiB for
@@ -56,11 +57,20 @@ def sent(
     why the request was not accepted. With `more_bytes`: for a plan in the place of the rung's,
     which needs so much more than it says."""
     agent = job.agent
+    capabilities = executor.capabilities(rung.graph)
+    try:
+        # A plan from shapes alone runs while its step is captured, where nothing may leave.
+        if executor.uses_host and not rung.sketch and budget != LEAST:
+            capabilities = executor.with_host(capabilities)
+            message = with_staying(message, staying(rung.graph, executor.least_bytes))
+    except RepriseError as error:
+        executor.no_host()
+        job.say(f"{error}. Plans use no host memory")
     try:
         request_id = agent.submit_graph(
             json.dumps(message, separators=(",", ":")).encode(),
             budget,
-            executor.capabilities(rung.graph),
+            capabilities,
             message["static_bytes"],
             reserve_bytes=rung.beside_bytes + rung.spare_bytes,
             replaces=rung.plan.plan_number if rung.plan is not None and more_bytes else 0,
@@ -73,6 +83,15 @@ def sent(
         return agent.why or "no collector is running"
     rung.request_id = request_id
     return ""
+
+
+def with_staying(message: dict[str, Any], stay: set[int]) -> dict[str, Any]:
+    """Returns a step graph with the storages that cannot be copied to host memory."""
+    storages = [
+        {**storage, "stays": True} if storage["id"] in stay else storage
+        for storage in message["storages"]
+    ]
+    return {**message, "storages": storages}
 
 
 def replied(job: EagerJob, rung: Rung, wait_s: float = 0) -> PlanReply:

@@ -6,6 +6,7 @@
     reprise.remove(model)
 
 Environment: REPRISE_DISABLE=1 switches everything off, REPRISE_BUDGET replaces the budget,
+REPRISE_HOST_BUDGET the host budget,
 REPRISE_PLAN_TIMEOUT is how many seconds to wait for a plan (default 60), REPRISE_FIRST how the
 first steps run.
 """
@@ -17,6 +18,7 @@ from importlib.util import find_spec
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from reprise.base.budget import Budget
 from reprise.base.errors import RepriseError
 from reprise.plan.wish import Wish, is_disabled
 from reprise.torch.internals.entry import otherwise
@@ -43,6 +45,7 @@ def auto(
     verify: str = "values",
     on_infeasible: str = "plain",
     max_overhead: float | None = None,
+    host_budget: str | int = 0,
 ) -> A:
     """Arms a model: it trains under plans that keep the whole step within `budget`, the first of
     them made from shapes, the next from a captured step. Returns the same object. A list: the
@@ -63,6 +66,8 @@ def auto(
                   the plan; of eager models in one process
     max_overhead  the most extra time of a plan, 0.3 for 30 %; a plan that takes more is no plan.
                   Of eager models in one process
+    host_budget   how much host memory plans may use: "8GiB", bytes; 0: none, and all that is
+                  discarded is recomputed. Of eager models in one process
 
     RepriseError: the budget cannot be read, the model is armed already with another one, or it is
     another framework's (the sentence names the call for it).
@@ -105,9 +110,20 @@ def auto(
         verify=verify,
         on_infeasible="plain" if wish is None else wish.on_infeasible,
         max_overhead=None if wish is None else wish.max_overhead,
+        host_bytes=_host_bytes(os.environ.get("REPRISE_HOST_BUDGET") or host_budget),
     )
     start(models, options)
     return model
+
+
+def _host_bytes(asked: str | int) -> int:
+    """Returns a host budget in bytes. Raises RepriseError if it is no size."""
+    if asked in (0, "0", ""):
+        return 0
+    size = Budget(asked).bytes
+    if size is None:
+        raise RepriseError(f"host_budget: must be a size such as 8GiB, or 0, got {asked!r}")
+    return size
 
 
 def _first(asked: str | None) -> str:

@@ -91,7 +91,10 @@ class Session(TrainingLoop):
         job = self.job = EagerJob(model, agent, meter, options)
         super().__init__(job)
         self.executor = TapeExecutor(
-            job.device, lambda: agent.capabilities().cupti >= KERNELS, costs
+            job.device,
+            lambda: agent.capabilities().cupti >= KERNELS,
+            costs,
+            host_bytes=options.host_bytes,
         )
         self._together, self._offers = Together(job), Offers(job)
         self._unplanned, self._waiting, self._watched = Unplanned(job), Waiting(job), Watched(job)
@@ -194,6 +197,7 @@ class Session(TrainingLoop):
             "unplanned_over_budget_steps": self._unplanned.over_budget,
             "rungs": len(self.job.plans.ladder.rungs),
             "in_python": self.job.measured.in_python,
+            "host_bytes": max((h.bytes_on_host for h in self.job.plans.handles), default=0),
         }
 
     def _gone(self) -> None:

@@ -6,6 +6,7 @@ text = executor.capabilities(graph)      # with what the tape costs on this mach
 planned = executor.install(graph, plan)
 run = planned.tape.begin()               # a step
 planned.remove()
+text = executor.with_host(text)          # the same with host memory, if the job may use it
 """
 
 from __future__ import annotations
@@ -14,14 +15,19 @@ from collections.abc import Callable
 
 import torch
 
+from reprise.base.errors import RepriseError
+from reprise.base.units import format_bytes
 from reprise.plan import Plan
 from reprise.torch.capture.captured import CapturedStep
 from reprise.torch.capture.step_graph import CapturedGraph
 from reprise.torch.executor.protocol import StepStats
 from reprise.torch.internals.ops import OpKind
+from reprise.torch.offload.tier import Tier, tier_of
 from reprise.torch.tape.compile_plan import compile_plan
 from reprise.torch.tape.costs import Costs, measured_costs
 from reprise.torch.tape.launches import launch_ns, launches
+from reprise.torch.tape.link import Link, link_to
+from reprise.torch.tape.program import FETCHED
 from reprise.torch.tape.tape import Tape
 
 
@@ -39,10 +45,34 @@ class TapePlan:
             return StepStats()
         run = self.tape.run
         counts = run.counts
+        fetched = 0 if run.parked is None else run.parked.fetched
         return StepStats(
-            recomputed=counts.replayed + counts.on_demand,
+            recomputed=counts.replayed + counts.on_demand - fetched,
             mismatches=min(counts.mismatches, 1),  # a step leaves its plan once
             kept_all=not run.armed,
+        )
+
+    @property
+    def bytes_on_host(self) -> int:
+        """The bytes that a step sends to host memory."""
+        tape = self.tape
+        return 0 if tape is None else sum(place.bytes for place in tape.program.places.values())
+
+    def host_sentence(self) -> str:
+        """Returns what the plan has from host memory, in a sentence."""
+        if self.tape is None or not self.bytes_on_host:
+            return "offload gains nothing here: the plan recomputes all that it discards"
+        again = {
+            storage
+            for event in range(len(self.tape.program.events))
+            for replay in self.tape.program.whole_burst(event)
+            if replay.op < FETCHED
+            for storage in replay.keep
+        }
+        recomputed = sum(self.graph.storages[storage].bytes for storage in again)
+        return (
+            f"{format_bytes(self.bytes_on_host)} go to the host, {format_bytes(recomputed)} are "
+            "recomputed"
         )
 
     def graph_json(self) -> bytes:
@@ -62,10 +92,15 @@ class TapeExecutor:
         device: torch.device,
         traces_kernels: Callable[[], bool],
         costs: Costs | None = None,
+        host_bytes: int = 0,
     ) -> None:
         """`device`: where the model is; `traces_kernels`: whether op times are those of kernels on
-        a GPU; `costs`: None if they are to be measured with the first graph."""
+        a GPU; `costs`: None if they are to be measured with the first graph; `host_bytes`: how much
+        host memory plans may use."""
         self._device = device
+        self._host_bytes = host_bytes
+        self._link: Link | None = None
+        self._tier: Tier | None = None
         self._traces_kernels = traces_kernels
         self._costs = costs
 
@@ -81,10 +116,42 @@ class TapeExecutor:
             replay_ns += launch_ns(step, graph.measured_step_ns, launches(self._device))
         return f"tape:seeded_ok=1:ns_per_op={replay_ns}"
 
+    def with_host(self, capabilities: str) -> str:
+        """Returns the executor as the server reads it, with host memory. Raises RepriseError if
+        there is none here; `no_host` ends that."""
+        if not self._host_bytes:
+            return capabilities
+        if self._link is None:
+            self._tier = tier_of(self._device)
+            if self._tier is None:
+                raise RepriseError(f"there is no link from {self._device} to host memory")
+            self._link = link_to(self._tier, self._device, self._host_bytes)
+        return capabilities + self._link.capabilities()
+
+    @property
+    def least_bytes(self) -> int:
+        """The size from which on a storage may be sent to host memory."""
+        return 0 if self._tier is None else self._tier.least_bytes
+
+    @property
+    def uses_host(self) -> bool:
+        """Whether plans may use host memory."""
+        return self._host_bytes > 0
+
+    def no_host(self) -> None:
+        """Uses no host memory from now on: it failed."""
+        self._host_bytes = 0
+
     def install(self, graph: CapturedGraph, plan: Plan) -> TapePlan:
         """Compiles a plan into a program of the tape. Raises RepriseError if the tape cannot run
         it."""
-        return TapePlan(graph, plan, Tape(compile_plan(graph, plan.schedule), self._device))
+        program = compile_plan(graph, plan.schedule)
+        if program.host_bytes > self._host_bytes:
+            raise RepriseError(
+                f"the plan needs {format_bytes(program.host_bytes)} of host memory in one block, "
+                f"and {format_bytes(self._host_bytes)} are allowed"
+            )
+        return TapePlan(graph, plan, Tape(program, self._device, self._tier))
 
     def own_ns(self, planned: TapePlan, forward_ns: int) -> int:
         """Returns what a step under a plan costs beyond its ops: the tape's checks, and

@@ -49,6 +49,7 @@ class Report(InNotebook):
     gradient_checks: int = 0  # of the checks, those that compared gradients; the others: values
     buffers_checked: int = 0  # in all checks: buffers that the step had written
     unchecked: str = ""  # why nothing has been checked yet
+    host_bytes: int = 0  # that a planned step sends to host memory
     in_python: str = ""  # why the plan runs in Python alone, with more overhead per step
     verify_extra_bytes: int = 0
     verify_peak_bytes: int = 0  # the peak of unplanned runs for a comparison of gradients
