@@ -119,10 +119,10 @@ class Main {
       console.Line("reprise " REPRISE_VERSION);
     } else if (parsed.kind == Parsed::Kind::kWrong) {
       return OnWrongUsage(parsed.error, console);
-    } else if (completion_ == "runs") {
-      PrintRuns(console);
+    } else if (completion_ == "words") {
+      PrintOffer(console);
     } else if (!completion_.empty()) {
-      const auto script = CompletionScript(line_, completion_);
+      const auto script = CompletionScript(completion_);
       if (!script.ok()) return console.UsageError(script.status().message());
       console.Raw(*script);
     } else if (parsed.kind == Parsed::Kind::kNoVerb) {
@@ -185,9 +185,14 @@ class Main {
     return kDone;
   }
 
-  // Prints what completion scripts offer as a run. It prints "latest" alone if no
-  // server answers, since a key press must not start one.
-  void PrintRuns(Console& console) const {
+  // Prints what completion scripts offer, a word a line; ":files": files, too.
+  // Of runs it is "latest" alone if no server answers, since a key press must
+  // not start one.
+  void PrintOffer(Console& console) const {
+    const Offer offer = Offered(line_, arguments_.job);
+    for (const std::string& word : offer.words) console.Line(word);
+    if (offer.files) console.Line(":files");
+    if (!offer.runs) return;
     console.Line("latest");
     const auto client = ServerClient::Connect(globals_);
     if (!client.ok()) return;

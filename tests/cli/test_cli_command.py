@@ -85,7 +85,7 @@ def test_completion_is_a_script_its_shell_accepts(reprise: Reprise, shell: str) 
     result = reprise("--completion", shell)
 
     assert result.code == 0
-    assert all(word in result.out for word in (*VERBS, "budget"))
+    assert "reprise --completion words" in result.out
     if shutil.which(shell) is not None:
         subprocess.run([shell, "-n"], input=result.out, text=True, check=True)
 
@@ -113,6 +113,8 @@ def bash_completes(reprise: Reprise, *words: str) -> list[str]:
         (("plan", "--strategy", "p"), ["per-block"]),
         (("export", "latest", "--format", "h"), ["html"]),
         (("show", "lat"), ["latest"]),
+        (("plan", "--gap", "0.1", "--ser"), ["--server"]),
+        (("import", "/proc/cmdl"), ["/proc/cmdline"]),
         (("plan", "graph.json", "--gap", ""), []),
     ],
 )

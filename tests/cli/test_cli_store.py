@@ -109,7 +109,9 @@ def test_run_ids_are_offered_to_completion_scripts_newest_first(
 ) -> None:
     with_runs(reprise, serving, 3, 1)
 
-    assert reprise("--completion", "runs").out.split() == ["latest", "run-1", "run-3"]
+    offered = reprise("--completion", "words", "--", "show", "").out
+
+    assert offered.split() == [":files", "latest", "run-1", "run-3"]
 
 
 def test_a_store_of_the_first_release_opens_and_nothing_is_lost(

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -52,14 +53,21 @@ std::unique_ptr<Command> MakeAuditCommand();
 // reprised. Returns the exit code.
 int Serve(std::vector<std::string> flags);
 
-// Shell completion scripts, generated from the defined commands and options, so
-// that they are always up to date. They complete commands, options, option
-// values from a fixed list, files, and run ids, which they get from `reprise
-// --completion runs`.
+// Shell completion of commands, options, option values from a fixed list, files
+// and run ids. The scripts ask `reprise --completion words -- TYPED...`.
+
+// What a shell may complete a word with.
+struct Offer {
+  std::vector<std::string> words = {};
+  bool runs = false;   // "latest" and run ids, too
+  bool files = false;  // and files
+};
+
+// Returns what fits the last of the words that were typed behind the command.
+Offer Offered(const CommandLine& line, std::span<const std::string> words);
 
 // Returns the script for `shell`. INVALID_ARGUMENT for a shell other than bash,
 // zsh and fish.
-StatusOr<std::string> CompletionScript(const CommandLine& line,
-                                       const std::string& shell);
+StatusOr<std::string> CompletionScript(const std::string& shell);
 
 }  // namespace reprise::cli
