@@ -157,23 +157,31 @@ void JsonFields::Set(const FieldDescriptor& field, const Json& value) {
     if (!found) Fail(StrCat(field.name(), ": ", WhyNot(value, most)));
     return found.value_or(0);
   };
-  switch (field.cpp_type()) {
-    case FieldDescriptor::CPPTYPE_UINT32: {
-      if (!field.is_repeated()) {
-        const auto id = static_cast<uint32_t>(number(kMaxId));
-        return fields->SetUInt32(&to_, &field, id);
-      }
-      if (!expect(value.is_array(), "a list of ids")) return;
-      for (size_t i = 0; i < value.size(); ++i) {
-        const auto id = Integer(value[i], kMaxId);
-        if (!id) {
-          return Fail(
-              StrCat(field.name(), "[", i, "]: ", WhyNot(value[i], kMaxId)));
-        }
-        fields->AddUInt32(&to_, &field, static_cast<uint32_t>(*id));
-      }
+  if (field.is_repeated()) {
+    const bool are_ids = field.cpp_type() == FieldDescriptor::CPPTYPE_UINT32;
+    const int64_t most = are_ids ? kMaxId : std::numeric_limits<int64_t>::max();
+    if (!expect(value.is_array(),
+                are_ids ? "a list of ids" : "a list of integers")) {
       return;
     }
+    for (size_t i = 0; i < value.size(); ++i) {
+      const auto found = Integer(value[i], most);
+      if (!found) {
+        return Fail(
+            StrCat(field.name(), "[", i, "]: ", WhyNot(value[i], most)));
+      }
+      if (are_ids) {
+        fields->AddUInt32(&to_, &field, static_cast<uint32_t>(*found));
+      } else {
+        fields->AddInt64(&to_, &field, *found);
+      }
+    }
+    return;
+  }
+  switch (field.cpp_type()) {
+    case FieldDescriptor::CPPTYPE_UINT32:
+      return fields->SetUInt32(&to_, &field,
+                               static_cast<uint32_t>(number(kMaxId)));
     case FieldDescriptor::CPPTYPE_INT32:
       return fields->SetInt32(&to_, &field, static_cast<int>(number(kMaxId)));
     case FieldDescriptor::CPPTYPE_INT64:

@@ -177,6 +177,7 @@ StatusOr<PlanText> ReadPlanText(std::string_view text) {
           {"budget_bytes", "feasible", "base_peak_bytes", "base_time_ns"});
   in.Read(false, {"graph_id", "plan_id", "executor", "budget", "inferred",
                   "solver", "solve_ms", "ticks", "interrupted", "sentence"});
+  RETURN_IF_ERROR(in.status());
   const bool fits = plan.feasible();
   in.Read(fits, {"peak_bytes", "time_ns", "overhead", "bound", "proven_optimal",
                  "saved", "recomputed_ops"});

@@ -192,7 +192,7 @@ TEST(HostPlanFile, ErrorsInItsKeysAreNamed) {
   EXPECT_THAT(error("[\"send\"", "[\"sending\""),
               HasSubstr("send, sent, fetch, fetched and a storage"));
   EXPECT_THAT(error("\"latency_ns\": 10000", "\"latency_ns\": -1"),
-              HasSubstr("link.latency_ns: must be an integer"));
+              HasSubstr("link.latency_ns: must not be negative, got -1"));
   EXPECT_THAT(error("\"host_bytes\"", "\"bytes\""),
               HasSubstr("link.host_bytes: missing"));
 }

@@ -148,7 +148,7 @@ TEST(PlanJson, MistakesAreNamed) {
   EXPECT_THAT(Message("{"), HasSubstr("byte 1: the JSON ends too early"));
   EXPECT_THAT(Message("{}"), HasSubstr("format: must be \"reprise.plan/1\""));
   EXPECT_THAT(changed("\"peak_bytes\": 1324", "\"peak_bytes\": -1"),
-              HasSubstr("peak_bytes: must be an integer"));
+              HasSubstr("peak_bytes: must not be negative, got -1"));
   EXPECT_THAT(changed("\"peak_bytes\": 1324", "\"peak_byte\": 1"),
               HasSubstr("peak_bytes: missing"));
   EXPECT_THAT(changed("\"feasible\": true", "\"feasible\": 1"),
