@@ -76,6 +76,22 @@ JOBS = (
         ordered=True,
     ),
     Case("first steps plainly", ("--net", "gpt"), "0.6x", options=("--first", "plain")),
+    Case(
+        "gpt with host memory",
+        ("--net", "gpt", "--batch", "32", "--context", "128", "--dropout", "0.1"),
+        "0.4x",
+        options=("--host-budget", "1GiB"),
+        says="go to the host",
+        ordered=True,
+    ),
+    Case(
+        "gpt with host memory, two micro-batches",
+        ("--net", "gpt", "--batch", "32", "--context", "128", "--accumulate", "2"),
+        "0.5x",
+        options=("--host-budget", "1GiB"),
+        says="go to the host",
+        ordered=True,
+    ),
     # Memory.
     Case(
         "the second step does not fit: the optimizer has made its state",

@@ -34,6 +34,7 @@ def parsed() -> argparse.Namespace:
     add("--steps", type=int, default=12)
     add("--budget")
     add("--first")
+    add("--host-budget", default="0")
     add("--amp", action="store_true", help="bfloat16 where autocast says so")
     add("--scaler", action="store_true")
     add("--clip", action="store_true")
@@ -227,7 +228,8 @@ def main() -> None:
         import reprise
         from reprise.torch.training import armed
 
-        job.model = reprise.auto(job.model, asked.budget, verify_every=4, first=asked.first)
+        how = {"first": asked.first, "host_budget": asked.host_budget}
+        job.model = reprise.auto(job.model, asked.budget, verify_every=4, **how)
         session = armed.current(job.model)
     # Calls that wait, in planned steps that are neither traced nor checked.
     waits: dict[str, int] = {}
@@ -286,6 +288,7 @@ def main() -> None:
             "failed": report.failed_checks,
             "over": report.over_budget_steps,
             "mismatched": report.mismatched_steps,
+            "on_host": report.host_bytes,
             "unplanned": unplanned,
         }
     print("\n" + json.dumps(found), flush=True)

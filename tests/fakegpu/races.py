@@ -261,9 +261,10 @@ def right(race: Race, waits: bool) -> bool:
 
 
 if __name__ == "__main__":
-    from parts import PARTS  # which needs what is above
+    from parked import PARKED  # which needs what is above
+    from parts import PARTS
 
-    asked = [race for race in (*RACES, *PARTS) if race.name in sys.argv[1:]]
+    asked = [race for race in (*RACES, *PARTS, *PARKED) if race.name in sys.argv[1:]]
     # Those with their waits first: the others leave work behind.
     with_wait = [right(race, True) for race in asked]
     found = {

@@ -27,6 +27,7 @@ from typing import Any
 
 import torch  # once, for all jobs that are forks of this process
 from cases import CASES, LATEST, MOMENTS, PLANNED, REFUSED, Case
+from parked import PARKED
 from parts import PARTS
 from races import RACES, Race
 
@@ -250,7 +251,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="cases at a time")
     parser.add_argument("names", nargs="*")
     asked = parser.parse_args()
-    known_names = [one.name for one in (*CASES, *RACES, *PARTS)]
+    known_names = [one.name for one in (*CASES, *RACES, *PARTS, *PARKED)]
     for name in asked.names:
         if not any(name in known for known in known_names):
             parser.error(f"{name}: a part of none of {', '.join(known_names)}")
@@ -261,7 +262,7 @@ def main() -> int:
     # Of jobs that do not name a moment themselves.
     os.environ.setdefault("FAKEGPU_WORK", LATEST)
     wanted = [case for case in CASES if is_wanted(case)]
-    races = [race for race in (*RACES, *PARTS) if is_wanted(race)]
+    races = [race for race in (*RACES, *PARTS, *PARKED) if is_wanted(race)]
     raced = race_all(races) if races else []
     outcomes, known = [], dict[Job, Said]()
     jobs = list(dict.fromkeys(job for c in wanted for job in (Job.plain(c), Job.planned(c))))

@@ -171,10 +171,17 @@ FAKE_API cudaError_t cudaFreeAsync(void* block, cudaStream_t stream) {
   return error;
 }
 FAKE_API cudaError_t cudaFreeHost(void* block) { return fakegpu::Give(block); }
-FAKE_API cudaError_t cudaHostRegister(void*, size_t, unsigned) {
+FAKE_API cudaError_t cudaHostRegister(void* at, size_t bytes, unsigned) {
+  const std::lock_guard<std::mutex> guard(fakegpu::lock);
+  fakegpu::blocks[static_cast<char*>(at)] = {bytes, fakegpu::Current(),
+                                             Kind::kHost, 0};
   return cudaSuccess;
 }
-FAKE_API cudaError_t cudaHostUnregister(void*) { return cudaSuccess; }
+FAKE_API cudaError_t cudaHostUnregister(void* at) {
+  fakegpu::SettleAll();
+  size_t bytes = 0;
+  return fakegpu::Forget(at, bytes);
+}
 // Returns the bytes of pinned host memory in use.
 FAKE_API size_t fakegpu_pinned() {
   const std::lock_guard<std::mutex> guard(fakegpu::lock);

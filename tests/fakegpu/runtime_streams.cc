@@ -138,8 +138,9 @@ FAKE_API cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   if (fakegpu::Captures(stream)) fakegpu::Count("cudaEventRecord in capture");
   const auto record = std::make_shared<fakegpu::Record>();
   reinterpret_cast<fakegpu::Event*>(event)->last = record;
+  // From here on another stream may have the memory that this one has freed.
   record->point =
-      fakegpu::Note(stream, [record] { record->ms = fakegpu::NowMs(); });
+      fakegpu::Submit(stream, [record] { record->ms = fakegpu::NowMs(); });
   return cudaSuccess;
 }
 FAKE_API cudaError_t cudaEventRecordWithFlags(cudaEvent_t event,

@@ -90,6 +90,20 @@ if extra == "refused":
     def refuse(size):
         raise OSError("nothing is left")
     slow_tier.host_buffer = refuse
+if extra == "corrupt":
+    from reprise.torch.tape.parked import Parked
+    take = Parked.take
+    def corrupt(self, storage):
+        made = take(self, storage)
+        made[0] += 1
+        return made
+    Parked.take = corrupt
+if extra == "older":
+    from reprise.torch.tape.executor import TapeExecutor
+    with_host = TapeExecutor.with_host
+    TapeExecutor.with_host = lambda self, text: with_host(self, text).replace("host_b", "b")
+    from reprise.torch.planning import planning
+    planning.NO_LINKS = 'unknown key "bytes"'
 model = Net()
 optimizer = torch.optim.AdamW(model.parameters())
 budget = "0.4x" if extra == "batches" else "0.3x"
@@ -162,6 +176,25 @@ def test_without_the_block_of_host_memory_the_plan_recomputes(train: Any) -> Non
     assert report["planned_steps"] > 0, errors
     assert errors.count("the system does not give") == 1
     assert report["measured_peak_bytes"] <= report["budget_bytes"]
+
+
+def test_a_server_that_knows_of_no_link_plans_without(train: Any) -> None:
+    report, errors = train("gpt", "1GiB", "older")
+
+    assert report["host"] == 0
+    assert report["planned_steps"] > 0, errors
+    assert errors.count("the server is older") == 1
+
+
+def test_what_comes_back_wrong_is_found_before_it_reaches_a_gradient(train: Any) -> None:
+    plain, _ = train("gpt", "1GiB", REPRISE_DISABLE="1")
+
+    report, errors = train("gpt", "1GiB", "corrupt")
+
+    assert report["losses"] == plain["losses"]
+    assert report["failed_checks"] > 0
+    assert "is removed and training continues without one" in errors
+    assert not report["validated"]
 
 
 def test_without_a_host_budget_nothing_leaves(train: Any) -> None:

@@ -57,6 +57,8 @@ from reprise.torch.policy.state import Stage
 from reprise.torch.tape.compile_copies import uses_host
 from reprise.torch.tape.executor import TapeExecutor, TapePlan
 
+# What a server says that knows of no link to host memory.
+NO_LINKS = 'unknown key "out_bytes_per_s"'
 # Share of what the last plan takes within which the next one is asked for after memory ran out.
 TIGHTER = 0.9
 
@@ -301,6 +303,13 @@ class Planning:
             self._another_budget(rung, reply.plan)
             self._install(rung, reply.plan)
             return rung.plan is not None and rung.plan.plan_id == reply.plan.plan_id
+        if reply.kind == "refused" and self._executor.uses_host and NO_LINKS in reply.why:
+            self._executor.no_host()
+            job.say(
+                f"the server is older than this package ({reply.why}). Plans use no host memory"
+            )
+            self.submit(rung)
+            return False
         if reply.kind == "refused" and rung.plan is None:
             if reply.smallest_budget and self._raises(rung):
                 return False
