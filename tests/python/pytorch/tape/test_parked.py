@@ -13,12 +13,23 @@ import pytest
 import torch
 from jobs import CapturedGraph, Job, captured, different, plain_step, planned_step, start_meter
 from nets import WIDTH, Checkpointed, RandomNet, job
-from parking import FAST, bytes_at, movable, parked, parking_tape
+from parking import (
+    FAST,
+    FETCH,
+    FETCHED,
+    SEND,
+    SENT,
+    bytes_at,
+    movable,
+    parked,
+    parking_tape,
+)
 from tapes import plan, prepared
 from torch import Tensor, nn
 
 from reprise.base.errors import RepriseError
 from reprise.torch.offload.slow_tier import SlowTier
+from reprise.torch.tape.compile_plan import PlanRejected, compile_plan
 from reprise.torch.tape.tape import Tape
 
 pytestmark = pytest.mark.usefixtures("half")  # with and without the native engine of the tape
@@ -286,6 +297,70 @@ def test_what_is_written_after_the_forward_comes_back_as_it_was() -> None:
     loss.backward()
 
     assert different(expected, grads(made)) == []
+
+
+class Picks(nn.Module):
+    """Writes one of two storages: its ops do not tell which."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(32, 32), nn.Linear(32, 32)
+        self.first = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        y, z = self.one(x), self.other(x)
+        (y if self.first else z).mul_(2)
+        out = y.sin() + z.cos()
+        del y, z
+        return self.one(out).exp().tanh()
+
+
+def test_what_is_written_while_it_leaves_is_not_taken_for_what_it_was() -> None:
+    made = job(Picks(), 64, 32)
+    graph = prepared(made)
+    tapes = [parking_tape(graph, on_the_host(graph, seed, share=1.0)) for seed in (2, 5, 8)]
+    tape = max(tapes, key=lambda tape: len(tape.program.places))
+    names = [graph.step.ops[p.maker].name for p in tape.program.places.values()]
+    assert "aten.addmm.default" in names
+    made.model.first = True
+    expected = plain_step(made, 0, step=False)
+
+    found, counts, _ = planned_step(made, graph, [], 0, step=False, tape=tape)
+
+    assert different(expected, found) == []
+    assert counts.mismatches > 0
+
+
+@pytest.mark.parametrize(
+    ("entries", "why"),
+    [
+        ([SENT(0)], "was not sent"),
+        ([FETCH(0)], "is present"),
+        ([FETCHED(0)], "was not fetched"),
+        ([SEND(0), SENT(0), FETCH(0)], "while it comes back"),
+        ([SEND(0), SENT(0), FETCH(0), FETCHED(0), SEND(0)], "cannot send it"),
+        ([-1 - (5 << 24)], "no known kind"),
+    ],
+)
+def test_a_schedule_whose_copies_make_no_sense_is_refused(entries: list[int], why: str) -> None:
+    made = blocks(depth=1)
+    graph = prepared(made)
+    message = graph.message()
+    s = min(movable(graph))
+    maker = next(op["id"] for op in message["ops"] if s in op["writes"])
+    schedule = plan(graph, share=0.0)
+    at = schedule.index(maker) + 1
+    schedule[at:at] = [entry - s for entry in entries]
+
+    with pytest.raises(PlanRejected, match=why):
+        compile_plan(graph, schedule)
+
+
+def test_a_program_with_copies_needs_somewhere_to_copy_to() -> None:
+    made = blocks()
+    graph = prepared(made)
+    with pytest.raises(RepriseError, match="uses host memory"):
+        Tape(compile_plan(graph, on_the_host(graph, 2)))
 
 
 def test_a_block_that_the_system_refuses_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

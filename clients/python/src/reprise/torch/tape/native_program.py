@@ -75,7 +75,9 @@ def sheet_of(module: Any, program: Program) -> Any:
         )
         return None
     rows = [fast.name_of(row.func) for row in program.rows]
-    specials = [None if row.plain else _special(row) for row in program.rows]
+    # Of a program that copies, Python sees what is written: it might be what is copied.
+    parks = bool(program.places)
+    specials = [None if row.plain else _special(row, parks) for row in program.rows]
     bursts = [
         tuple((replay.op, tuple(replay.keep.items())) for replay in burst)
         for burst in (*program.bursts, *program.pieces)
@@ -104,8 +106,9 @@ def sheet_of(module: Any, program: Program) -> Any:
         return None
 
 
-def _special(row: Row) -> tuple[Any, ...]:
-    """Returns the facts about a row that is recorded, writes, or is next to a copy."""
+def _special(row: Row, parks: bool) -> tuple[Any, ...]:
+    """Returns the facts about a row that is recorded, writes, or is next to a copy to the host;
+    `parks`: the program makes such copies."""
     statistics, without = statistics_of(row.func)
     return (
         row.replays,
@@ -118,7 +121,7 @@ def _special(row: Row) -> tuple[Any, ...]:
         row.cells,
         row.first_life_reads,
         row.parked,
-        bool(row.parked or row.sent),
+        bool(row.parked or row.sent or (row.writes and parks)),
     )
 
 

@@ -31,6 +31,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from reprise.agent.marks import At, ignore_end
+from reprise.base.errors import RepriseError
 from reprise.torch.compiled import fast
 from reprise.torch.compiled.shortcut import prepare
 from reprise.torch.internals.guard import surely
@@ -65,6 +66,8 @@ class Tape(Mode):
         go that the program sends away. Raises RepriseError if there is no room for them."""
         super().__init__()
         self.program = program
+        if program.places and tier is None:
+            raise RepriseError("the plan uses host memory, and there is none")
         self._tier = tier
         self._slab = tier.slab(program.host_bytes) if tier and program.places else None
         self._device = device if device is not None and device.type == "cuda" else None

@@ -310,6 +310,8 @@ class Run:
                 return self.engine.special(number, op)
             for storage in row.sent:
                 self.parked.sent(storage)
+            if row.writes:
+                self.parked.before_write(written_by(op.func, op.args, op.kwargs))
             out = self.engine.special(number, op)
             self._send(self.parked, row, out)
             return out
