@@ -271,6 +271,24 @@ def test_a_step_whose_graph_lives_on_keeps_its_bytes_from_the_next_one(parking: 
     assert "the host has no room" in tape.run.counts.first_mismatch
 
 
+def test_a_run_that_takes_the_place_of_a_failed_one_takes_its_places(parking: Any) -> None:
+    made, graph, tape = parking
+    expected = plain_step(made, 0, step=False)
+
+    made.begin(0)
+    loss = forward(made, tape)
+    failed = tape.run
+    failed.let_go()
+    assert failed.parked._copies  # its graph is still there
+    assert all(copy.left for copy in failed.parked._copies.values())
+    del loss
+    failed.let_go()
+    found, counts, _ = planned_step(made, graph, [], 0, step=False, tape=tape)
+
+    assert different(expected, found) == []
+    assert counts.mismatches == 0
+
+
 def test_what_is_written_after_the_forward_comes_back_as_it_was() -> None:
     class Keeps(nn.Module):
         def __init__(self) -> None:

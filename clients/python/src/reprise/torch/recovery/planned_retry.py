@@ -125,6 +125,8 @@ class _Attempt:
         assert arguments is not None
         left = self._left()
         release_graph(self._heads)
+        if (run := self.retry.job.step.run) is not None:
+            run.let_go()
         after = Generators()
         self.retry.taking = True
         try:

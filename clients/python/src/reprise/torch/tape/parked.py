@@ -197,6 +197,13 @@ class Parked:
             if forward is None or copy.forward == forward:
                 alone(_settle, copy)
 
+    def let_go(self) -> None:
+        """Needs nothing on the host any more, unless autograd still has something of a forward."""
+        if all(life() is None for life in self._lives):
+            self.drain()
+            for copy in self._copies.values():
+                copy.left = 0
+
     def __del__(self) -> None:
         quietly(self.drain)
 

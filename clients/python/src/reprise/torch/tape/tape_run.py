@@ -172,6 +172,12 @@ class Run:
         self._latest = self.region, engine.slot, engine.cursor, weakref.ref(alive)
         return self.region
 
+    def let_go(self) -> None:
+        """Gives its places on the host to the run that takes its place: autograd has let go of its
+        graphs."""
+        if self.parked is not None:
+            self.parked.let_go()
+
     def over(self, number: int) -> None:
         """Lets go what leaves at the end of a forward, whose output is still alive; of one that has
         left its plan, all that was sent."""
