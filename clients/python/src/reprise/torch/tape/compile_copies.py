@@ -3,9 +3,11 @@
 they leave the device, when they come back.
 
     copies = Copies(graph.step)
-    again += copies.entry(kind, storage, version, life, before)   # as the schedule is walked
-    copies.place(useful)                     # once it is known which of them lead to an unpack
-    copies.parts(event, due)                 # what is done before an event
+    copies.send(...), copies.sent(...)       # as the schedule is walked
+    copies.fetch(...), copies.fetched(...)
+    copies.place(useful, rows)               # once it is known which of them lead to an unpack
+    copies.parts(event, op, due)             # what is done before an event
+    copies.places()                          # where all of them are on the host
 
 The tape can act before an op of a forward, at the end of one, and before an unpack of the backward.
 A storage is sent right after the op that has made it. It leaves where the schedule says, or at the

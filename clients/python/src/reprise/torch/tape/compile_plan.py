@@ -11,6 +11,7 @@ Walks the schedule once, as the evaluator does, and notes for the ops of the roo
     events   in which order autograd unpacks them in the backward
     bursts   which calls are replayed just before an event, which of their outputs stay, for how
              many uses
+    copies   what leaves for host memory and comes back just before an event (compile_copies.py)
 
 A life is the time from a run of the op that makes a storage to the free of the storage. The first
 life is the program's own tensor; every later one belongs to the tape, which frees it after its
