@@ -236,7 +236,9 @@ TEST(ImportUploadTest, AHostileFileIsOneSentenceThatNamesIt) {
       {R"({"a":1})", "no traceEvents"},
       {R"({"traceEvents":[)" + std::string(500, '['), "nests more than"},
       {R"({"traceEvents":[{"ph":"X")", "byte "},
-      {R"({"format":"reprise.graph/1","ops":7})", "ops"},
+      {R"({"format":"reprise.graph/1","static_bytes":0,"required":[],)"
+       R"("storages":[],"ops":7})",
+       "ops: must be a list"},
       {R"({"format":"reprise.plan/1"})", "is a plan"},
       {std::string("\x1f\x8b\x08\x00\x00\x00", 6), "byte 0"},
   };
