@@ -110,7 +110,7 @@ TEST(HostPlanTest, TheBoundIsBelowTheOptimumAndThePlanIsNot) {
   EXPECT_GT(gains, 20);
 }
 
-TEST(HostPlanTest, HidesAboutHalfOfWhatRecomputationAloneWouldAdd) {
+TEST(HostPlanTest, HidesMostOfWhatRecomputationAloneWouldAdd) {
   const StepGraph graph = Layers(8, 4096);
   int64_t bytes = 0;
   for (const Storage& storage : graph.storages) bytes += storage.bytes;
@@ -125,8 +125,8 @@ TEST(HostPlanTest, HidesAboutHalfOfWhatRecomputationAloneWouldAdd) {
   request.capabilities.link = kPcie;
   ExpectTrue(graph, *plan, request);
   EXPECT_GT(alone->overhead, 0.14);
-  EXPECT_LT(plan->overhead, alone->overhead * 0.55);
-  EXPECT_LT(plan->overhead - plan->bound, 0.04);
+  EXPECT_LT(plan->overhead, alone->overhead / 2);
+  EXPECT_LT(plan->overhead - plan->bound, 0.015);
   EXPECT_EQ(plan->bound_proof, BoundProof::kChecked);
   EXPECT_GT(plan->evaluation.host_peak_bytes, bytes / 10);
   EXPECT_EQ(plan->solver, "host");
