@@ -8,10 +8,7 @@
 
 #include "planner/bounds/host_bound.h"
 #include "planner/bounds/screen.h"
-#include "planner/host/place_copies.h"
-#include "planner/model/effort.h"
-#include "planner/model/problem.h"
-#include "planner/model/score.h"
+#include "planner/host/search_host.h"
 #include "planner/planner.h"
 #include "planner/search/solve.h"
 
@@ -20,59 +17,10 @@ namespace {
 
 // Parts of the ticks of the request.
 constexpr int64_t kBoundPart = 4, kLargerPart = 24;
-// With time left, a search of a larger budget takes up to so many times those.
-constexpr int64_t kMostTimes = 64;
 constexpr int64_t kNoLimit = int64_t{1} << 60;
 // Budgets between this one and what the base order needs, and how often those
 // around the best are halved.
 constexpr int kBudgets = 8, kHalvings = 3;
-// Walks over a list that placing and evaluating it takes.
-constexpr int64_t kWalks = 20;
-
-// Schedules that differ in what runs again; the best of them is kept.
-class HostSearch {
- public:
-  HostSearch(const Problem& problem, int64_t budget_bytes, Effort& effort)
-      : problem_(problem),
-        budget_bytes_(budget_bytes),
-        score_(ScoreOf(problem, budget_bytes)),
-        effort_(effort) {}
-
-  // Places the copies of these execs. Returns the score (score.h), and keeps the
-  // schedule if it is the best so far.
-  int64_t Try(const std::vector<OpId>& execs) {
-    effort_.Spend(kWalks * static_cast<int64_t>(execs.size()));
-    Schedule schedule = PlaceCopies(problem_, execs, budget_bytes_);
-    const auto evaluation =
-        Evaluate(*problem_.graph, schedule, problem_.capabilities);
-    if (!evaluation.ok()) return Score::kWorst;
-    const int64_t score = score_.Of({.valid = true,
-                                     .time_ns = evaluation->time_ns,
-                                     .peak_bytes = evaluation->peak_bytes});
-    if (score < best_score_) {
-      best_score_ = score;
-      best_ = std::move(schedule);
-      evaluation_ = *evaluation;
-    }
-    return score;
-  }
-
-  // The best schedule; empty: none is valid.
-  const Schedule& best() const { return best_; }
-  const Evaluation& evaluation() const { return evaluation_; }
-  bool Fits() const {
-    return !best_.empty() && evaluation_.peak_bytes <= budget_bytes_;
-  }
-
- private:
-  const Problem& problem_;
-  const int64_t budget_bytes_;
-  const Score score_;
-  Effort& effort_;
-  Schedule best_;
-  Evaluation evaluation_;
-  int64_t best_score_ = Score::kWorst;
-};
 
 std::vector<OpId> ExecsOf(const Schedule& schedule) {
   std::vector<OpId> execs;
@@ -150,10 +98,7 @@ StatusOr<Plan> PlanWithHost(const StepGraph& graph, const Request& request) {
   const auto slack = static_cast<int64_t>(
       request.target_gap * static_cast<double>(problem.base.time_ns));
   const int64_t enough = problem.base.time_ns + bound.added_ns + slack;
-  HostSearch search(problem, budget, effort);
-  const auto done = [&] {
-    return search.Fits() && search.evaluation().time_ns <= enough;
-  };
+  HostSearch search(problem, budget, request.seed, effort);
   if (plan.feasible) search.Try(ExecsOf(plan.schedule));
   alone.on_progress = {};
   alone.max_ticks = std::max<int64_t>(1, ticks / kLargerPart);
@@ -161,7 +106,8 @@ StatusOr<Plan> PlanWithHost(const StepGraph& graph, const Request& request) {
   std::map<int, int64_t> scores;
   constexpr int kUnits = kBudgets << kHalvings;
   const auto try_budget = [&](int unit) -> Status {
-    if (unit <= 0 || unit > kUnits || scores.count(unit) != 0 || done() ||
+    const bool done = search.Fits() && search.evaluation().time_ns <= enough;
+    if (unit <= 0 || unit > kUnits || scores.count(unit) != 0 || done ||
         effort.Over()) {
       return OkStatus();
     }
@@ -175,7 +121,7 @@ StatusOr<Plan> PlanWithHost(const StepGraph& graph, const Request& request) {
         larger.feasible ? search.Try(ExecsOf(larger.schedule)) : Score::kWorst;
     return OkStatus();
   };
-  while (problem.base.peak_bytes > budget) {
+  if (problem.base.peak_bytes > budget) {
     for (int unit = kUnits; unit > 0; unit -= 1 << kHalvings) {
       RETURN_IF_ERROR(try_budget(unit));
     }
@@ -188,10 +134,12 @@ StatusOr<Plan> PlanWithHost(const StepGraph& graph, const Request& request) {
       RETURN_IF_ERROR(try_budget(best - step));
       RETURN_IF_ERROR(try_budget(best + step));
     }
-    if (!request.until_stopped || effort.StopNow() || done()) break;
-    scores.clear();
-    alone.max_ticks = std::min(2 * alone.max_ticks, kMostTimes * ticks);
-    ++alone.seed;
+    // With time left, ever longer.
+    for (int64_t round = ticks / 2;; round *= 2) {
+      search.Improve(round, enough);
+      const bool done = search.Fits() && search.evaluation().time_ns <= enough;
+      if (!request.until_stopped || effort.Over() || done) break;
+    }
   }
 
   const bool better =

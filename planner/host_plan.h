@@ -9,8 +9,8 @@
 //             moves to the host. A plan for a larger budget recomputes what is
 //             cheapest per byte, and the link costs the same for every byte, so
 //             between these two is where it should begin. Where the best of
-//             them are, budgets in between are tried; with time left, all of
-//             them again with more ticks
+//             them are, budgets in between are tried
+//   anneal    the best of these (host/search_host.h)
 //
 // The bound is that of bounds/host_bound.h; what the searches without host
 // memory prove is not true here. A refusal names an op whose working set alone

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The search for schedules that use host memory. A state is a list of execs, as
+// in the search without (exec_list.h); where its copies go follows from it
+// (place_copies.h), so what a step changes is what runs again: a re-run goes and
+// its values stay or move to the host, or a value is made again and leaves the
+// host. Simulated annealing at low temperatures, since it starts from plans of
+// the other search.
+//
+// Every state is placed and evaluated from scratch.
+#pragma once
+
+#include <vector>
+
+#include "planner/model/effort.h"
+#include "planner/model/problem.h"
+#include "planner/model/random.h"
+#include "planner/model/score.h"
+
+namespace reprise::planner {
+
+class HostSearch {
+ public:
+  HostSearch(const Problem& problem, int64_t budget_bytes, uint64_t seed,
+             Effort& effort)
+      : problem_(problem),
+        budget_bytes_(budget_bytes),
+        score_(ScoreOf(problem, budget_bytes)),
+        random_(seed),
+        effort_(effort) {}
+
+  // Places the copies of these execs. Returns the score (score.h), and keeps the
+  // schedule if it is the best so far.
+  int64_t Try(const std::vector<OpId>& execs);
+  // Anneals from the best schedule for so many ticks; stops at `enough_ns`.
+  void Improve(int64_t ticks, int64_t enough_ns);
+
+  // The best schedule; empty: none is valid.
+  const Schedule& best() const { return best_; }
+  const Evaluation& evaluation() const { return evaluation_; }
+  bool Fits() const {
+    return !best_.empty() && evaluation_.peak_bytes <= budget_bytes_;
+  }
+
+ private:
+  // Changes a list of execs at random; false: nothing to change was found.
+  bool Change(std::vector<OpId>& execs);
+  // Removes a few re-runs in a row.
+  bool Remove(std::vector<OpId>& execs);
+  // Makes a value again before one of its readers, with some of what it needs.
+  bool Remake(std::vector<OpId>& execs);
+
+  const Problem& problem_;
+  const int64_t budget_bytes_;
+  const Score score_;
+  Random random_;
+  Effort& effort_;
+  Schedule best_;
+  Evaluation evaluation_;
+  std::vector<OpId> best_execs_;
+  int64_t best_score_ = Score::kWorst;
+};
+
+}  // namespace reprise::planner
