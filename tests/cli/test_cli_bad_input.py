@@ -123,7 +123,7 @@ def test_an_op_that_reads_what_it_makes(reprise: Reprise, damaged: Damaged) -> N
         (lambda g: [o.update(time_ns=2**62) for o in g["ops"]], "2^62"),
         (lambda g: g["ops"].clear(), "ops"),
         (lambda g: g["ops"][1].update(kind="magic"), "ops[1].kind: must be pure"),
-        (lambda g: g["ops"][1].pop("phase"), 'ops[1]: "phase" is missing'),
+        (lambda g: g["ops"][1].pop("phase"), "ops[1].phase: missing"),
         (lambda g: g.pop("ops"), "ops"),
         (lambda g: g.update(ops={}), "ops: must be a list"),
     ],
