@@ -18,3 +18,9 @@ test('a name that is no plain file name is not typed', () => {
   }
   expect(runCommand('2GiB')).toBe('reprise run --budget 2GiB -- python train.py');
 });
+
+test('a command gives plans the host memory that this one uses', () => {
+  expect(runCommand('2GiB', runOf('small.py'), 512n)).toBe(
+    'reprise run --budget 2GiB --host-budget 512 -- python small.py',
+  );
+});

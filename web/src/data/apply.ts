@@ -20,10 +20,11 @@ export function appliesTo(run: Run): {readonly can: boolean; readonly why: strin
 /**
  * How the program of a run is started with a budget. A run is named after its file unless somebody
  * named it, and names come from jobs: one that is no plain file name is not made a part of a command
- * that somebody may type.
+ * that somebody may type. `hostBytes`: how much host memory plans may use.
  */
-export function runCommand(budget: string, run?: Run): string {
+export function runCommand(budget: string, run?: Run, hostBytes = 0n): string {
   const known = /^[A-Za-z0-9_][\w.-]*\.py$/.test(run?.name ?? '') ? run?.name : undefined;
   const name = known ?? 'train.py';
-  return `reprise run --budget ${budget} -- python ${name}`;
+  const host = hostBytes > 0n ? ` --host-budget ${hostBytes}` : '';
+  return `reprise run --budget ${budget}${host} -- python ${name}`;
 }

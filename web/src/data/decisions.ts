@@ -91,6 +91,8 @@ const REASONS: Readonly<Record<string, string>> = {
   capability: 'this executor cannot run its op again',
   shared: 'made again once for several readers',
   needed: 'costly, but nothing cheaper makes room',
+  hidden: 'its copies end before anything waits for them',
+  awaited: 'ops wait for its copies',
 };
 
 export function reasonText(why: string): string {
@@ -99,6 +101,7 @@ export function reasonText(why: string): string {
 
 function decisionText(decision: Decision): string {
   if (decision === Decision.RECOMPUTE) return 'recomputed';
+  if (decision === Decision.OFFLOAD) return 'on the host';
   return decision === Decision.SAVE ? 'saved' : '';
 }
 

@@ -181,7 +181,9 @@ export class RunSession {
     await this.#explained.answer(({signal}) => planner.explain({planId: plan.planId}, {signal}));
     // A newer plan has asked for its own.
     if (this.plan !== plan || this.#stopped) return;
-    void this.#loadCurve(plan.graphId, capabilitiesFor(plan, this.explanation));
+    // Curves are of plans without host memory.
+    const {link: _, ...capabilities} = capabilitiesFor(plan, this.explanation);
+    void this.#loadCurve(plan.graphId, capabilities);
   }
 
   /** What is alive in the step as it is, from a plan that has nothing to do. It
