@@ -38,8 +38,8 @@ std::vector<std::string> Places(const PythonFacts& python) {
   return places;
 }
 
-// Loads a library in a child process; returns "API MISSING FILE": the
-// function that it lacks or "-", and whether it has the hardware event system.
+// Loads a library in a child process; returns "API MISSING FILE", where MISSING
+// is a function that it lacks, or "-".
 std::string VersionOf(const std::string& place) {
   return InChild([&]() -> std::string {
     void* library = dlopen(place.c_str(), RTLD_LAZY | RTLD_LOCAL);

@@ -12,13 +12,12 @@ pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("one_daemon")]
 
 
 @pytest.mark.parametrize(
-    ("name", "budget"), [("routed", "0.75x"), ("masked", "0.5x"), ("detector", "0.9x")]
+    ("name", "budget"), [("routed", "0.8x"), ("masked", "0.6x"), ("detector", "0.95x")]
 )
 def test_sizes_that_the_data_decides_keep_to_the_budget(name: str, budget: str) -> None:
     found = varying.run(name, budget, steps=40)
 
     assert found.equal
     assert found.planned >= 30, found.why
-    # Which plan is made depends on measured times: one step may show that it leaves too little.
-    assert found.above <= 1, f"by up to {found.most_above:.1%}"
+    assert found.above == 0, f"by up to {found.most_above:.1%}"
     assert found.captures <= 3

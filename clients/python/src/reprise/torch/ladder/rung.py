@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -127,16 +127,16 @@ class Rung:
     late: bool = False  # has been waited for, in vain
     used: int = 0  # the last step it ran
     matched: bool = False  # a step was as captured
+    varies: bool = field(init=False)  # the data decides sizes within the step
+
+    def __post_init__(self) -> None:
+        # Once, because every planned step asks for it.
+        self.varies = any(storage.chosen is not None for storage in self.graph.storages)
 
     @property
     def forwards(self) -> int:
         """The number of forwards of the captured step."""
         return len(self.graph.step.regions)
-
-    @property
-    def varies(self) -> bool:
-        """Whether the data decides sizes within the step."""
-        return any(storage.chosen is not None for storage in self.graph.storages)
 
     @property
     def plan(self) -> Plan | None:

@@ -49,13 +49,11 @@ class Graphs:
         step.stretch(measured.stretched(key) or step.stretched)
         self._op_times.apply(step, key)
         settle(step)
-        if all(storage.chosen is None for storage in step.storages):
-            if is_stale:
-                measured.raise_base(key, step.peak_bytes)
-            measured.take_like(key, step.peak_bytes, several)
-        else:
-            # A step whose sizes the data decides is planned for the largest.
+        varies = any(storage.chosen is not None for storage in step.storages)
+        if is_stale or varies:
             measured.raise_base(key, step.peak_bytes)
+        if not varies:  # else it is planned for the largest
+            measured.take_like(key, step.peak_bytes, several)
         outside = {
             id(s) for op in step.ops if op.phase == FORWARD and not op.in_region for s in op.reads
         }

@@ -413,7 +413,7 @@ class Planning:
             job.record.unchecked(plan, "verify_every is 0")
         if plan.sentence and not rung.sketch:
             job.say(job.record.prediction(plan))
-            if self._executor.uses_host:
+            if plan.link is not None:
                 job.say(planned.host_sentence())
 
     def announce(self, rung: Rung) -> None:

@@ -58,8 +58,8 @@ class Peaks:
         if self._beside(rung) < more * STANDS:
             more = int(more * MARGIN)
             if self._varies(rung):
-                likely = job.measured.likely_under(rung.number)[1] - plan.peak_bytes
-                more = max(more, likely, spared(rung.graph, 0))
+                likely = job.measured.likely_under(rung.number)
+                more = max(more, likely - plan.peak_bytes, spared(rung.graph, 0))
         job.say(f"{self._text(plan, peak)}; requesting a plan that leaves room for it")
         rung.awaited = self._planning.needs_more(rung, more)
 
@@ -67,23 +67,19 @@ class Peaks:
         """Returns whether one of many more steps like those of a rung's plan is likely to exceed
         the budget. Asked of sizes that the data decides, after 8, 16, 32, ... steps, because the
         more were seen, the better is known how far they spread."""
-        plan = rung.plan
-        count, likely = self._job.measured.likely_under(rung.number)
-        seldom = count >= FIRST_LOOK and not count & (count - 1)
-        return (
-            seldom
-            and plan is not None
-            and likely > plan.budget_bytes
-            and not rung.final
-            and not self._job.state.several_ranks
-            and self._varies(rung)
-        )
+        plan, measured = rung.plan, self._job.measured
+        count = measured.count_under(rung.number)
+        if plan is None or count < FIRST_LOOK or count & (count - 1):
+            return False
+        is_left_alone = rung.final or self._job.state.several_ranks or not self._varies(rung)
+        return not is_left_alone and measured.likely_under(rung.number) > plan.budget_bytes
 
     def ahead(self, rung: Rung) -> None:
         """Asks for a plan that leaves room for what steps are likely to need one day, and says
         so. The next step waits for it."""
         assert rung.plan is not None
-        count, likely = self._job.measured.likely_under(rung.number)
+        measured = self._job.measured
+        count, likely = measured.count_under(rung.number), measured.likely_under(rung.number)
         more = likely - rung.plan.peak_bytes
         self._job.say(
             f"the data decides sizes within the step, and by {count} steps one of many more may "

@@ -185,11 +185,16 @@ class Measured:
         steps = self._planned.get(rung)
         return steps.covered_peak_bytes if steps else 0
 
-    def likely_under(self, rung: int) -> tuple[int, int]:
-        """Returns the number of steps of its present plan, and the peak that one of many more will
-        hardly exceed where the data decides it."""
-        steps = self._planned.get(rung, _Steps())
-        return steps.count, steps.likely_bytes
+    def count_under(self, rung: int) -> int:
+        """Returns the number of steps of its present plan."""
+        steps = self._planned.get(rung)
+        return steps.count if steps else 0
+
+    def likely_under(self, rung: int) -> int:
+        """Returns the peak that one of many more steps of its present plan will hardly exceed where
+        the data decides it; 0 if there was none."""
+        steps = self._planned.get(rung)
+        return steps.likely_bytes if steps else 0
 
     def spread(self, key: Hashable, peak: int) -> int:
         """Returns how much higher than `peak` a plain step with this input has peaked, in bytes."""
