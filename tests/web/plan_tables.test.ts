@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 import {create} from '@bufbuild/protobuf';
 import {expect, test} from 'vitest';
-import {changesByModule, type ModuleNode} from '../../web/src/data/changes';
+import {changesByModule, onHost, type ModuleNode} from '../../web/src/data/changes';
 import {decisionRows, type DecisionSort} from '../../web/src/data/decisions';
 import {Decision} from '../../web/src/gen/reprise/v1/plan_pb';
 import {
@@ -75,6 +75,13 @@ test('what dies inside the forward pass is no decision worth showing', () => {
   const root = changesByModule([storage(0, {module: 'a'}), storage(1, {module: 'b'})], [1]);
 
   expect(names(root)).toEqual(['b']);
+});
+
+test('what is copied to host memory is counted apart', () => {
+  const sent = {...storage(1, {bytes: 5}), decision: Decision.OFFLOAD};
+
+  expect(onHost([storage(0, {bytes: 8}), sent, {...sent, bytes: 2n}])).toEqual([2, 7]);
+  expect(onHost([storage(0, {})])).toEqual([0, 0]);
 });
 
 test('modules stand in natural order', () => {

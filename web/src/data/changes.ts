@@ -49,6 +49,12 @@ export function changesByModule(
   return nodeOf([], decided);
 }
 
+/** How many storages are copied to host memory, and their bytes. */
+export function onHost(storages: readonly StorageExplanation[]): readonly [number, number] {
+  const sent = storages.filter(({decision}) => decision === Decision.OFFLOAD);
+  return [sent.length, sent.reduce((bytes, one) => bytes + num(one.bytes), 0)];
+}
+
 /** Children in natural order ("layers.2" before "layers.10"); lone ones merge. */
 function nodeOf(path: readonly string[], decided: readonly Decided[]): ModuleNode {
   const below = new Map<string, Decided[]>();
