@@ -103,7 +103,7 @@ def test_memory_of_the_capture_itself_does_not_count_in_the_base_peak() -> None:
 
 def test_a_program_that_has_settled_is_captured_soon_when_it_changes_again() -> None:
     key = Key((), ((6, WIDTH),))
-    graph: Any = SimpleNamespace(structure="one")
+    graph: Any = SimpleNamespace(structure="one", storages=())
     rung = Rung(1, key, key.size, graph, frozenset())
     ladder = Ladder([rung])
 
