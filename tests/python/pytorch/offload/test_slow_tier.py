@@ -49,9 +49,12 @@ def test_a_block_is_not_counted_and_serves_smaller_ones_too() -> None:
     assert meter.live() == before
 
 
-def test_a_rate_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REPRISE_SLOW_TIER", "0.5x")
-    with pytest.raises(RepriseError, match="write a rate such as"):
+@pytest.mark.parametrize("text", ["0.5x", "fast", "0MB/s", "-1", ""])
+def test_a_rate_that_is_none_is_refused_by_its_name(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REPRISE_SLOW_TIER", text)
+    with pytest.raises(RepriseError, match="REPRISE_SLOW_TIER: must be a rate such as"):
         SlowTier()
 
 

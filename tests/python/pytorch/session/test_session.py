@@ -467,5 +467,5 @@ def test_a_forward_that_a_cuda_graph_captures_is_skipped_and_logged_once(
 
 @pytest.mark.parametrize("asked", ["0.5x", "fit", "90%", "8 GB of it", True])
 def test_a_host_budget_that_is_no_size_is_refused(asked: object) -> None:
-    with pytest.raises(reprise.RepriseError, match="budget"):
+    with pytest.raises(reprise.RepriseError, match="host_budget: must be a size such as"):
         reprise.auto(nn.Linear(1, 1), "0.5x", host_budget=asked)  # type: ignore[arg-type]

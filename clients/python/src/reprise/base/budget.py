@@ -85,6 +85,18 @@ class Budget(str):
         return self._made(f"{amount:.6g}{'x' if self.is_share else '%'}", self.kind, amount)
 
 
+def size_of(name: str, text: str | int, example: str) -> int:
+    """Returns a size that is no budget, as "8GiB", in bytes. Raises RepriseError that names it,
+    with an example of what to write."""
+    try:
+        size = Budget(text).bytes
+    except RepriseError:
+        size = None
+    if size is None:
+        raise RepriseError(f"{name}: must be {example}, got {str(text)[:40]!r}")
+    return size
+
+
 def _parsed(text: str) -> tuple[Kind, float]:
     if text == "fit":
         return "fit", 0

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from reprise.base.budget import Budget
+from reprise.base.budget import size_of
 from reprise.base.errors import RepriseError
 from reprise.base.units import format_bytes
 from reprise.torch.internals.outside import hide, host_buffer
@@ -109,7 +109,4 @@ class SlowTier:
 
 def _rate() -> int:
     text = os.environ.get("REPRISE_SLOW_TIER", "1GB/s")
-    rate = Budget(text.removesuffix("/s")).bytes
-    if not rate:
-        raise RepriseError(f"REPRISE_SLOW_TIER={text!r}: write a rate such as 500MB/s")
-    return rate
+    return size_of("REPRISE_SLOW_TIER", text.removesuffix("/s"), "a rate such as 500MB/s")

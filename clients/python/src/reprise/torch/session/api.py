@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from reprise.base.budget import Budget
+from reprise.base.budget import size_of
 from reprise.base.errors import RepriseError
 from reprise.plan.wish import Wish, is_disabled
 from reprise.torch.internals.entry import otherwise
@@ -120,10 +120,7 @@ def _host_bytes(asked: str | int) -> int:
     """Returns a host budget in bytes. Raises RepriseError if it is no size."""
     if asked in (0, "0", ""):
         return 0
-    size = Budget(asked).bytes
-    if size is None:
-        raise RepriseError(f"host_budget: must be a size such as 8GiB, or 0, got {asked!r}")
-    return size
+    return size_of("host_budget", asked, "a size such as 8GiB, or 0")
 
 
 def _first(asked: str | None) -> str:
