@@ -36,6 +36,9 @@ def test_one_observer_that_fails_and_leaves_does_not_keep_others_from_being_told
     # Sessions of other tests do not report it, and it was not printed before.
     monkeypatch.setattr(guard, "_listeners", [])
     monkeypatch.setattr(guard, "_printed", set())
+    # Nor do they observe.
+    monkeypatch.setattr(optimizers, "_observers", {})
+    optimizers.remove_unused()
     before = len(optimizer._global_optimizer_pre_hooks)
     first, second = Watches(fails=True), Watches()
     model = nn.Linear(2, 2)

@@ -24,6 +24,8 @@ pytestmark = pytest.mark.usefixtures("removed")
 
 PROGRAMS = int(os.environ.get("REPRISE_LIFE_PROGRAMS", "40"))
 STEPS = 9
+# Programs in which a graph did not notice that an optimizer had written its tensors all at once.
+ONCE_WRONG = (393, 658, 699, 1744, 1802)
 
 
 class Net(nn.Module):
@@ -160,7 +162,7 @@ def test_a_random_life_of_graphs_and_models_has_the_bits_and_the_errors_of_plain
     part: int,
 ) -> None:
     planned = 0
-    for seed in range(part, PROGRAMS, 10):
+    for seed in (*range(part, PROGRAMS, 10), *(s for s in ONCE_WRONG if s % 10 == part)):
         draw = drawn(seed)
         plain = run(draw, lambda _: None)
         sessions = []

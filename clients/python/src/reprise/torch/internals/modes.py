@@ -10,6 +10,7 @@ class Functions(FunctionMode):
 from __future__ import annotations
 
 import types
+from functools import cache
 from typing import Any, ClassVar
 
 import torch
@@ -19,6 +20,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from reprise.torch.internals.calls import Call, around
 from reprise.torch.internals.guard import fault, ours, quietly, surely
+
+_COUNTING = torch._C.DispatchKey.ADInplaceOrView
 
 
 class Op:
@@ -36,10 +39,39 @@ class Op:
 
     def run(self) -> Any:
         """Calls the op and returns its result. Its exceptions belong to the program."""
+        if _writes_many(self.func):
+            return self._many()
         self.begun = True
         self.out = out = self.func(*self.args, **self.kwargs)
         self.done = True
         return out
+
+    def _many(self) -> Any:
+        """Calls an op that writes a list of tensors, so that their version counters rise as without
+        a mode. Many of these ops write one tensor after another, by calls that are not counted
+        below a mode: a graph that waits for one of them would not notice the write."""
+        exclude = torch._C._dispatch_tls_set_dispatch_key_excluded
+        before = torch._C._dispatch_tls_is_dispatch_key_excluded(_COUNTING)
+        exclude(_COUNTING, False)
+        try:
+            self.begun = True
+            self.out = out = self.func(*self.args, **self.kwargs)
+            self.done = True
+        finally:
+            exclude(_COUNTING, before)
+        return out
+
+
+@cache
+def _writes_many(func: Any) -> bool:
+    """Returns whether an op writes a list of tensors: `_foreach_add_`, `split_copy.Tensor_out`."""
+    schema = getattr(func, "_schema", None)  # operators of higher order have none
+    return schema is not None and any(
+        argument.alias_info is not None
+        and argument.alias_info.is_write
+        and isinstance(argument.type, torch.ListType)
+        for argument in schema.arguments
+    )
 
 
 class Mode(TorchDispatchMode):
@@ -79,7 +111,7 @@ class Mode(TorchDispatchMode):
                 raise
             fault(error)
             quietly(self.failed)
-            return op.out if op.done else func(*args, **(kwargs or {}))
+            return op.out if op.done else op.run()
         finally:
             if gate is not None:
                 surely(gate.aside, before)
