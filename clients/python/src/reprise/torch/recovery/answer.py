@@ -2,7 +2,7 @@
 """What would have fitted, for a job without a budget whose memory has run out.
 
     answer = Answer(job)
-    answer.calls(args, kwargs)      # a forward that trains begins
+    answer.calls(args, kwargs)      # a forward that trains begins, in a step that has
     answer.ran_out()                # memory has run out in its step
     answer.give()                   # the error has ended the program: the last line of its log
 
@@ -31,6 +31,7 @@ from reprise.torch.estimation.sketch import sketched
 from reprise.torch.internals.distributed import several_ranks
 from reprise.torch.internals.guard import is_oom
 from reprise.torch.job.job import EagerJob
+from reprise.torch.ladder.rung import Key
 from reprise.torch.meter.room import room_on
 
 # Share of what there was that a plan may take. On a CPU malloc keeps some of what is freed; on a
@@ -44,13 +45,15 @@ class Answer:
     def __init__(self, job: EagerJob) -> None:
         self._job = job
         self._call: tuple[Any, Any] | None = None
+        self._key: Key | None = None  # of the step to which that call belongs
         self.asked_ns = 0  # when the last call began
         # Bytes that the job could have, as it seemed when it began, and those that it had when
         # memory ran out; 0: not known.
         self._there = self._held = 0
 
     def calls(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Remembers the shapes of a call, and at the first one what there is."""
+        """Remembers the shapes of a call of the step under way, and at the first one what there
+        is."""
         job = self._job
         if job.budget is not None:
             return
@@ -58,6 +61,9 @@ class Answer:
             room = room_on(job.device)
             self._there = 0 if room is None else room.bytes + job.meter.live()
         self.asked_ns = time.monotonic_ns()
+        if job.step.key == self._key:
+            return  # as large as the one before
+        self._key = job.step.key
         try:
             self._call = shapes_of((args, kwargs))
         except RepriseError:

@@ -49,6 +49,7 @@ class Attempts:
         out of memory and can."""
         job, step, steps = self._job, self._job.step, self._steps
         self._widen(args, kwargs)
+        self._answer.calls(args, kwargs)
         rare = step.capture is not None or (job.state.starting and self._startup.retries)
         before = oom.Before(job.model, rare) if job.short_of_memory or rare else None
         planned = None

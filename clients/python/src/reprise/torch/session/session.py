@@ -310,7 +310,6 @@ class Session(TrainingLoop):
         if self._by_hand.seen():
             self._steps.over()
         self._waiting.forward()
-        self.answer.calls(args, kwargs)
         if not self.job.step.under_way:
             if self._watched.request_id is not None:
                 self._offers.asked(self._watched.request_id)

@@ -11,6 +11,7 @@ it: Linux counts that time. Steps of a GPU are timed by the device, and need non
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -66,8 +67,11 @@ def _now() -> tuple[int, int, int] | None:
     """Returns this thread, the time, and how long the thread has waited for a processor; None if
     that is not known here."""
     try:
-        with open("/proc/thread-self/schedstat", encoding="ascii") as file:
-            waited = int(file.read().split()[1])
+        file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            waited = int(os.read(file, 256).split()[1])
+        finally:
+            os.close(file)
     except (OSError, ValueError, IndexError):
         return None
     return threading.get_ident(), time.perf_counter_ns(), waited
