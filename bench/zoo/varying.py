@@ -15,7 +15,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests/python/pytorch"))
 
-BUDGETS = {"routed": "0.75x", "masked": "0.5x", "detector": "0.9x", "ragged": "0.6x"}
+BUDGETS = {
+    "routed": "0.75x",
+    "masked": "0.5x",
+    "detector": "0.9x",
+    "ragged": "0.6x",
+    "exits": "0.6x",
+}
 
 
 def main() -> int:

@@ -90,6 +90,22 @@ class Detector(nn.Module):
         return self.head(seen.flatten(2).transpose(1, 2)[image, place]), rated
 
 
+class Exits(nn.Module):
+    """Eight blocks, of which a step leaves out the last ones when it is sure enough."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(8))
+        self.sure = nn.Linear(WIDTH, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for number, block in enumerate(self.blocks):
+            x = x + block(x)
+            if number >= 2 and self.sure(x).mean().item() > 0.1 - 0.02 * number:
+                break
+        return x
+
+
 def _job(model: nn.Module, loss: Callable[[torch.Generator], Tensor], seed: int) -> ZooJob:
     def forward_loss(number: int) -> Tensor:
         return loss(torch.Generator().manual_seed(1000 * seed + number))
@@ -139,7 +155,23 @@ def _ragged(seed: int) -> ZooJob:
     return _job(model, loss, seed)
 
 
-VARYING = {"routed": _routed, "masked": _masked, "detector": _detector, "ragged": _ragged}
+def _exits(seed: int) -> ZooJob:
+    model = Exits()
+
+    def loss(draw: torch.Generator) -> Tensor:
+        x = torch.randn(256, WIDTH, generator=draw) + torch.randn(WIDTH, generator=draw)
+        return model(x).square().mean()  # type: ignore[no-any-return]
+
+    return _job(model, loss, seed)
+
+
+VARYING = {
+    "routed": _routed,
+    "masked": _masked,
+    "detector": _detector,
+    "ragged": _ragged,
+    "exits": _exits,
+}
 
 
 @dataclass

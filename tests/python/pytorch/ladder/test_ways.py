@@ -150,7 +150,7 @@ def test_the_peak_of_a_captured_step_does_not_include_other_programs_with_the_sa
 
 
 @pytest.mark.train
-def test_a_program_that_never_settles_is_captured_only_a_few_times(
+def test_a_program_that_never_settles_is_captured_a_few_times_and_keeps_the_largest_plan(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     agent = LocalAgent()
@@ -158,9 +158,64 @@ def test_a_program_that_never_settles_is_captured_only_a_few_times(
     counts = [chance.randint(1, 30) for _ in range(60)]
 
     def loop(armed: bool) -> list[str]:
-        return _loop(agent if armed else None, lambda n: counts[n], 60, together=True)[0]
+        losses, model = _loop(agent if armed else None, lambda n: counts[n], 60, together=True)
+        if armed:
+            assert api.report(model).stage == Stage.PLANNED.value
+        return losses
 
     curves(loop)
 
     assert len(agent.graphs) <= 8
-    assert capsys.readouterr().err.count("the step keeps changing") == 1
+
+
+def _ladder(*peaks: int) -> tuple[Ladder, list[Rung]]:
+    """Returns a ladder with a variant of one step for each of these peaks."""
+    key = Key((), ((6, WIDTH),))
+    rungs = []
+    for number, peak in enumerate(peaks):
+        graph: Any = SimpleNamespace(
+            structure=str(number), storages=(), measured_peak_bytes=peak, step=None
+        )
+        planned: Any = SimpleNamespace(tape=object(), plan=object())
+        rungs.append(Rung(number, key, key.size, graph, frozenset(), planned=planned))
+    return Ladder(rungs), rungs
+
+
+def test_where_guesses_exceed_the_budget_the_plan_of_the_largest_variant_is_taken() -> None:
+    ladder, (small, large) = _ladder(10, 20)
+    ladder.after(small, matched=True)
+    ladder.after(small, matched=True)
+    assert ladder.pick(small.key) is small
+
+    ladder.after(small, matched=False, above=True)
+
+    for _ in range(50):  # of any variant
+        assert ladder.pick(small.key) is large
+        ladder.after(large, matched=False)
+        assert not ladder.wants(small.key)
+        assert not ladder.hopeless
+
+
+def test_where_the_largest_variants_plan_exceeds_it_as_often_variants_are_guessed_again() -> None:
+    ladder, (small, large) = _ladder(10, 20)
+    ladder.after(small, matched=False, above=True)
+    assert ladder.pick(small.key) is large
+
+    ladder.after(large, matched=False, above=True)
+
+    ladder.after(small, matched=True)
+    ladder.after(small, matched=True)
+    assert ladder.pick(small.key) is small
+
+
+@pytest.mark.parametrize("may_be_larger", [False, True])
+def test_a_variant_larger_than_those_known_is_captured(may_be_larger: bool) -> None:
+    ladder, (small, large) = _ladder(10, 20)
+    ladder.after(small, matched=False, above=True)
+    ladder.pick(small.key)
+
+    ladder.after(large, matched=not may_be_larger, above=True, may_be_larger=may_be_larger)
+
+    assert ladder.wants(small.key) is may_be_larger
+    ladder.pick(small.key)
+    assert ladder.takes_largest is may_be_larger

@@ -219,6 +219,16 @@ CASES: dict[str, tuple[JobState, Event, str]] = {
         PlannedStepEnded(kept_all=True, left_plan=True, is_over=True, is_covered=False),
         "COUNT",
     ),
+    "above, in a step that left the plan of the largest variant": (
+        PLANNED,
+        PlannedStepEnded(kept_all=True, left_plan=True, is_over=True, of_largest=True),
+        "COUNT PEAK_ABOVE",
+    ),
+    "above, and that plan leaves no more room": (
+        PLANNED,
+        PlannedStepEnded(left_plan=True, is_over=True, of_largest=True, has_no_room=True),
+        "COUNT",
+    ),
     "no plan was tried": (PLANNED, PlannedStepEnded(kept_all=True, is_over=True), ""),
     # ---- A refused budget ----
     "before a refusal": (WARMUP, PlainStepEnded(is_new=True, new_in_a_row=9), "REMEMBER_PEAK"),

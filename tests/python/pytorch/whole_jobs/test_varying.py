@@ -21,3 +21,14 @@ def test_sizes_that_the_data_decides_keep_to_the_budget(name: str, budget: str) 
     assert found.planned >= 30, found.why
     assert found.above == 0, f"by up to {found.most_above:.1%}"
     assert found.captures <= 3
+
+
+@pytest.mark.parametrize("budget", ["0.8x", "0.6x"])
+def test_forwards_that_the_data_ends_early_keep_to_the_budget(budget: str) -> None:
+    found = varying.run("exits", budget, steps=60)
+
+    assert found.equal
+    assert found.planned >= 50, found.why
+    # The first one that was guessed to be short, and was not.
+    assert found.above <= 1, f"by up to {found.most_above:.1%}"
+    assert found.captures <= 3

@@ -4,7 +4,7 @@
     ladder.wants(key)                   # should this step be captured?
     ladder.expect_others()              # several kinds of step came before the first capture
     rung = ladder.pick(key)             # the rung whose plan this step runs under, or None
-    ladder.after(rung, matched)         # how it went
+    ladder.after(rung, matched, ...)    # how it went
 
 Rungs of one *kind* take inputs of the same data types and ranks, under the same autocast. A step
 runs under the smallest rung that *covers* its input, at least as large in every dimension (among
@@ -19,7 +19,10 @@ step of another kind runs without a plan.
 
 Steps of one size that are different programs are *variants*. Which one comes cannot be known before
 it runs: the guess is the one that followed the last one last time. A wrong guess costs memory in
-that step, never a bit (the tape disarms).
+that step, never a bit (the tape disarms). Where the data decides which comes, as in a forward that
+ends early, guesses are wrong again and again. So where guesses have led to more steps above the
+budget than the plan of the largest variant has, that one is taken: a smaller variant that leaves it
+has discarded enough by then.
 
 Everything is decided from what is here: no call to the server inside a step.
 """
@@ -81,6 +84,10 @@ class Ladder:
     _small: Counter[Key] = field(default_factory=Counter)
     _last: str = ""  # structure of the step before
     _follows: dict[str, str] = field(default_factory=dict)
+    # Steps above the budget in a program with variants, by whether they ran under the plan of the
+    # largest one or of the one that was guessed.
+    _above: Counter[bool] = field(default_factory=Counter)
+    takes_largest: bool = False
 
     # ---- Growing ----------------------------------------------------------------
 
@@ -317,8 +324,8 @@ class Ladder:
             return None
         expected = self._follows.get(self._last, self._last)
         uneven = [rung for rung in ready if rung.uneven]
-        if self._kinds and self._last not in self._follows:
-            # A smaller program that leaves the plan of a larger one has discarded enough by then.
+        self.takes_largest = self._above[False] > self._above[True]
+        if self.takes_largest or (self._kinds and self._last not in self._follows):
             expected = max(ready, key=lambda rung: rung.graph.measured_peak_bytes).graph.structure
         ready = [rung for rung in ready if rung.graph.structure == expected] or ready
         covering = [rung for rung in ready if rung.covers(key)]
@@ -334,9 +341,22 @@ class Ladder:
 
     # ---- After it -------------------------------------------------------------------
 
-    def after(self, rung: Rung, matched: bool) -> None:
-        """Notes that a step has run under a rung. `matched`: it was as captured."""
-        self._recent.append(matched)
+    def after(
+        self, rung: Rung, matched: bool, above: bool = False, may_be_larger: bool = False
+    ) -> None:
+        """Notes that a step has run under a rung. `matched`: it was as captured, as far as is
+        known; `above`: it peaked above the budget; `may_be_larger`: it did more, or may have."""
+        others = {
+            r.graph.structure
+            for r in self.rungs
+            if r.key.kind == rung.key.kind and r.graph.structure != rung.graph.structure
+        }
+        if above and self.takes_largest and may_be_larger:
+            self._others = LOOKED_AT  # of a variant that is larger than those known
+        elif above and (others or not matched):
+            self._above[self.takes_largest] += 1
+        fine = matched or (self.takes_largest and not above)
+        self._recent.append(fine)
         if matched:
             self._in_a_row = 0
             self._matched += 1
@@ -345,16 +365,11 @@ class Ladder:
             rung.matched = True
             self._saw(rung.graph.structure)
         else:
-            self._mismatches += 1
-            self._in_a_row += 1
+            self._mismatches += not fine
+            self._in_a_row = 0 if fine else self._in_a_row + 1
             self._matched = 0
             # Not what was expected: of two known ways, it was the other one, unless there is a
             # third: so it counts as unknown all the same.
-            others = {
-                r.graph.structure
-                for r in self.rungs
-                if r.key.kind == rung.key.kind and r.graph.structure != rung.graph.structure
-            }
             self._saw(others.pop() if len(others) == 1 else self._unknown())
 
     def _unknown(self) -> str:
@@ -373,6 +388,6 @@ class Ladder:
     def hopeless(self) -> bool:
         """Whether the steps are mostly other programs, and no more captures help."""
         ways = len({rung.graph.structure for rung in self.rungs})
-        tried = self.captures >= min(MANY_CAPTURES, 2 * ways + 2)
+        enough = min(MANY_CAPTURES, 2 * ways + 2) if not self._above else MAX_CAPTURES
         full = len(self._recent) == WATCHED_STEPS
-        return full and sum(self._recent) * 2 < WATCHED_STEPS and tried
+        return full and sum(self._recent) * 2 < WATCHED_STEPS and self.captures >= enough

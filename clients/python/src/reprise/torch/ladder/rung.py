@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from reprise.base.budget import Budget
 from reprise.plan import Plan
 from reprise.torch.capture.captured import CapturedOp
 from reprise.torch.capture.step_graph import CapturedGraph
@@ -113,6 +114,7 @@ class Rung:
     sketch: bool = False  # from shapes alone; fitted too
     request_id: int | None = None  # of the request for its plan
     answered: int = 0  # number of the plan that the request has brought; 0: none yet
+    asked: Budget | None = None  # the budget of that request
     planned: TapePlan | None = None  # its newest plan, maybe removed
     refused: str = ""
     final: bool = False  # the server has refused to replace its plan by another with more room

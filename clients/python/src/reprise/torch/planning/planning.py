@@ -346,14 +346,20 @@ class Planning:
         why = "" if rung.fitted or not self._alone else self._share.raised(rung.number)
         if why:
             self._job.say(why)
-            self.submit(rung)
+            # The plans of smaller steps, too, or their steps would seem to exceed a budget that is
+            # not the program's any more.
+            for other in self.ladder.captured:
+                if other is rung or other.tape is not None:
+                    self.submit(other)
         return bool(why)
 
     def _another_budget(self, rung: Rung, plan: Plan) -> None:
         """Keeps the budget of a plan that nobody here asked for: it was sent from the page. Later
         plans are asked for within it."""
         old = rung.plan
-        if old is None or plan.replan > 0 or not plan.feasible or plan.budget == old.budget:
+        if old is None or plan.replan > 0 or not plan.feasible:
+            return
+        if plan.budget in (old.budget, rung.asked):
             return
         self._job.budget = Budget(plan.budget or plan.budget_bytes)
         self._job.say(f"a budget of {self._job.budget} was sent to the job")

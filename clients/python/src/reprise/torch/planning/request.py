@@ -81,7 +81,7 @@ def sent(
         return str(error)
     if request_id is None:
         return agent.why or "no collector is running"
-    rung.request_id = request_id
+    rung.request_id, rung.asked = request_id, budget
     return ""
 
 

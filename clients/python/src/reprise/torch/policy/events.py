@@ -76,6 +76,7 @@ class PlannedStepEnded:
     kept_all: bool = False  # it discarded nothing, or no more after some op
     left_plan: bool = False  # its ops were others than captured
     is_over: bool = False  # its peak is above the budget
+    of_largest: bool = False  # the data decides its ops, and its plan is the largest program's
     may_exceed: bool = False  # one of many more steps like it is likely to be
     is_covered: bool = True  # the plan is for an input as large as this one
     explains: bool = False  # it made every recomputed value twice

@@ -242,7 +242,7 @@ def _planned_step_ended(event: events.PlannedStepEnded) -> Actions:
     tried because another model was in the way."""
     if event.kept_all and not event.left_plan:
         return ()
-    above = event.is_over and not event.left_plan
+    above = event.is_over and (event.of_largest or not event.left_plan)
     if above and not event.is_covered:
         return (Action.SAY_UNCOVERED,)
     if event.is_over and event.explains:
@@ -251,6 +251,8 @@ def _planned_step_ended(event: events.PlannedStepEnded) -> Actions:
         return (Action.PLAN_AHEAD, Action.COUNT) if event.may_exceed else (Action.COUNT,)
     if not event.has_no_room:
         return (Action.COUNT, Action.PEAK_ABOVE)
+    if event.of_largest:
+        return (Action.COUNT,)  # a larger variant is looked for (ladder.py)
     return (Action.COUNT, Action.SAY_ABOVE if event.is_in_vain else Action.CAPTURE_AGAIN)
 
 

@@ -168,14 +168,22 @@ class StepEnd:
         looked = step.tracing.on or looks is not Looks.NOT
         quiet = not (looked or ended.mismatches or counts.other_forwards)
         ended.peak = peak = self._peaks.own(rung, ended.peak)
+        is_over = peak > plan.budget_bytes and not step.out_of_memory
         if not stats.kept_all or ended.mismatches:
-            job.plans.ladder.after(rung, matched=not ended.mismatches)
+            job.plans.ladder.after(
+                rung,
+                matched=not ended.mismatches,
+                above=is_over,
+                # A plan that discards nothing compares nothing either.
+                may_be_larger=counts.ran_on or not counts.dropped,
+            )
         if stats.kept_all:
             self._leaving.left(rung, counts, step.forwards)
         event = PlannedStepEnded(
             kept_all=stats.kept_all,
             left_plan=bool(ended.mismatches),
-            is_over=peak > plan.budget_bytes and not step.out_of_memory,
+            is_over=is_over,
+            of_largest=job.plans.ladder.takes_largest,
             may_exceed=self._peaks.may_exceed(rung),
             is_covered=covered,
             explains=looks is Looks.EXPLAINS,

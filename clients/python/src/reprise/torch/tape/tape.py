@@ -269,7 +269,7 @@ class Tape(Mode):
                 what = f"{name}, {func}, runs on a different stream than in the capture"
             else:
                 what = f"{name} is {func}, captured was {row.func if row else 'the end'}"
-            run.mismatch(what, number)
+            run.mismatch(what, number, ran_on=row is None)
         if may_write(func):
             return run.written(op)
         return op.run()

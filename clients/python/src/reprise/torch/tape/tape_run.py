@@ -52,6 +52,7 @@ class Counts:
     mismatches: int = 0
     first_mismatch: str = ""
     first_op: int | None = None  # the op of the captured step at the mismatch, if known
+    ran_on: bool = False  # the mismatch is an op after all of the captured ones
     other_forwards: bool = False  # more or fewer forwards than captured, each as planned
 
 
@@ -204,14 +205,15 @@ class Run:
         too early."""
         return self.stream is not None and not row.side and self.stream() != self.home
 
-    def mismatch(self, what: str, op: int | None = None) -> None:
-        """Notes a difference from the captured step, at one of its ops if known. Everything is kept
-        from now on."""
+    def mismatch(self, what: str, op: int | None = None, *, ran_on: bool = False) -> None:
+        """Notes a difference from the captured step, at one of its ops if known, or `ran_on` after
+        all of them. Everything is kept from now on."""
         self.engine.armed = False
         self.at(0)
         self.counts.mismatches += 1
         if not self.counts.first_mismatch:
             self.counts.first_mismatch, self.counts.first_op = what, op
+            self.counts.ran_on = ran_on
 
     def stand_aside(self, why: str) -> None:
         """Keeps everything from now on. With an empty `why`, the reason is our own and no mismatch
