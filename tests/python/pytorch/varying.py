@@ -155,6 +155,22 @@ def _ragged(seed: int) -> ZooJob:
     return _job(model, loss, seed)
 
 
+def _packed(seed: int) -> ZooJob:
+    """One to three micro-batches, each of another size."""
+    model = nn.Sequential(*(Block() for _ in range(6)))
+
+    def loss(draw: torch.Generator) -> Tensor:
+        last = torch.zeros(())
+        for number in range(count := int(torch.randint(1, 4, (), generator=draw))):
+            rows = int(torch.randint(128, 1025, (), generator=draw))
+            last = model(torch.randn(rows, WIDTH, generator=draw)).square().mean()
+            if number < count - 1:
+                last.backward()  # type: ignore[no-untyped-call]
+        return last
+
+    return _job(model, loss, seed)
+
+
 def _exits(seed: int) -> ZooJob:
     model = Exits()
 
@@ -170,6 +186,7 @@ VARYING = {
     "masked": _masked,
     "detector": _detector,
     "ragged": _ragged,
+    "packed": _packed,
     "exits": _exits,
 }
 

@@ -328,6 +328,8 @@ class Planning:
                 return False
             if job.stage is not Stage.WAITING and not rung.sketch and self._alone:
                 job.say(rung.refused)
+        elif reply.kind == "refused" and reply.smallest_budget and self._raises_share(rung):
+            pass
         elif reply.kind == "refused":
             rung.final = True
             if rung.awaited:
@@ -343,13 +345,19 @@ class Planning:
             rung.spare_bytes = halved(rung.graph, rung.spare_bytes)
             self.submit(rung)
             return True
+        return self._raises_share(rung)
+
+    def _raises_share(self, rung: Rung) -> bool:
+        """Asks again within a share of its own for a plan of a step that was refused one of smaller
+        steps."""
         why = "" if rung.fitted or not self._alone else self._share.raised(rung.number)
         if why:
             self._job.say(why)
             # The plans of smaller steps, too, or their steps would seem to exceed a budget that is
-            # not the program's any more.
+            # not the program's any more. One that leaves room for what steps need keeps it.
             for other in self.ladder.captured:
-                if other is rung or other.tape is not None:
+                plan = None if other.tape is None else other.plan
+                if other is rung or (plan is not None and plan.replan == 0):
                     self.submit(other)
         return bool(why)
 
