@@ -332,6 +332,8 @@ class Ladder:
         if uneven:
             # What comes is not known: as many micro-batches as ever, each as large as any.
             found = max(uneven, key=lambda rung: (rung.forwards, rung.size))
+            if covering and not found.covers(key):
+                found = max(covering, key=lambda rung: rung.size)
         elif covering:
             found = min(covering, key=lambda rung: rung.size)
         else:
