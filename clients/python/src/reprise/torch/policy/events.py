@@ -10,8 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
+class Event:
+    """Something that the policy decides about."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
-class StepBegins:
+class StepBegins(Event):
     """The first forward of a step is about to run."""
 
     again: bool = False  # the step has run out of memory before
@@ -21,7 +27,7 @@ class StepBegins:
 
 
 @dataclass(frozen=True, slots=True)
-class StepEnded:
+class StepEnded(Event):
     """A step is over."""
 
     plain_steps: int = 0  # measured so far
@@ -37,7 +43,7 @@ class StepEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedStepBegins:
+class PlannedStepBegins(Event):
     """A step is about to run under a plan."""
 
     every: int  # steps from one check to the next; 0: none is checked
@@ -52,7 +58,7 @@ class PlannedStepBegins:
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class Looked(Event):
     """A step has made every recomputed value twice, to find out why values differ."""
 
     rounds: int = 1  # such steps so far
@@ -60,7 +66,7 @@ class Looked:
 
 
 @dataclass(frozen=True, slots=True)
-class Explained:
+class Explained(Event):
     """Steps that made every recomputed value twice have shown what there is to see."""
 
     values_differ: bool = False  # from the original ones
@@ -70,7 +76,7 @@ class Explained:
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedStepEnded:
+class PlannedStepEnded(Event):
     """A planned step is over, and its peak is known."""
 
     kept_all: bool = False  # it discarded nothing, or no more after some op
@@ -85,7 +91,7 @@ class PlannedStepEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class PlainStepEnded:
+class PlainStepEnded(Event):
     """A step without a plan is over, and its peak is known."""
 
     was_refused: bool = False  # the budget, for a step like those before
@@ -97,7 +103,7 @@ class PlainStepEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class ForwardRanOut:
+class ForwardRanOut(Event):
     """Memory ran out in a forward."""
 
     can_rerun: bool = False  # it was planned, and its state is remembered
@@ -106,14 +112,14 @@ class ForwardRanOut:
 
 
 @dataclass(frozen=True, slots=True)
-class RanOutElsewhere:
+class RanOutElsewhere(Event):
     """Memory ran out beside forward and backward, and the program has given the step up."""
 
     was_planned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class CompiledStepEnded:
+class CompiledStepEnded(Event):
     """A step of a compiled job is over."""
 
     number: int
@@ -130,63 +136,63 @@ class CompiledStepEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class GraphSent:
+class GraphSent(Event):
     """A captured step went to the planner, and its plan is awaited."""
 
 
 @dataclass(frozen=True, slots=True)
-class BudgetRefused:
+class BudgetRefused(Event):
     """The planner says that nothing fits the budget."""
 
 
 @dataclass(frozen=True, slots=True)
-class PlanApplied:
+class PlanApplied(Event):
     """A plan was installed: the next steps run under it."""
 
 
 @dataclass(frozen=True, slots=True)
-class PlanIsLate:
+class PlanIsLate(Event):
     """The plan that is awaited has not come in time."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class OpsMisjudged:
+class OpsMisjudged(Event):
     """What was known of the captured ops was not so, and their plans were removed."""
 
 
 @dataclass(frozen=True, slots=True)
-class PlanningEnded:
+class PlanningEnded(Event):
     """No plan will come, or none is trusted any more."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class BudgetSent:
+class BudgetSent(Event):
     """A budget was sent to a job that trains without a plan."""
 
 
 @dataclass(frozen=True, slots=True)
-class PageServed:
+class PageServed(Event):
     """A job without a budget has a captured step for its page, or cannot have one."""
 
 
 @dataclass(frozen=True, slots=True)
-class PassedOver:
+class PassedOver(Event):
     """A forward that trains ran in a way that cannot be planned."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class RanksMet:
+class RanksMet(Event):
     """The other ranks were met: from now on all decide together."""
 
 
 @dataclass(frozen=True, slots=True)
-class RanksLost:
+class RanksLost(Event):
     """This rank decides alone from now on."""
 
     has_rungs: bool  # with a plan, or asked for by this rank
@@ -196,27 +202,18 @@ class RanksLost:
 
 
 @dataclass(frozen=True, slots=True)
-class StartBegins:
+class StartBegins(Event):
     """The first step is about to run."""
 
 
 @dataclass(frozen=True, slots=True)
-class StartSkipped:
-    """The first steps run plainly, because the job is not planned."""
+class StartSettled(Event):
+    """The first steps are not plain ones that may run in another way: they run under a plan made
+    from shapes, with saved tensors in host memory, or plainly, because the job is not planned."""
 
 
 @dataclass(frozen=True, slots=True)
-class MovedToHost:
-    """The job does not fit without a plan: its saved tensors go to host memory."""
-
-
-@dataclass(frozen=True, slots=True)
-class StartPlanned:
-    """The first step is about to run under a plan made from shapes."""
-
-
-@dataclass(frozen=True, slots=True)
-class StartStepEnded:
+class StartStepEnded(Event):
     """A step has ended that began before the first plan."""
 
     on_host: bool = False  # its saved tensors were in host memory
@@ -226,44 +223,12 @@ class StartStepEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class Broke:
+class Broke(Event):
     """There was an internal error."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class Removed:
+class Removed(Event):
     """The program wants no plan any more, or another module is planned in this one's place."""
-
-
-Event = (
-    StepBegins
-    | StepEnded
-    | PlannedStepBegins
-    | Looked
-    | Explained
-    | PlannedStepEnded
-    | PlainStepEnded
-    | ForwardRanOut
-    | RanOutElsewhere
-    | CompiledStepEnded
-    | GraphSent
-    | BudgetRefused
-    | PlanApplied
-    | PlanIsLate
-    | OpsMisjudged
-    | PlanningEnded
-    | BudgetSent
-    | PageServed
-    | PassedOver
-    | RanksMet
-    | RanksLost
-    | StartBegins
-    | StartPlanned
-    | StartSkipped
-    | MovedToHost
-    | StartStepEnded
-    | Broke
-    | Removed
-)

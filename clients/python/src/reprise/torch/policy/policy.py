@@ -113,14 +113,11 @@ def decide(state: JobState, event: events.Event) -> Decision:
             return state, (Action.SAY_TIGHTER,) if event.was_planned else ()
         case events.CompiledStepEnded():
             return state, _compiled_step_ended(event)
-        case (
-            events.StartBegins()
-            | events.StartPlanned()
-            | events.StartSkipped()
-            | events.MovedToHost()
-            | events.StartStepEnded()
-        ):
-            return _start(state, event)
+        case events.StartBegins():
+            begun = replace(state, starting=state.has_budget)
+            return begun, (Action.FIND_RANKS,) if state.has_budget else ()
+        case events.StartStepEnded():
+            return _start_step_ended(state, event)
         case _:
             return _moved(state, event)
 
@@ -153,6 +150,8 @@ def _moved(state: JobState, event: events.Event) -> Decision:
             return replace(state, stage=Stage.PLAIN), ()
         case events.PassedOver(why) if stage in (Stage.WARMUP, Stage.CAPTURE):
             return replace(state, why=why), ()
+        case events.StartSettled():
+            return replace(state, starting=False), ()
         case events.RanksMet():
             return replace(state, several_ranks=True), ()
         case events.RanksLost(has_rungs):
@@ -162,19 +161,13 @@ def _moved(state: JobState, event: events.Event) -> Decision:
     return state, ()
 
 
-def _start(state: JobState, event: events.Event) -> Decision:
+def _start_step_ended(state: JobState, event: events.StartStepEnded) -> Decision:
     """Decides how long the start lasts: until a step is captured, or the job gives it up."""
-    match event:
-        case events.StartBegins():
-            begun = replace(state, starting=state.has_budget)
-            return begun, (Action.FIND_RANKS,) if state.has_budget else ()
-        case events.StartStepEnded(on_host):
-            if on_host and state.stage is Stage.WARMUP:
-                state = replace(state, stage=Stage.CAPTURE)
-            elif not on_host and state.stage in (Stage.WARMUP, Stage.CAPTURE):
-                return state, ()
-            return replace(state, starting=False), (Action.END_START,)
-    return replace(state, starting=False), ()
+    if event.on_host and state.stage is Stage.WARMUP:
+        state = replace(state, stage=Stage.CAPTURE)
+    elif not event.on_host and state.stage in (Stage.WARMUP, Stage.CAPTURE):
+        return state, ()
+    return replace(state, starting=False), (Action.END_START,)
 
 
 def _step_begins(state: JobState, event: events.StepBegins) -> Actions:

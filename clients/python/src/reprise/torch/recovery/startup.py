@@ -38,13 +38,7 @@ from reprise.torch.ladder.rung import Rung
 from reprise.torch.meter.room import room_on
 from reprise.torch.meter.state import blocked
 from reprise.torch.planning.planning import Planning
-from reprise.torch.policy.events import (
-    MovedToHost,
-    StartBegins,
-    StartPlanned,
-    StartSkipped,
-    StartStepEnded,
-)
+from reprise.torch.policy.events import StartBegins, StartSettled, StartStepEnded
 from reprise.torch.policy.state import Stage
 
 # Share of the room that the allocator needs.
@@ -75,7 +69,7 @@ class Startup:
     def skip(self) -> None:
         """Takes the first steps plainly, because the job is not to be planned."""
         self._over = True
-        self._job.happened(StartSkipped())
+        self._job.happened(StartSettled())
 
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Decides how the step that begins will run."""
@@ -126,7 +120,7 @@ class Startup:
     def _to_host(self, why: str) -> None:
         job = self._job
         job.host = HostSaves(job.model)
-        job.happened(MovedToHost())
+        job.happened(StartSettled())
         job.say(f"the first steps keep their saved tensors in host memory: {why}")
 
     def _from_shapes(self, args: tuple[Any, ...], kwargs: dict[str, Any], first: bool) -> None:
@@ -170,7 +164,7 @@ class Startup:
         if isinstance(found, str):
             return found
         if found.tape is not None:
-            job.happened(StartPlanned())
+            job.happened(StartSettled())
             job.say("the first steps run under a plan made from their shapes alone")
         return ""
 
