@@ -35,7 +35,7 @@ from reprise.torch.internals import guard
 from reprise.torch.internals.ambient import current, during
 from reprise.torch.internals.ops import outputs_in
 from reprise.torch.internals.outside import OutsideCopy
-from reprise.torch.rerun.snapshot import Buffers, Generators, Snapshot
+from reprise.torch.rerun.snapshot import Generators, Snapshot
 
 Compiled = Callable[..., Any]
 Grads = tuple[Tensor | None, ...]
@@ -171,7 +171,7 @@ class _Call:
         self._plain = plain
         # A parameter is the same in the backward; FSDP frees and gathers it meanwhile.
         self._args = [OutsideCopy(a) if _is_watched(a) else a for a in args]
-        self._before = Snapshot(Buffers(nn.Module()))
+        self._before = Snapshot()
         self._around = current()
         self._versions = _versions(args)
         self.leaves: list[Any] = []  # by gradient: its parameter; None where it goes on
@@ -203,7 +203,7 @@ class _Call:
         for at in self._written:  # which this run changes, too, and the copy is needed once more
             args[at] = args[at].detach().clone().requires_grad_(args[at].requires_grad)
         before = _versions(args)
-        self._before.rewind_generators()
+        self._before.rewind()
         with self._before.settings(), during(self._around):
             out = self._plain(*args)
         node = node_of(out, args)

@@ -173,7 +173,7 @@ class Finder:
         keep = list(nodes)  # an id stays taken as long as its object lives
         while waiting and len(keep) < MOST_NODES and time.monotonic() < self._deadline:
             node = waiting.pop()
-            for data in _raw_saved(node):
+            for data in raw_saved(node):
                 if isinstance(data, Tensor):
                     self._add(data, **self._made_by(_maker(data) or node))
                 elif type(data) is Kept:
@@ -225,7 +225,7 @@ def _maker(tensor: Tensor) -> Any:
         return None  # a view that was written to: asking would compute
 
 
-def _raw_saved(node: Any) -> Iterator[Any]:
+def raw_saved(node: Any) -> Iterator[Any]:
     """Yields what a function saved, as it was packed. Without hooks that is the tensor itself."""
     for attribute in dir(node):
         if not attribute.startswith("_raw_saved"):

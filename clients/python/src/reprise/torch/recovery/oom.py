@@ -31,7 +31,7 @@ from reprise.torch.internals.contracts import OOM_OBSERVER
 from reprise.torch.internals.distributed import several_ranks
 from reprise.torch.internals.guard import is_oom
 from reprise.torch.internals.traces import let_go, without_ours
-from reprise.torch.rerun.snapshot import Buffers, Generators
+from reprise.torch.rerun.snapshot import Buffers, Snapshot
 
 # Is called with the error or, before there is one, with the bytes that were asked for.
 Told = Callable[[BaseException | None, int], None]
@@ -99,25 +99,13 @@ def watch(device: torch.device, told: Told, ended: Callable[[], None]) -> _Watch
     return found
 
 
-def room(device: torch.device) -> tuple[int, int]:
-    """Returns the free and the total bytes of the device; 0, 0 if nobody says."""
-    if device.type != "cuda":
-        return 0, 0
-    try:
-        free, total = torch.cuda.mem_get_info(device)
-    except RuntimeError:
-        return 0, 0
-    return int(free), int(total)
-
-
-class Before:
+class Before(Snapshot):
     """What a forward may have changed when it fails, and whether it can be tried again."""
 
     def __init__(self, model: nn.Module, buffers: bool = False) -> None:
         # A capture may be under way, to which our copies would be ops of the step.
         with _disable_current_modes():
-            self._generators = Generators()
-            self._buffers = Buffers(model) if buffers else None
+            super().__init__(Buffers(model) if buffers else None)
         # Statistics would be updated twice, and a copy of all of them in every step is dear.
         still = buffers or not any(True for _ in model.buffers())
         self.again = still and not several_ranks()
@@ -125,9 +113,7 @@ class Before:
     def restore(self) -> None:
         """Restores memory, generators and buffers for a second attempt."""
         make_room()
-        self._generators.restore()
-        if self._buffers is not None:
-            self._buffers.restore()
+        self.rewind()
 
 
 def make_room() -> None:

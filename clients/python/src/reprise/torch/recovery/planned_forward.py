@@ -23,6 +23,7 @@ from reprise.torch.compiled import fast
 from reprise.torch.internals.distributed import several_ranks
 from reprise.torch.internals.host import host_bytes
 from reprise.torch.job.job import EagerJob
+from reprise.torch.recovery.moment import raw_saved
 from reprise.torch.rerun.repeatable import hooked, observed
 from reprise.torch.rerun.restart import Arrived, Outputs
 from reprise.torch.rerun.snapshot import Inputs, Snapshot, WatchedState
@@ -115,10 +116,6 @@ def release_graph(heads: Any) -> None:
         module.let_go([head for head in heads if isinstance(head, Tensor)])
         return
     for node in _nodes(heads):
-        for name in dir(node):
-            if name.startswith("_raw_saved"):
-                saved = getattr(node, name, None)
-                for one in saved if isinstance(saved, (list, tuple)) else (saved,):
-                    kept = getattr(one, "data", None)
-                    if isinstance(kept, (Kept, Ref)):
-                        kept.let_go()
+        for kept in raw_saved(node):
+            if isinstance(kept, (Kept, Ref)):
+                kept.let_go()

@@ -226,8 +226,12 @@ class PlannedRetry:
             if not self._priced:
                 self._priced = True
                 self.job.remembering_ns = rehearsed(self.job.model, self.forward, SMALL)
-        rung = self.job.plans.rung
-        if self._state is not None and rung is not None:
+        if (rung := self.job.plans.rung) is not None:
+            self._note_repeats(rung)
+
+    def _note_repeats(self, rung: Rung) -> None:
+        """Notes whether the forward that is over has left something behind in Python."""
+        if self._state is not None:
             rung.repeats = not self._state.differs(Remembered(self.job.model))
             self._state = None
 
@@ -238,9 +242,7 @@ class PlannedRetry:
         rung = self.job.plans.rung
         if forward is None or rung is None or self.taking:
             return None
-        if self._state is not None:
-            rung.repeats = not self._state.differs(Remembered(self.job.model))
-            self._state = None
+        self._note_repeats(rung)
         arguments = forward.inputs.again()
         return None if arguments is None or forward.obstacle(self.job) else (forward, arguments)
 

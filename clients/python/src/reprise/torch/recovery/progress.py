@@ -12,11 +12,14 @@ All but the last are stores in shared memory, some times a step and once an op o
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
+
+import torch
 
 from reprise.agent.marks import At, ignore_end
 from reprise.torch.job.job import EagerJob
-from reprise.torch.recovery import moment, oom
+from reprise.torch.recovery import moment
 from reprise.torch.tape.tape_run import Run
 from reprise.torch.training.loop import open_loops
 
@@ -75,8 +78,11 @@ class Progress:
             if announced:
                 return
             asked = moment.asked_bytes(error)
-        device = job.device.index or 0 if job.device.type == "cuda" else -1
-        free, total = oom.room(job.device)
+        device, free, total = -1, 0, 0
+        if job.device.type == "cuda":
+            device = job.device.index or 0
+            with suppress(RuntimeError):
+                free, total = torch.cuda.mem_get_info(job.device)
         job.agent.oom(device, asked, total, free)
         self._moments += 1
         if self._moments > MOMENTS_AT_MOST:

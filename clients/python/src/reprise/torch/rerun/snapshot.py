@@ -89,16 +89,22 @@ class Buffers:
 
 
 class Snapshot:
-    """Generators, buffers and autocast settings just before a forward."""
+    """Generators, autocast settings and, if they are given, buffers just before a forward."""
 
-    def __init__(self, buffers: Buffers | WatchedState) -> None:
-        self._generators, self._autocast = Generators(), _Autocast()
-        self._buffers = buffers
+    def __init__(self, buffers: Buffers | WatchedState | None = None) -> None:
+        self._generators, self._buffers = Generators(), buffers
+        kinds = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+        self._autocast = [
+            (kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
+            for kind in kinds
+        ]
+        self._cache = torch.is_autocast_cache_enabled()
 
     def rewind(self) -> None:
         """Puts generators and buffers back."""
-        self._generators.restore()
-        self._buffers.restore()
+        self.rewind_generators()
+        if self._buffers is not None:
+            self._buffers.restore()
 
     def rewind_generators(self) -> None:
         """Puts the generators back, and leaves the buffers."""
@@ -107,25 +113,8 @@ class Snapshot:
     @contextmanager
     def settings(self) -> Iterator[None]:
         """Runs what is inside with gradients and under the remembered autocast settings."""
-        with torch.enable_grad(), self._autocast.as_it_was():
-            yield
-
-
-class _Autocast:
-    """The autocast settings of the host and of a GPU."""
-
-    def __init__(self) -> None:
-        kinds = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
-        self._kinds = [
-            (kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
-            for kind in kinds
-        ]
-        self._cache = torch.is_autocast_cache_enabled()
-
-    @contextmanager
-    def as_it_was(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            for kind, dtype, enabled in self._kinds:
+        with torch.enable_grad(), ExitStack() as stack:
+            for kind, dtype, enabled in self._autocast:
                 stack.enter_context(
                     torch.autocast(kind, dtype=dtype, enabled=enabled, cache_enabled=self._cache)
                 )
