@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What fills the memory when it runs out: every storage that is alive, and what made it.
 
-    moment = Finder(model, optimizers, meter, device, run, graph).moment(step=12, phase=2, ...)
+    moment = Finder(job).moment(step=12, phase=2, ...)
     agent.snapshot(moment)               # proto3 JSON of reprise.v1.Moment
 
 Bytes come from the meter's own list of blocks where it has one, so they add up to the bytes alive:
@@ -31,13 +31,12 @@ from dataclasses import asdict, dataclass
 from types import FrameType, TracebackType
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from reprise.torch.capture.step_graph import CapturedGraph
 from reprise.torch.internals.outside import is_hidden
 from reprise.torch.internals.traces import frames
-from reprise.torch.meter.meter import MOST_BLOCKS, Meter
+from reprise.torch.job.job import EagerJob
+from reprise.torch.meter.meter import MOST_BLOCKS
 from reprise.torch.meter.state import known_names
 from reprise.torch.tape.records import Kept
 
@@ -65,30 +64,20 @@ class _Found:
 class Finder:
     """Looks for what is alive. Use once, at once."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        optimizers: list[Any],
-        meter: Meter,
-        device: torch.device,
-        run: object = None,
-        graph: CapturedGraph | None = None,
-    ) -> None:
-        self._model = model
-        self._optimizers = optimizers
-        self._meter = meter
-        self._device = device
-        self._run = run
-        self._graph = graph
+    def __init__(self, job: EagerJob) -> None:
+        self._job, self._model = job, job.model
+        rung = job.plans.rung
+        self._planned = None if rung is None or job.step.run is None else rung.graph.step
         self._deadline = time.monotonic() + LONGEST_S
         self._found: dict[int, _Found] = {}
-        self._paths = {id(p): n.rpartition(".")[0] for n, p in model.named_parameters()}
+        self._paths = {id(p): n.rpartition(".")[0] for n, p in self._model.named_parameters()}
 
     def moment(self, **facts: Any) -> bytes:
         """Returns the proto3 JSON of a Moment; `facts` are its other fields."""
         self._named()
         self._seen()
-        blocks = self._meter.blocks()
+        meter = self._job.meter
+        blocks = meter.blocks()
         found = {} if 0 < len(blocks) < MOST_BLOCKS else self._found
         for address, size, block in blocks:
             one = found[address] = self._found.get(address, _Found(size))
@@ -98,7 +87,7 @@ class Finder:
         message = {
             "reason": _OUT_OF_MEMORY,
             "at_ns": time.monotonic_ns(),
-            "live_bytes": max(0, self._meter.live()),
+            "live_bytes": max(0, meter.live()),
             "storages": [asdict(one) for one in storages[:MOST]],
             "more_storages": len(rest),
             "more_bytes": sum(one.bytes for one in rest),
@@ -114,7 +103,7 @@ class Finder:
         except (RuntimeError, NotImplementedError):
             return  # no memory of its own: sparse, fake, functional
         # A fake tensor's is nowhere.
-        if there != self._device.type or is_hidden(storage):
+        if there != self._job.device.type or is_hidden(storage):
             return
         if address and size and address not in self._found:
             self._found[address] = _Found(size, **facts)
@@ -124,9 +113,10 @@ class Finder:
             self._add(parameter, name=name, category=_PARAMETER)
         for name, buffer in self._model.named_buffers():
             self._add(buffer, name=name, category=_PARAMETER)
-        known = known_names(self._model, self._optimizers)
+        optimizers = self._job.step.optimizers
+        known = known_names(self._model, optimizers)
         tensors = [p.grad for p in self._model.parameters()]
-        for optimizer in self._optimizers:
+        for optimizer in optimizers:
             for state in optimizer.state.values():
                 tensors += [value for value in state.values() if isinstance(value, Tensor)]
         for tensor in tensors:
@@ -154,15 +144,14 @@ class Finder:
     def _kept(self, kept: Kept) -> None:
         """Adds a saved tensor that the plan keeps: the captured step knows what made it."""
         facts: dict[str, Any] = {"category": _ACTIVATION}
-        if self._graph is not None and kept.run is self._run and kept.slot >= 0:
-            step = self._graph.step
-            if kept.slot < len(step.slots):
-                storage = step.slots[kept.slot].storage
-                op = step.ops[storage.birth]
-                facts["category"] = storage.category
-                if not storage.prior:
-                    facts["made_by"], facts["module"] = op.name, op.module
-                facts["name"] = storage.name
+        step = self._planned if kept.run is self._job.step.run else None
+        if step is not None and 0 <= kept.slot < len(step.slots):
+            storage = step.slots[kept.slot].storage
+            op = step.ops[storage.birth]
+            facts["category"] = storage.category
+            if not storage.prior:
+                facts["made_by"], facts["module"] = op.name, op.module
+            facts["name"] = storage.name
         if kept.tensor is not None:
             self._add(kept.tensor, **facts)
 

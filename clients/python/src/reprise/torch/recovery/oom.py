@@ -42,14 +42,16 @@ _observed: list[Told] = []  # by CUDA's allocator, which has no way to take an o
 class _Watch:
     """Observes out-of-memory errors until `remove` is called."""
 
-    def __init__(self, told: Told, ended: Callable[[], None]) -> None:
+    def __init__(self, device: torch.device, told: Told, ended: Callable[[], None]) -> None:
         self._told = told
         self._ended = ended
         self._before = sys.excepthook
         self._removed = False
         sys.excepthook = self._uncaught
+        if device.type == "cuda":
+            self._observe()
 
-    def observe(self) -> None:
+    def _observe(self) -> None:
         """Also listens to CUDA's own allocator, which tells unless it is cudaMallocAsync."""
         if not _observed:
             attach = OOM_OBSERVER.get()
@@ -93,10 +95,7 @@ def _ignore(error: BaseException | None, asked: int) -> None:
 def watch(device: torch.device, told: Told, ended: Callable[[], None]) -> _Watch:
     """Tells whenever memory runs out, and calls `ended` when that has ended the program. `remove()`
     of what is returned stops it."""
-    found = _Watch(told, ended)
-    if device.type == "cuda":
-        found.observe()
-    return found
+    return _Watch(device, told, ended)
 
 
 class Before(Snapshot):

@@ -96,17 +96,8 @@ class Progress:
             facts |= {"graph_id": plan.graph_id, "plan_id": plan.plan_id}
             if run.armed and run.op is not None:
                 facts["op"] = run.op
-        rung = job.plans.rung if run is not None else None
         try:
-            finder = moment.Finder(
-                job.model,
-                job.step.optimizers,
-                job.meter,
-                job.device,
-                run,
-                rung.graph if rung is not None else None,
-            )
-            job.agent.snapshot(finder.moment(**facts))
+            job.agent.snapshot(moment.Finder(job).moment(**facts))
         except Exception as trouble:  # ours, and at the worst of times
             job.say(
                 f"could not find out what filled the memory: {type(trouble).__name__}: {trouble}"
