@@ -87,7 +87,7 @@ def compiled() -> Trained:
     job = CompiledJob(called, "0.7x", 3, agent)  # type: ignore[arg-type]
 
     def limit(budget_bytes: int) -> None:
-        job.joint._budget_bytes = budget_bytes
+        job.joint.budget_bytes = budget_bytes
 
     return Trained(
         job,
@@ -95,7 +95,7 @@ def compiled() -> Trained:
         model,
         agent,
         job.joint.executor,
-        lambda: JointGraph(job.joint.planned[0], []),
+        lambda: JointGraph(job.joint.executor.handles[0].message, []),
         limit,
     )
 

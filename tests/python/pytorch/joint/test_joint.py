@@ -97,7 +97,7 @@ def test_factors_that_only_the_backward_needs_are_computed_there() -> None:
     finally:
         joint.remove()
 
-    (graph,) = joint.planned
+    (graph,) = (handle.message for handle in joint.executor.handles)
     outside = [op["name"] for op in graph["ops"]].index("reprise.outside")
     assert {op["phase"] for op in graph["ops"][outside:]} == {"PHASE_BACKWARD"}
     assert after < 0.6 * before

@@ -210,13 +210,13 @@ def test_a_compiled_job_peaks_within_its_budget_and_where_it_was_predicted(
     # As the verdict says it, with what was predicted before the step was reported.
     said = capsys.readouterr().err
     assert re.search(r"measured .*gradients bit for bit equal in 1 check\b", said)
-    if job.measured_peak_bytes:  # the meter here sees inside ops
+    if job.over.measured_peak_bytes:  # the meter here sees inside ops
         assert "2 steps ran before the plan; the one that was measured peaked at" in said
         assert said.count("a step whose gradients were compared ran without the plan, too") == 1
         # The measured one and the two compared ones; how much the first takes is not known.
         assert job.figures()["unplanned_over_budget_steps"] == 3
-        assert job.measured_peak_bytes <= plan.budget_bytes
-        assert abs(job.measured_peak_bytes / job.predicted_peak_bytes - 1) <= 0.02
+        assert job.over.measured_peak_bytes <= plan.budget_bytes
+        assert abs(job.over.measured_peak_bytes / job.over.predicted_peak_bytes - 1) <= 0.02
 
 
 @pytest.mark.long
@@ -249,8 +249,8 @@ def test_a_loss_that_keeps_more_than_assumed_gets_another_plan_or_none(
     assert found == expected
     assert same(end, after)
     said = capsys.readouterr().err
-    if job.measured_peak_bytes:
-        assert job.measured_peak_bytes <= job.joint.budget_bytes
+    if job.over.measured_peak_bytes:
+        assert job.over.measured_peak_bytes <= job.joint.budget_bytes
     elif job.memory.meter is not None:
         assert "compiled steps peak at" in said
         assert "training continues without a plan" in said
@@ -462,7 +462,7 @@ def test_a_compiled_language_model_that_is_given_labels_is_planned() -> None:
     assert job is not None
     assert not job.why
     assert job.joint.plans[0].recomputed_ops
-    assert 0 < job.measured_peak_bytes <= job.joint.budget_bytes
+    assert 0 < job.over.measured_peak_bytes <= job.joint.budget_bytes
     assert found == expected
 
 
@@ -555,7 +555,7 @@ def test_garbage_of_an_earlier_job_is_not_in_the_prediction(
     assert job is not None
     if job.memory.meter is None:
         pytest.skip("needs the exact meter")
-    assert job.predicted_peak_bytes - job.measured_peak_bytes <= 256 * 64 * 4
+    assert job.over.predicted_peak_bytes - job.over.measured_peak_bytes <= 256 * 64 * 4
 
 
 @pytest.mark.long
@@ -583,8 +583,8 @@ def test_a_share_covers_the_whole_job_even_if_graph_breaks_make_several_graphs(
     # What a plain step takes between its graphs, here one activation of 64 KiB, is in none of
     # them: it is counted wherever the plan peaks, so the prediction may be above what is measured
     # by that.
-    below = job.predicted_peak_bytes - job.measured_peak_bytes
-    slack = 0.02 * job.predicted_peak_bytes
+    below = job.over.predicted_peak_bytes - job.over.measured_peak_bytes
+    slack = 0.02 * job.over.predicted_peak_bytes
     assert -slack <= below <= max(slack, 256 * 64 * 4)
 
 

@@ -139,8 +139,8 @@ def test_blocks_keep_a_budget_under_one_plan_with_the_bits_of_the_plain_job(
     begin, base = plain[-1]
     assert max(peak - start for start, peak in peaks[4:]) <= share * (base - begin)
     # What the program holds between its parts is counted wherever the plan peaks.
-    below = job.predicted_peak_bytes - job.measured_peak_bytes
-    assert 0 <= below <= 0.05 * job.predicted_peak_bytes
+    below = job.over.predicted_peak_bytes - job.over.measured_peak_bytes
+    assert 0 <= below <= 0.05 * job.over.predicted_peak_bytes
 
 
 def test_a_plan_that_treats_equal_blocks_in_two_ways_has_two_kinds_of_them() -> None:
@@ -315,5 +315,5 @@ def test_what_lies_between_graphs_and_before_micro_batches_is_in_the_prediction(
     assert not job.why
     assert job.job.record.verdict().over_budget_steps == 0
     assert job.joint.executor.handles[0].plan.replan == 0
-    below = job.predicted_peak_bytes - job.measured_peak_bytes
-    assert 0 <= below <= 0.04 * job.predicted_peak_bytes
+    below = job.over.predicted_peak_bytes - job.over.measured_peak_bytes
+    assert 0 <= below <= 0.04 * job.over.predicted_peak_bytes

@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from reprise.base.budget import Budget
 from reprise.base.errors import RepriseError
 from reprise.base.units import format_bytes
-from reprise.torch.estimation.planner import ask
+from reprise.torch.estimation.planner import asked
 from reprise.torch.internals.ambient import GeneratorState
 from reprise.torch.internals.ops import OpKind, hidden_writes, tensors_in, without_statistics
 from reprise.torch.meter.meter import Meter
@@ -270,7 +270,7 @@ def agreement(
     there is no plan."""
     checked = Budget(budget)
     traced = trace(step, model, *inputs)
-    plan, why = ask(traced.message(), checked, CAPABILITIES)
+    plan, why, _ = asked(traced.message(), checked, CAPABILITIES)
     if plan is None:
         raise RepriseError(why)
     meter = open_meter(traced.device)

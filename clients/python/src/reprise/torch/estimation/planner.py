@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A question to the planner outside of a job: a step graph and a budget, and its answer.
 
-plan, why = ask(message, "20GiB")
+plan, why, refused = asked(message, "20GiB")
 other, why = replacement(message, plan, more_bytes)      # the plan needs more than it says
 """
 
@@ -14,14 +14,6 @@ from reprise.agent.agent import Agent
 from reprise.plan import Plan
 
 WAIT_S = 60.0
-
-
-def ask(
-    message: dict[str, Any], budget: str, capabilities: str = "tape:seeded_ok=1"
-) -> tuple[Plan | None, str]:
-    """Returns a plan from the daemon and "", or None and why there is none."""
-    plan, why, _ = asked(message, budget, capabilities)
-    return plan, why
 
 
 def replacement(message: dict[str, Any], plan: Plan, more_bytes: int) -> tuple[Plan | None, str]:

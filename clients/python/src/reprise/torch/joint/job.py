@@ -52,14 +52,7 @@ from reprise.torch.joint.pieces import pieces_of
 from reprise.torch.joint.reporting import Reporting
 from reprise.torch.joint.site import site_of
 from reprise.torch.joint.step_memory import ReferenceRoom, StepMemory
-from reprise.torch.policy.events import (
-    Broke,
-    CompiledStepEnded,
-    PlanApplied,
-    PlannedStepBegins,
-    PlannedStepEnded,
-    PlanningEnded,
-)
+from reprise.torch.policy import events
 from reprise.torch.policy.policy import UNSEEN, Action
 from reprise.torch.policy.state import Stage
 from reprise.torch.training.job import Job
@@ -164,7 +157,7 @@ class CompiledJob(TrainingLoop):
     def _broke(self, error: Exception) -> bool:
         self.code.is_ours = False
         said = super()._broke(error)
-        self.job.happened(Broke(self.job.fault))
+        self.job.happened(events.Broke(self.job.fault))
         return said
 
     def _clear_up(self) -> None:
@@ -177,16 +170,6 @@ class CompiledJob(TrainingLoop):
     def why(self) -> str:
         """Why training continues without a plan; empty if it does not."""
         return self.job.why
-
-    @property
-    def measured_peak_bytes(self) -> int:
-        """The peak of the last planned step; 0 if none is known to be within the budget."""
-        return self.over.measured_peak_bytes
-
-    @property
-    def predicted_peak_bytes(self) -> int:
-        """The peak that was predicted for planned steps; 0 before the first one is measured."""
-        return self.over.predicted_peak_bytes
 
     @property
     def plan(self) -> Plan | None:
@@ -204,9 +187,9 @@ class CompiledJob(TrainingLoop):
         planned = bool(self.handles) and not self.why
         ended = bool(self.why or self.joint.why) or self.joint.executor.is_removed
         if planned and self.job.stage is not Stage.PLANNED:
-            self.job.happened(PlanApplied())
+            self.job.happened(events.PlanApplied())
         elif ended and not planned and self.job.stage is not Stage.PLAIN:
-            self.job.happened(PlanningEnded(self.why))
+            self.job.happened(events.PlanningEnded(self.why))
 
     @property
     def standing(self) -> tuple[str, str]:
@@ -261,7 +244,7 @@ class CompiledJob(TrainingLoop):
         self._steps += 1
         self.told.begin(self._steps)
         self._graphs = self.joint.seen
-        event = PlannedStepBegins(
+        event = events.PlannedStepBegins(
             every=self.every,
             # Every n-th step of the job is checked.
             since=(self._steps - 1) % self.every + 1 if self.every else 0,
@@ -345,10 +328,10 @@ class CompiledJob(TrainingLoop):
         peak = self.memory.peak()
         plan = None if self.why or self._measures else self.plan
         recomputed = sum(handle.stats().recomputed for handle in self.handles)
-        budget, predicted = self.joint.budget_bytes, self.predicted_peak_bytes
+        budget, predicted = self.joint.budget_bytes, self.over.predicted_peak_bytes
         compiled = self.joint.seen != self._graphs
         self.told.ended(peak, plan, not compiled, budget, predicted, recomputed)
-        event = CompiledStepEnded(
+        event = events.CompiledStepEnded(
             self._steps,
             graphs=self.joint.seen,
             has_stopped=bool(self.why),
@@ -417,7 +400,7 @@ class CompiledJob(TrainingLoop):
     def _judge_peak(self, step: _Ended) -> None:
         """Compares the peak of a planned step with the budget, and does what follows from it."""
         first = not self.over.measured_peak_bytes
-        event = PlannedStepEnded(is_over=step.peak > self.joint.budget_bytes)
+        event = events.PlannedStepEnded(is_over=step.peak > self.joint.budget_bytes)
         self.job.happened(event, step.peak)
         said = measured_part(self.job.record.verdict().sentence)
         if first and self.over.measured_peak_bytes and said:
@@ -440,7 +423,7 @@ class CompiledJob(TrainingLoop):
         """Trains without a plan from here on, and says why."""
         self._end_plans(why)
         self.code.is_planned = False
-        self.job.happened(PlanningEnded(why))
+        self.job.happened(events.PlanningEnded(why))
         say(why)
 
     def _end_plans(self, why: str) -> None:

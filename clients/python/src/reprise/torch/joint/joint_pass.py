@@ -35,7 +35,7 @@ from reprise.base.errors import RepriseError
 from reprise.base.saying import say
 from reprise.base.units import format_bytes
 from reprise.plan import Plan
-from reprise.torch.estimation.planner import ask, replacement
+from reprise.torch.estimation.planner import asked, replacement
 from reprise.torch.executor.protocol import installed
 from reprise.torch.internals.contracts import INDUCTOR_PASS, JOINT_PASS, missing
 from reprise.torch.internals.guard import described
@@ -97,7 +97,7 @@ class JointPass:
         # ops run again.
         self._decided: list[tuple[int, set[int]]] = []
         self._next = 0
-        self._budget_bytes = 0
+        self.budget_bytes = 0  # of the first plan, whatever was reserved later
         self.beside_bytes = 0  # in use in every step, and in no graph
         self._told = not only_when_told
         # Returns a plan for any graph that this can carry out, and "", or None and why there is
@@ -110,16 +110,6 @@ class JointPass:
     def plans(self) -> list[Plan]:
         """The plans of the graphs, or the one for all of them."""
         return [handle.plan for handle in self.executor.handles]
-
-    @property
-    def planned(self) -> list[dict[str, Any]]:
-        """The step graphs of the plans."""
-        return [handle.message for handle in self.executor.handles]
-
-    @property
-    def budget_bytes(self) -> int:
-        """The budget of the first plan in bytes, whatever was reserved later."""
-        return self._budget_bytes
 
     @contextmanager
     def told(self, on: bool) -> Iterator[None]:
@@ -161,7 +151,7 @@ class JointPass:
             self.executor.handles = before
             return handle
         self._decided = decided
-        self._next, self._budget_bytes = 0, budget_bytes
+        self._next, self.budget_bytes = 0, budget_bytes
         self.collects = False
         return ""
 
@@ -205,7 +195,7 @@ class JointPass:
 
     def _plan_alone(self, message: dict[str, Any], made: Made) -> None:
         """Plans a graph that is being compiled, and tags it."""
-        budget = str(self._budget_bytes) if self._budget_bytes else self.budget
+        budget = str(self.budget_bytes) if self.budget_bytes else self.budget
         plan, why = self.ask(message, budget)
         if plan is not None:
             handle = installed(self.executor, JointGraph(message, made), plan)
@@ -217,7 +207,7 @@ class JointPass:
             self.why.append(why)
             say(f"a graph is compiled without a plan: {why}")
         else:
-            self._budget_bytes = self._budget_bytes or plan.budget_bytes
+            self.budget_bytes = self.budget_bytes or plan.budget_bytes
             say(plan.sentence)
 
     def _carry_out(self, message: dict[str, Any], made: Made) -> bool:
@@ -238,10 +228,10 @@ class JointPass:
 
 
 def _ask(message: dict[str, Any], budget: str) -> tuple[Plan | None, str]:
-    plan, why = ask(message, budget, CAPABILITIES[0])
+    plan, why, _ = asked(message, budget, CAPABILITIES[0])
     if plan is not None:
         return plan, why
-    other, _ = ask(message, budget, CAPABILITIES[1])
+    other, _, _ = asked(message, budget, CAPABILITIES[1])
     if other is not None and peak_under(message, set(other.recomputed_ops)) <= other.budget_bytes:
         return other, ""
     return None, why

@@ -48,7 +48,8 @@ class OverBudget:
     """Holds the peaks of compiled steps against the budget, and plans again."""
 
     def __init__(self, joint: JointPass) -> None:
-        # The peaks of the last planned step and of those to come; 0 if not known.
+        # The peak of the last planned step, 0 if it is not known to be within the budget; the one
+        # that is predicted for planned steps, 0 before the first step is measured.
         self.measured_peak_bytes = self.predicted_peak_bytes = 0
         self._joint = joint
         self._whole: Whole | None = None  # the graphs that are planned as one
