@@ -98,12 +98,6 @@ if extra == "corrupt":
         made[0] += 1
         return made
     Parked.take = corrupt
-if extra == "older":
-    from reprise.torch.tape.executor import TapeExecutor
-    with_host = TapeExecutor.with_host
-    TapeExecutor.with_host = lambda self, text: with_host(self, text).replace("host_b", "b")
-    from reprise.torch.planning import planning
-    planning.NO_LINKS = 'unknown key "bytes"'
 model = Net()
 optimizer = torch.optim.AdamW(model.parameters())
 budget = "0.4x" if extra == "batches" else "0.3x"
@@ -176,14 +170,6 @@ def test_without_the_block_of_host_memory_the_plan_recomputes(train: Any) -> Non
     assert report["planned_steps"] > 0, errors
     assert errors.count("the system does not give") == 1
     assert report["measured_peak_bytes"] <= report["budget_bytes"]
-
-
-def test_a_server_that_knows_of_no_link_plans_without(train: Any) -> None:
-    report, errors = train("gpt", "1GiB", "older")
-
-    assert report["host"] == 0
-    assert report["planned_steps"] > 0, errors
-    assert errors.count("the server is older") == 1
 
 
 def test_what_comes_back_wrong_is_found_before_it_reaches_a_gradient(train: Any) -> None:

@@ -133,10 +133,6 @@ class Check:
         of_task = forward.grads.setdefault(torch._C._current_graph_task_id(), {})
         of_task[position] = OutsideCopy(grad.detach())
 
-    def parameter(self, name: str) -> nn.Parameter:
-        """Returns a parameter by its name in the model."""
-        return self._parameters[name]
-
     def stop(self) -> None:
         """Removes the hooks of this check."""
         self._gradients.stop()

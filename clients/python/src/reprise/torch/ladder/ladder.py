@@ -65,7 +65,7 @@ class Ladder:
 
     rungs: list[Rung] = field(default_factory=list)
     captures: int = 0
-    _next_number: int = 1
+    next_number: int = 1  # of the rung that comes next
     _step: int = 0
     _mismatches: int = 0  # since the last capture, of a program that no rung knows
     _in_a_row: int = 0
@@ -114,7 +114,7 @@ class Ladder:
         if any(rung.graph.structure != graph.structure for rung in self.rungs):
             self._others = 0
         self._known_better(key)
-        made = Rung(self._next_number, key, key.size, graph, left_out, leaks, key.size)
+        made = Rung(self.next_number, key, key.size, graph, left_out, leaks, key.size)
         made.uneven = uneven
         made.recaptured = stale is not None and stale.key == key
         return self._append(made)
@@ -137,7 +137,7 @@ class Ladder:
         if len(self.captured) >= MAX_RUNGS:
             self.rungs.remove(next(rung for rung in self.captured if rung.fitted))
         return self._append(
-            Rung(self._next_number, key, key.size, graph, left_out, leaks, own_size, shared=True)
+            Rung(self.next_number, key, key.size, graph, left_out, leaks, own_size, shared=True)
         )
 
     def has(self, key: Key, structure: str) -> bool:
@@ -195,15 +195,10 @@ class Ladder:
         """Adds the rung of a size that is fitted, and returns it."""
         graph = max(self._of_program(rung), key=lambda r: r.own_size).graph
         key = self._ahead(rung) or rung.key
-        made = Rung(self._next_number, key, size, graph, rung.left_out, rung.leaks)
+        made = Rung(self.next_number, key, size, graph, rung.left_out, rung.leaks)
         made.shared = rung.shared
         made.fitted, made.beside_bytes = True, rung.beside_bytes
         return self._append(made)
-
-    @property
-    def next_number(self) -> int:
-        """The number that the next rung will have."""
-        return self._next_number
 
     @property
     def room(self) -> bool:
@@ -240,7 +235,7 @@ class Ladder:
         ]  # fmt: skip
 
     def _append(self, rung: Rung) -> Rung:
-        self._next_number += 1
+        self.next_number += 1
         if len(self.captured) >= MAX_RUNGS:
             self.rungs.remove(min(self.captured, key=lambda r: r.used))
         self.rungs.append(rung)

@@ -23,16 +23,15 @@ from __future__ import annotations
 
 import datetime
 import re
-import sys
 import time
 from collections.abc import Sequence
-from types import FrameType
 from typing import Any
 
 import torch
 
 from reprise.base.errors import RepriseError
 from reprise.torch.internals.distributed import rank_here, several_ranks
+from reprise.torch.internals.traces import frames
 
 TIMEOUT = datetime.timedelta(seconds=120)
 # For the others to come to a meeting: a rank that waits may hold up whoever needs what it makes.
@@ -217,7 +216,8 @@ def leave() -> None:
 def in_pipeline() -> bool:
     """Returns whether a schedule of pipeline stages calls this: their ranks are not in their steps
     at the same time."""
-    return _called_from(_PIPELINES)
+    names = (str(frame.f_globals.get("__name__", "")) for frame in frames())
+    return any(name.startswith(_PIPELINES) for name in names)
 
 
 def run_of_job(own: str) -> str:
@@ -270,15 +270,6 @@ def _attempt(store: Any, rank: int) -> str:
             before = 0
         _began = f"reprise/attempt/{before}" if before else "reprise"
     return _began
-
-
-def _called_from(module: str) -> bool:
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if str(frame.f_globals.get("__name__", "")).startswith(module):
-            return True
-        frame = frame.f_back
-    return False
 
 
 def _fact(error: RuntimeError | UnicodeDecodeError) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 from reprise.agent.agent import PlanReply
 from reprise.agent.received import InfeasibleBudget
 from reprise.base.budget import Budget
+from reprise.base.errors import RepriseError
 from reprise.plan import Plan
 from reprise.plan.wish import too_dear
 from reprise.torch.capture.captured import CapturedStep
@@ -37,28 +38,17 @@ from reprise.torch.planning.request import (
     halved,
     least_is_too_large,
     own_budget,
-    replied,
     sent,
     spared,
     unsupported,
     within_device,
 )
 from reprise.torch.planning.together import Together
-from reprise.torch.policy.events import (
-    BudgetRefused,
-    GraphSent,
-    OpsMisjudged,
-    PlanApplied,
-    PlanIsLate,
-    PlanningEnded,
-    RanksLost,
-)
+from reprise.torch.policy import events
 from reprise.torch.policy.state import Stage
 from reprise.torch.tape.compile_copies import uses_host
 from reprise.torch.tape.executor import TapeExecutor, TapePlan
 
-# What a server says that knows of no link to host memory.
-NO_LINKS = 'unknown key "out_bytes_per_s"'
 # Share of what the last plan takes within which the next one is asked for after memory ran out.
 TIGHTER = 0.9
 
@@ -105,7 +95,7 @@ class Planning:
     def forget_steps(self) -> None:
         """Forgets all rungs and figures, because the steps are others than those whose budget was
         refused."""
-        self._job.plans = Plans(Ladder(_next_number=self.ladder.next_number))
+        self._job.plans = Plans(Ladder(next_number=self.ladder.next_number))
         self._job.measured.begin_again()
         self._share = Share()
 
@@ -148,7 +138,7 @@ class Planning:
             rung.spare_bytes = spared(
                 rung.graph, job.measured.spread(key, rung.graph.step.peak_bytes)
             )
-        job.happened(GraphSent())
+        job.happened(events.GraphSent())
         self.submit(rung)
         ahead = self.ladder.ahead(rung)
         if ahead is not None:
@@ -247,7 +237,7 @@ class Planning:
         ladder.rungs = [
             rung for rung in ladder.rungs if rung.tape is not None or rung.number in asked
         ]
-        self._job.happened(RanksLost(has_rungs=bool(ladder.captured)))
+        self._job.happened(events.RanksLost(has_rungs=bool(ladder.captured)))
 
     # ---- Plans --------------------------------------------------------------------
 
@@ -268,7 +258,9 @@ class Planning:
             if reply.kind == "pending" and waits:
                 why = reply.why or f"no plan after {self.wait_s:.0f} s"
                 goes_on = "without a plan" if rung.plan is None else "under the previous one"
-                job.happened(PlanIsLate(f"{why}; training continues {goes_on} until one arrives"))
+                job.happened(
+                    events.PlanIsLate(f"{why}; training continues {goes_on} until one arrives")
+                )
                 job.say(job.why)
                 rung.late = True
             rung.awaited = False
@@ -293,41 +285,25 @@ class Planning:
     def reply(self, rung: Rung, wait_s: float = 0) -> PlanReply:
         """Returns what the server has for a rung that this process asked for, after `wait_s`
         seconds at most."""
-        return replied(self._job, rung, wait_s)
+        agent = self._job.agent
+        if rung.request_id is None:
+            return PlanReply("refused", why=rung.refused or agent.why)
+        try:
+            if wait_s:
+                return agent.wait_plan(rung.request_id, rung.answered, wait_s)
+            return agent.poll_plan(rung.request_id, rung.answered)
+        except RepriseError as error:
+            return PlanReply("refused", why=f"training without a plan: {error}")
 
-    def take(self, rung: Rung, reply: PlanReply) -> bool:
-        """Installs a plan, or notes why none will come. Returns whether the rung runs it."""
+    def take(self, rung: Rung, reply: PlanReply) -> None:
+        """Installs a plan, or notes why none will come."""
         job = self._job
         if reply.kind == "plan" and reply.plan is not None:
             rung.answered = reply.plan.plan_number
             self._another_budget(rung, reply.plan)
             self._install(rung, reply.plan)
-            return rung.plan is not None and rung.plan.plan_id == reply.plan.plan_id
-        if reply.kind == "refused" and self._executor.uses_host and NO_LINKS in reply.why:
-            self._executor.no_host()
-            job.say(
-                f"the server is older than this package ({reply.why}). Plans use no host memory"
-            )
-            self.submit(rung)
-            return False
-        if reply.kind == "refused" and rung.plan is None:
-            if reply.smallest_budget and self._raises(rung):
-                return False
-            job.measured.smallest_budget = reply.smallest_budget
-            if reply.smallest_budget is not None:
-                job.happened(BudgetRefused(), rung.graph.measured_peak_bytes)
-            if reply.smallest_budget:
-                job.record.answered(reply.why)
-            rung.refused = reply.why or "the server refused to plan this step"
-            if reply.smallest_budget:
-                rung.refused += unsupported(rung.graph.step)
-            nearest = job.options.on_infeasible == "nearest"
-            if (job.host is not None or nearest) and reply.smallest_budget:
-                if asks_for_least(job, rung, reply.smallest_budget, alone=self._alone):
-                    self.send(rung, rung.graph.message(), LEAST)
-                return False
-            if job.stage is not Stage.WAITING and not rung.sketch and self._alone:
-                job.say(rung.refused)
+        elif reply.kind == "refused" and rung.plan is None:
+            self._refused(rung, reply)
         elif reply.kind == "refused" and reply.smallest_budget and self._raises_share(rung):
             pass
         elif reply.kind == "refused":
@@ -336,7 +312,24 @@ class Planning:
                 job.say(f"{reply.why.rstrip('.')}. The previous plan stays")
         elif reply.kind == "inert" and rung.plan is None:
             rung.refused = f"training without a plan: {reply.why or job.agent.why}"
-        return rung.tape is not None
+
+    def _refused(self, rung: Rung, reply: PlanReply) -> None:
+        """Acts on a refusal of the first plan of a rung."""
+        job, smallest = self._job, reply.smallest_budget
+        if smallest and self._raises(rung):
+            return
+        job.measured.smallest_budget = smallest
+        rung.refused = reply.why or "the server refused to plan this step"
+        if smallest:
+            job.happened(events.BudgetRefused(), rung.graph.measured_peak_bytes)
+            job.record.answered(reply.why)
+            rung.refused += unsupported(rung.graph.step)
+            if job.host is not None or job.options.on_infeasible == "nearest":
+                if asks_for_least(job, rung, smallest, alone=self._alone):
+                    self.send(rung, rung.graph.message(), LEAST)
+                return
+        if job.stage is not Stage.WAITING and not rung.sketch and self._alone:
+            job.say(rung.refused)
 
     def _raises(self, rung: Rung) -> bool:
         """Asks again for a plan of a step that was refused: with less of what is held back because
@@ -387,7 +380,7 @@ class Planning:
                 return
             why = dear or plan.sentence or "no plan fits the budget"
             self._job.plans.refused, rung.refused = plan, why
-            self._job.happened(BudgetRefused(), rung.graph.measured_peak_bytes)
+            self._job.happened(events.BudgetRefused(), rung.graph.measured_peak_bytes)
             self._job.record.answered(rung.refused)
             return
         found = self.prepared(rung, plan)
@@ -420,7 +413,7 @@ class Planning:
         if not rung.sketch:
             self.ladder.captured_instead()
         rung.planned = planned
-        job.happened(PlanApplied(), True)
+        job.happened(events.PlanApplied(), True)
         job.measured.new_plan(rung.number)
         self.announce(rung)
         if not job.options.verify_every:
@@ -468,7 +461,7 @@ class Planning:
         self.stopped(why)
         self._job.say(why)
         self._job.plans.ladder, self._job.plans.rung = Ladder(), None
-        self._job.happened(OpsMisjudged())
+        self._job.happened(events.OpsMisjudged())
 
     def stop(self, why: str) -> None:
         """Ends planning, and says why. Only another budget begins it again."""
@@ -485,4 +478,4 @@ class Planning:
             why = f"{why}. {ON_THE_HOST}"
         self._job.record.without(why)
         self._job.say(why)
-        self._job.happened(PlanningEnded(why), False)
+        self._job.happened(events.PlanningEnded(why), False)

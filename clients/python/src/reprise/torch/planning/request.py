@@ -4,7 +4,6 @@
 budget = own_budget(job, notes)                       # of the program
 budget = within_device(job, message, budget)          # no more than this process can have
 why = sent(job, executor, rung, message, budget)      # "": the request is under way
-reply = replied(job, rung, wait_s)
 on_the_host(rung, budget, smallest)                   # what would fit, where no plan does
 asks_for_least(job, rung, smallest, alone=True)       # is the plan that needs least requested?
 """
@@ -14,7 +13,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from reprise.agent.agent import PlanReply
 from reprise.base.budget import Budget
 from reprise.base.errors import RepriseError
 from reprise.base.units import format_bytes, format_percent
@@ -92,20 +90,6 @@ def with_staying(message: dict[str, Any], stay: set[int]) -> dict[str, Any]:
         for storage in message["storages"]
     ]
     return {**message, "storages": storages}
-
-
-def replied(job: EagerJob, rung: Rung, wait_s: float = 0) -> PlanReply:
-    """Returns what the server has for a rung that this process asked for, after `wait_s` seconds
-    at most."""
-    agent = job.agent
-    if rung.request_id is None:
-        return PlanReply("refused", why=rung.refused or agent.why)
-    try:
-        if wait_s:
-            return agent.wait_plan(rung.request_id, rung.answered, wait_s)
-        return agent.poll_plan(rung.request_id, rung.answered)
-    except RepriseError as error:
-        return PlanReply("refused", why=f"training without a plan: {error}")
 
 
 def within_device(job: EagerJob, message: dict[str, Any], budget: Budget) -> Budget:
