@@ -119,12 +119,6 @@ class GraphCheck:
         own = (n for n, p in self._model.named_parameters() if p is variable)
         return next(own, f"the gradient of input {name} of a compiled part")
 
-    def enter(self, args: Any, kwargs: Any) -> None:
-        """Nothing is kept of the forward of the model."""
-
-    def leave(self, out: Any) -> None:
-        """Nothing is kept of what the model returns."""
-
     def stop(self) -> None:
         """Removes the hooks of this check."""
         for handle in self._handles:
@@ -145,9 +139,6 @@ class GraphCheck:
             buffers=self._buffers,
             outputs=self._outputs,
         )
-
-    def put_right(self) -> None:
-        """What differed was put right as soon as it was found."""
 
 
 class _Again:

@@ -90,7 +90,7 @@ class CompiledJob(TrainingLoop):
         self.told = Reporting(job.agent, job.measured, job.record)
         self.memory = StepMemory(job.device)
         meter = self.memory.meter
-        self.joint = JointPass(within, only_when_told=True, collects=meter is not None)
+        self.joint = JointPass(within, collects=meter is not None)
         self.over = OverBudget(self.joint)
         self.every = verify_every
         self._room = ReferenceRoom(job.device, meter, keeps_budget=verify != GRADIENTS)
@@ -147,11 +147,9 @@ class CompiledJob(TrainingLoop):
         """Stops planning what is compiled from now on, and stops measuring steps."""
         check, self._check, self.code.check = self._check, None, None
         self.code.watched = None
-        for do in (
-            self.joint.remove,
-            *((check.stop,) if check is not None else ()),
-            self.memory.stop,
-        ):
+        if check is not None:
+            guard.quietly(check.stop)
+        for do in (self.joint.remove, self.memory.stop):
             guard.quietly(do)
 
     def _broke(self, error: Exception) -> bool:
@@ -225,16 +223,15 @@ class CompiledJob(TrainingLoop):
         return self._forward(call, args, kwargs)
 
     def _forward(self, call: calls.Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        root = self._site.root
-        if not self._under_way and root is not None:
+        if not self._under_way:
             self._begin()
-        if self._check is not None:
+        if isinstance(self._check, Check):
             self._check.enter(args, kwargs)
         self.code.begin()
         if self._measures:
             self.memory.forward()
         out = call(*args, **kwargs)
-        if self._check is not None:
+        if isinstance(self._check, Check):
             self._check.leave(out)
         self.memory.returned(list(outputs_in(out)))
         return out
@@ -388,7 +385,8 @@ class CompiledJob(TrainingLoop):
         self.checks += 1
         if not result.differing:
             return
-        check.put_right()
+        if isinstance(check, Check):  # else they were as soon as they were found
+            check.put_right()
         for handle in self.handles:
             self.job.condemn(self._steps, handle, result)
         self._stop(

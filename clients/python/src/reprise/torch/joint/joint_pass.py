@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans for torch.compile: every op of the joint graph tagged as saved or recomputed.
 
-    joint = install("0.5x")              # before the first compile
-    ...torch.compile(model)(x)...        # each graph is planned while it is compiled
+    joint = JointPass(Budget("0.5x"))
+    joint.install()
+    with joint.told(True): ...           # each graph that is compiled here is planned
     joint.remove()
 
 AOTAutograd traces forward and backward into one graph, and its partitioner decides what crosses
@@ -31,7 +32,6 @@ from typing import Any
 import torch
 
 from reprise.base.budget import Budget
-from reprise.base.errors import RepriseError
 from reprise.base.saying import say
 from reprise.base.units import format_bytes
 from reprise.plan import Plan
@@ -63,17 +63,6 @@ def supported() -> str:
     return missing()
 
 
-def install(budget: str | int, planner: Ask | None = None) -> JointPass:
-    """Plans every graph that is compiled from now on. Returns the pass, whose `remove` ends
-    that."""
-    why = supported()
-    if why:
-        raise RepriseError(why)
-    made = JointPass(Budget(budget), planner)
-    made.install()
-    return made
-
-
 class JointPass:
     """Plans the joint graphs that its hooks show it."""
 
@@ -82,7 +71,6 @@ class JointPass:
         budget: Budget,
         planner: Ask | None = None,
         *,
-        only_when_told: bool = False,
         collects: bool = False,
     ) -> None:
         """`collects`: graphs are read and not planned until all of them are planned as one."""
@@ -99,7 +87,7 @@ class JointPass:
         self._next = 0
         self.budget_bytes = 0  # of the first plan, whatever was reserved later
         self.beside_bytes = 0  # in use in every step, and in no graph
-        self._told = not only_when_told
+        self._told = False
         # Returns a plan for any graph that this can carry out, and "", or None and why there is
         # none.
         self.ask = planner or _ask

@@ -29,7 +29,6 @@ from torch import nn
 from reprise.torch.internals.calls import Call
 from reprise.torch.internals.contracts import ISOLATES
 from reprise.torch.internals.dynamo import compiled_parts
-from reprise.torch.internals.forward import ArmedForward
 from reprise.torch.joint.site import Around, CompiledModule, Site, Wrap, site_of
 
 
@@ -53,7 +52,6 @@ class Pieces(Site):
     def __init__(self, model: nn.Module, parts: list[CompiledModule]) -> None:
         super().__init__(model)
         self._parts = parts
-        self._forward: ArmedForward | None = None
         # By part, what it runs; None: the program's own code.
         self._now: list[Callable[..., Any]] | None = None
 
@@ -81,9 +79,7 @@ class Pieces(Site):
         return forward.plain(*args, **kwargs)
 
     def arm(self, around: Around) -> None:
-        model = self._model()
-        assert model is not None
-        self._forward = ArmedForward(model, around)
+        super().arm(around)
         for number, part in enumerate(self._parts):
             part.arm(partial(self._call, number))
 
@@ -99,8 +95,7 @@ class Pieces(Site):
         self._now = None
         for part in self._parts:
             part.remove()
-        if self._forward is not None:
-            self._forward.remove()
+        super().remove()
 
 
 def _alike(part: CompiledModule, other: CompiledModule) -> bool:

@@ -51,6 +51,7 @@ class Site:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = weakref.ref(model)
+        self._forward: ArmedForward | None = None  # of the model; None: it is not armed
         self.part = 0  # that runs, or ran last
         # By part; what is compiled from now on is shared by equal parts of one kind. One that is
         # not named is of kind 0.
@@ -68,11 +69,18 @@ class Site:
 
     def arm(self, around: Around) -> None:
         """Redirects the calls of the model to `around`; where that fails they are as they were."""
-        raise NotImplementedError
+        self._forward = ArmedForward(self._alive(), around)
 
     def remove(self) -> None:
         """Leaves the calls of the model as they were. Calling it again does nothing."""
-        raise NotImplementedError
+        if self._forward is not None:
+            self._forward.remove()
+
+    def _alive(self) -> Any:
+        """Returns the model that was given, which must exist."""
+        model = self._model()
+        assert model is not None
+        return model
 
 
 class CompiledModule(Site):
@@ -108,7 +116,6 @@ class CompiledModule(Site):
 class _Wrapper(CompiledModule):
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model, model.__dict__["dynamo_ctx"])
-        self._forward: ArmedForward | None = None
 
     @property
     def root(self) -> nn.Module | None:
@@ -117,15 +124,6 @@ class _Wrapper(CompiledModule):
 
     def _callable(self) -> Any:
         return self.root
-
-    def arm(self, around: Around) -> None:
-        model = self._model()
-        assert model is not None
-        self._forward = ArmedForward(model, around)
-
-    def remove(self) -> None:
-        if self._forward is not None:
-            self._forward.remove()
 
 
 class _InPlace(CompiledModule):
@@ -142,13 +140,10 @@ class _InPlace(CompiledModule):
         return method_of(self._model, super().compiled(wrap))
 
     def _callable(self) -> Any:
-        model = self._model()
-        assert model is not None
-        return type(model)._call_impl
+        return type(self._alive())._call_impl
 
     def arm(self, around: Around) -> None:
-        model = self._model()
-        assert model is not None
+        model = self._alive()
         own = model.__dict__[_IN_PLACE]
 
         def through(call: Call, *args: Any, **kwargs: Any) -> Any:
