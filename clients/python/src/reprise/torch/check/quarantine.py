@@ -16,9 +16,7 @@ from reprise.plan import Plan
 
 
 def _folder(plan: Plan) -> Path:
-    base = os.environ.get("XDG_STATE_HOME") or os.path.join(
-        os.path.expanduser("~"), ".local", "state"
-    )
+    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     return Path(base) / "reprise" / "quarantine" / plan.plan_id
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import operator
 import sys
 import threading
 import types
@@ -218,16 +219,13 @@ def _refill(held: Any, before: Any) -> None:
     """Puts the former contents of a container back, if they are others now."""
     if isinstance(held, dict):
         same = len(held) == len(before) and all(held.get(k, held) is v for k, v in before.items())
-        if not same:
-            held.clear()
-            held.update(before)
     elif isinstance(held, set):
-        if len(held) != len(before) or held - before:
-            held.clear()
-            held.update(before)
-    elif len(held) != len(before) or any(a is not b for a, b in zip(held, before, strict=True)):
+        same = held == before
+    else:
+        same = len(held) == len(before) and all(map(operator.is_, held, before))
+    if not same:
         held.clear()
-        held.extend(before)
+        (held.update if isinstance(held, (dict, set)) else held.extend)(before)
 
 
 def _names(code: types.CodeType) -> Iterator[str]:

@@ -9,6 +9,7 @@ ladder.py keeps the rungs of a model and picks one for every step.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -36,13 +37,7 @@ class Key:
     @property
     def size(self) -> int:
         """The number of elements of all input tensors."""
-        total = 0
-        for shape in self.shapes:
-            elements = 1
-            for extent in shape:
-                elements *= extent
-            total += elements
-        return total
+        return sum(map(math.prod, self.shapes))
 
     def widened(self, other: Key) -> Key:
         """Returns the key of an input as large as this and another of its kind, in each dimension;

@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,11 @@ class Notes:
             return  # once per start
         self._told = True
         self.tighter = max(TIGHTEST, self.tighter * TIGHTER)
-        self._write(tighter=self.tighter)
+        with suppress(OSError):
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            made = self._path.with_suffix(f".{os.getpid()}")
+            made.write_text(json.dumps({"tighter": self.tighter}))
+            made.replace(self._path)
 
     def _read(self) -> dict[str, Any]:
         try:
@@ -53,15 +58,6 @@ class Notes:
         except (OSError, ValueError):
             return {}
         return found if isinstance(found, dict) else {}
-
-    def _write(self, **notes: Any) -> None:
-        try:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            made = self._path.with_suffix(f".{os.getpid()}")
-            made.write_text(json.dumps(notes))
-            made.replace(self._path)
-        except OSError:
-            return
 
 
 def _program() -> str:

@@ -27,22 +27,10 @@ from reprise.torch.internals.guard import told
 from reprise.torch.job.job import EagerJob, Plans
 from reprise.torch.ladder.ladder import Ladder
 from reprise.torch.ladder.rung import Key, Rung, evened
+from reprise.torch.planning import request
 from reprise.torch.planning.graphs import Graphs, Made
 from reprise.torch.planning.notes import Notes
 from reprise.torch.planning.offers import Offers
-from reprise.torch.planning.request import (
-    LEAST,
-    ON_THE_HOST,
-    Share,
-    asks_for_least,
-    halved,
-    least_is_too_large,
-    own_budget,
-    sent,
-    spared,
-    unsupported,
-    within_device,
-)
 from reprise.torch.planning.together import Together
 from reprise.torch.policy import events
 from reprise.torch.policy.state import Stage
@@ -76,7 +64,7 @@ class Planning:
         self._together = together
         self.wait_s = wait_s
         self._announced: dict[int, tuple[str, int]] = {}  # by rung
-        self._share = Share()
+        self._share = request.Share()
 
     @property
     def ladder(self) -> Ladder:
@@ -97,7 +85,7 @@ class Planning:
         refused."""
         self._job.plans = Plans(Ladder(next_number=self.ladder.next_number))
         self._job.measured.begin_again()
-        self._share = Share()
+        self._share = request.Share()
 
     # ---- Graphs -------------------------------------------------------------------
 
@@ -135,7 +123,7 @@ class Planning:
             return
         rung.awaited = awaited
         if rung.varies:
-            rung.spare_bytes = spared(
+            rung.spare_bytes = request.spared(
                 rung.graph, job.measured.spread(key, rung.graph.step.peak_bytes)
             )
         job.happened(events.GraphSent())
@@ -152,7 +140,7 @@ class Planning:
     def submit(self, rung: Rung, message: dict[str, Any] | None = None) -> None:
         """Asks for a plan of a captured step; with a message, of one that nobody has seen."""
         job, message = self._job, message or rung.graph.message()
-        budget, largest = own_budget(job, self.notes), job.measured.largest_peak_bytes
+        budget, largest = request.own_budget(job, self.notes), job.measured.largest_peak_bytes
         if self._alone:  # ranks have one share for each size, that of all of them
             budget = self._share.within(
                 budget, rung.number, message, largest, in_bytes=rung.spare_bytes > 0
@@ -166,7 +154,7 @@ class Planning:
         job, graph = self._job, sketch.graph
         rung = self.ladder.sketched(job.step.key, graph)
         rung.spare_bytes = spare_bytes
-        budget = own_budget(job, self.notes)
+        budget = request.own_budget(job, self.notes)
         if budget.is_share:
             # Of the smallest step that it may be: the budget does not shrink later.
             budget = Budget(budget.of_step(graph.static_bytes, sketch.least_peak_bytes) or 0)
@@ -193,8 +181,8 @@ class Planning:
         With `more_bytes`: for one in the place of the rung's plan, which needs so much more than
         it says."""
         if self._alone:
-            budget = within_device(self._job, message, budget)
-        why = sent(self._job, self._executor, rung, message, budget, more_bytes)
+            budget = request.within_device(self._job, message, budget)
+        why = request.sent(self._job, self._executor, rung, message, budget, more_bytes)
         if not why:
             rung.answered, rung.refused = 0, ""
         elif rung.tape is None:
@@ -323,10 +311,10 @@ class Planning:
         if smallest:
             job.happened(events.BudgetRefused(), rung.graph.measured_peak_bytes)
             job.record.answered(reply.why)
-            rung.refused += unsupported(rung.graph.step)
+            rung.refused += request.unsupported(rung.graph.step)
             if job.host is not None or job.options.on_infeasible == "nearest":
-                if asks_for_least(job, rung, smallest, alone=self._alone):
-                    self.send(rung, rung.graph.message(), LEAST)
+                if request.asks_for_least(job, rung, smallest, alone=self._alone):
+                    self.send(rung, rung.graph.message(), request.LEAST)
                 return
         if job.stage is not Stage.WAITING and not rung.sketch and self._alone:
             job.say(rung.refused)
@@ -335,7 +323,7 @@ class Planning:
         """Asks again for a plan of a step that was refused: with less of what is held back because
         the data decides sizes, or within a share of its own where it was one of smaller steps."""
         if rung.varies and rung.spare_bytes and not rung.asked_least:
-            rung.spare_bytes = halved(rung.graph, rung.spare_bytes)
+            rung.spare_bytes = request.halved(rung.graph, rung.spare_bytes)
             self.submit(rung)
             return True
         return self._raises_share(rung)
@@ -385,7 +373,7 @@ class Planning:
             return
         found = self.prepared(rung, plan)
         first_least = rung.asked_least and rung.plan is None
-        if first_least and least_is_too_large(self._job, rung, plan):
+        if first_least and request.least_is_too_large(self._job, rung, plan):
             self.reject(plan, rung.refused)
             return
         if isinstance(found, str):
@@ -474,8 +462,8 @@ class Planning:
         if self.rung is not None and self.rung.sketch:
             self._job.plans.rung = None
         self.ladder.captured_instead()
-        if self._job.host is not None and ON_THE_HOST not in why:
-            why = f"{why}. {ON_THE_HOST}"
+        if self._job.host is not None and request.ON_THE_HOST not in why:
+            why = f"{why}. {request.ON_THE_HOST}"
         self._job.record.without(why)
         self._job.say(why)
         self._job.happened(events.PlanningEnded(why), False)

@@ -60,7 +60,9 @@ def sent(
         # A plan from shapes alone runs while its step is captured, where nothing may leave.
         if executor.uses_host and not rung.sketch and budget != LEAST:
             capabilities = executor.with_host(capabilities)
-            message = with_staying(message, staying(rung.graph, executor.least_bytes))
+            stay = staying(rung.graph, executor.least_bytes)  # cannot be copied there
+            storages = [{**s, "stays": True} if s["id"] in stay else s for s in message["storages"]]
+            message = {**message, "storages": storages}
     except RepriseError as error:
         executor.no_host()
         job.say(f"{error}. Plans use no host memory")
@@ -81,15 +83,6 @@ def sent(
         return agent.why or "no collector is running"
     rung.request_id, rung.asked = request_id, budget
     return ""
-
-
-def with_staying(message: dict[str, Any], stay: set[int]) -> dict[str, Any]:
-    """Returns a step graph with the storages that cannot be copied to host memory."""
-    storages = [
-        {**storage, "stays": True} if storage["id"] in stay else storage
-        for storage in message["storages"]
-    ]
-    return {**message, "storages": storages}
 
 
 def within_device(job: EagerJob, message: dict[str, Any], budget: Budget) -> Budget:

@@ -94,7 +94,9 @@ class Startup:
     @property
     def retries(self) -> bool:
         """Whether a plain first step that runs out of memory is tried again."""
-        return self._job.options.first == "auto" and self._has_host and not several_ranks()
+        room = room_on(self._job.device)
+        has_host = room is not None and room.host_apart  # other memory than that of the model
+        return self._job.options.first == "auto" and has_host and not several_ranks()
 
     def gave_up(self, error: BaseException) -> bool:
         """Notes that a plain forward ran out of memory; returns whether it can run another way."""
@@ -193,12 +195,6 @@ class Startup:
         room, job = room_on(self._job.device), self._job
         there = 0 if room is None else job.meter.live() + int(room.bytes * (1 - LEFT_FREE))
         return 0 < self._needs < there
-
-    @property
-    def _has_host(self) -> bool:
-        """Whether host memory is another one than that of the model."""
-        room = room_on(self._job.device)
-        return room is not None and room.host_apart
 
     def _hold_back(self, rung: Rung) -> None:
         """Requests another plan from shapes if more is alive than the plan of a step foresees."""
