@@ -112,6 +112,33 @@ def test_a_later_backward_runs_again_and_no_bit_changes(
     assert agent.steps[-1]["plan_id"] == 3
 
 
+class Scaled(Measured):
+    def forward(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        return super().forward(x * torch.linspace(0.1, 0.7, W).to(x.dtype))
+
+
+def in_double_precision(model: Model, x: Tensor) -> Tensor:
+    torch.set_default_dtype(torch.float64)
+    try:
+        return model(x)[0]
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_a_forward_runs_again_with_the_settings_of_kernels_that_it_had() -> None:
+    torch.manual_seed(0)
+    expected = run(Scaled(), loss_of=in_double_precision)
+    torch.manual_seed(0)
+    model = Scaled()
+    arm(model, LocalAgent(0.3), verify_every=0)
+    failing.update({(6, 1): 1})
+
+    found = run(model, loss_of=in_double_precision)
+
+    assert len(live) == 11  # one of them twice
+    assert same(found, expected)
+
+
 @pytest.mark.parametrize("fast", [True, False])
 def test_the_failed_graph_is_freed_before_the_forward_runs_again(
     fast: bool, monkeypatch: pytest.MonkeyPatch

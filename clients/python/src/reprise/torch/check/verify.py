@@ -41,7 +41,6 @@ from reprise.torch.check.result import BUFFER, OUTPUT, CheckResult
 from reprise.torch.check.written import buffers_of, digests_of
 from reprise.torch.compiled.digest import digest
 from reprise.torch.internals import guard
-from reprise.torch.internals.ambient import Ambient, current, during
 from reprise.torch.internals.ops import outputs_in
 from reprise.torch.internals.outside import OutsideCopy, copied, restored
 from reprise.torch.internals.subclass import is_wrapper
@@ -60,7 +59,6 @@ class _Forward:
     bytes: int
     buffers: Buffers
     before: Snapshot
-    around: Ambient = field(default_factory=current)
     # By backward pass (autograd's graph task), then by output.
     grads: dict[int, dict[int, OutsideCopy]] = field(default_factory=dict)
     # Digests of what it returned, and of what the reference returns.
@@ -264,7 +262,7 @@ class Check:
             forward.before.rewind_generators()
         else:
             forward.before.rewind()
-        with forward.before.settings(), during(forward.around):
+        with forward.before.settings():
             args, kwargs = restored(forward.arguments)
             outputs = tuple(outputs_in(call(*args, **kwargs)))
         forward.outputs_again = digests_of_outputs(outputs)

@@ -32,7 +32,6 @@ from reprise.torch.check.result import BUFFER, OUTPUT, CheckResult
 from reprise.torch.check.verify import digests_of_outputs
 from reprise.torch.compiled.digest import digest
 from reprise.torch.internals import guard
-from reprise.torch.internals.ambient import current, during
 from reprise.torch.internals.ops import outputs_in
 from reprise.torch.internals.outside import OutsideCopy
 from reprise.torch.rerun.snapshot import Generators, Snapshot
@@ -163,7 +162,6 @@ class _Call:
         # A parameter is the same in the backward; FSDP frees and gathers it meanwhile.
         self._args = [OutsideCopy(a) if _is_watched(a) else a for a in args]
         self._before = Snapshot()
-        self._around = current()
         self._versions = _versions(args)
         self.leaves: list[Any] = []  # by gradient: its parameter; None where it goes on
         self._outputs: list[bytes] = []
@@ -195,7 +193,7 @@ class _Call:
             args[at] = args[at].detach().clone().requires_grad_(args[at].requires_grad)
         before = _versions(args)
         self._before.rewind()
-        with self._before.settings(), during(self._around):
+        with self._before.settings():
             out = self._plain(*args)
         node = node_of(out, args)
         if node is None:

@@ -36,8 +36,6 @@ from torch import Tensor
 from reprise.torch.internals import guard
 from reprise.torch.internals.engine import around, no_longer
 from reprise.torch.internals.guard import is_oom
-from reprise.torch.internals.outside import OutsideCopy
-from reprise.torch.internals.subclass import is_wrapper
 from reprise.torch.job.job import EagerJob
 from reprise.torch.meter.room import room_on
 from reprise.torch.recovery.planned_forward import PlannedForward, leaves, rehearsed, release_graph
@@ -86,7 +84,7 @@ class _Attempt:
             return "its forward used little memory and was not recorded"
         # Nothing of this object: in a cycle it would keep the loss and copies of the inputs until
         # the garbage collector comes.
-        entry = self._entry = Entry(forward.outputs, heads, self.retry.keep)
+        entry = self._entry = Entry(forward.outputs, heads, self.retry.gradients.keep)
         if not entry.concerned:
             return "it does not reach the outputs of the last forward"
         if not entry.alone:
@@ -245,12 +243,6 @@ class PlannedRetry:
         self._note_repeats(rung)
         arguments = forward.inputs.again()
         return None if arguments is None or forward.obstacle(self.job) else (forward, arguments)
-
-    def keep(self, position: int, grad: Tensor) -> Any:
-        """Returns a copy of the gradient of an output."""
-        if is_wrapper(grad) or grad.is_nested:
-            return OutsideCopy(grad)
-        return self.gradients.keep(position, grad)
 
     def open(self) -> None:
         """Calls of the engine come here from now on."""

@@ -33,7 +33,7 @@ from reprise.torch.internals import guard
 from reprise.torch.internals.host import host_bytes
 from reprise.torch.internals.ops import tensors_in
 from reprise.torch.internals.outside import OutsideCopy, spanned
-from reprise.torch.internals.subclass import bytes_of
+from reprise.torch.internals.subclass import bytes_of, is_wrapper
 
 
 def is_ordinary(rest: Sequence[Any]) -> bool:
@@ -95,13 +95,13 @@ class Entry:
     """The gradients that one backward brings to the outputs of a forward."""
 
     def __init__(
-        self, outputs: Outputs, heads: Any, keep: Callable[[int, Tensor], Arrived]
+        self, outputs: Outputs, heads: Any, keep: Callable[[int, Tensor], OutsideCopy | Arrived]
     ) -> None:
         """`keep` makes a copy of the gradient of an output, given its position."""
         self._nodes, self.alone = outputs.reached(heads)
         self._positions = sorted({position for _, _, position in self._nodes})
         self._keep = keep
-        self._grads: dict[int, Arrived | None] = {}  # None: no gradient came
+        self._grads: dict[int, OutsideCopy | Arrived | None] = {}  # None: no gradient came
         self._again = False  # a gradient has come a second time
         self._handles: list[Any] = []
 
@@ -213,8 +213,10 @@ class OutputGradients:
         self._small = small
         self._copies: dict[int, Arrived] = {}
 
-    def keep(self, position: int, grad: Tensor) -> Arrived:
+    def keep(self, position: int, grad: Tensor) -> OutsideCopy | Arrived:
         """Returns a copy of the gradient of an output, which is valid until the next one."""
+        if is_wrapper(grad) or grad.is_nested:
+            return OutsideCopy(grad)
         known = self._copies.pop(position, None)
         if known is None or not known.fits(grad):
             known = Arrived(grad)

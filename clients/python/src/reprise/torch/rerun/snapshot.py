@@ -30,6 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from reprise.torch.compiled import fast
+from reprise.torch.internals.ambient import current, during
 from reprise.torch.internals.host import host_bytes
 from reprise.torch.internals.outside import OutsideCopy, replaced
 
@@ -89,10 +90,11 @@ class Buffers:
 
 
 class Snapshot:
-    """Generators, autocast settings and, if they are given, buffers just before a forward."""
+    """Generators, autocast settings, what kernels read beside arguments (ambient.py) and, if they
+    are given, buffers just before a forward."""
 
     def __init__(self, buffers: Buffers | WatchedState | None = None) -> None:
-        self._generators, self._buffers = Generators(), buffers
+        self._generators, self._buffers, self._around = Generators(), buffers, current()
         kinds = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
         self._autocast = [
             (kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
@@ -112,8 +114,8 @@ class Snapshot:
 
     @contextmanager
     def settings(self) -> Iterator[None]:
-        """Runs what is inside with gradients and under the remembered autocast settings."""
-        with torch.enable_grad(), ExitStack() as stack:
+        """Runs what is inside with gradients and under the remembered settings."""
+        with torch.enable_grad(), during(self._around), ExitStack() as stack:
             for kind, dtype, enabled in self._autocast:
                 stack.enter_context(
                     torch.autocast(kind, dtype=dtype, enabled=enabled, cache_enabled=self._cache)
