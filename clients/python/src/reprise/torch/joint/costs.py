@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_map
 
 from reprise.base.errors import RepriseError
 from reprise.torch.estimation.assumed import roofline_ns
@@ -62,7 +63,8 @@ class JointCosts:
         plain = isinstance(node.target, torch._ops.OpOverload) and touched_bytes <= MOST_BYTES
         if plain and not any(word in name for word in _NOT_RUN):
             with suppress(_NotRun):
-                key = (name, *_shapes((node.args, node.kwargs)))
+                values, form = tree_flatten((node.args, node.kwargs))
+                key = (name, str(form), *map(_shape, values))
                 found = self._known.get(key)
                 if found is None and self._left > 0:
                     found = self._known[key] = self._measure(node)
@@ -81,8 +83,7 @@ class JointCosts:
 
         begin = time.perf_counter_ns()
         with _disable_current_modes(), torch.no_grad(), torch.random.fork_rng():
-            args = _real(node.args)
-            kwargs = dict(_real(node.kwargs))
+            args, kwargs = tree_map(_real, (node.args, dict(node.kwargs)))
             out = _run(node.target, args, kwargs)
             device = next((t.device for t in tensors_in(args, out)), torch.device("cpu"))
             meter = self._meter(device)
@@ -127,31 +128,23 @@ def _run(do: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
         raise _NotRun(str(error)) from error
 
 
-def _shapes(tree: Any) -> list[Any]:
-    """Sizes, types and plain arguments of a call."""
-    value = _value(tree)
+def _shape(argument: Any) -> Any:
+    """Returns the sizes and types of an argument of a call, or what it is if it is no tensor."""
+    value = _value(argument)
     if isinstance(value, Tensor):
         sizes = tuple(hint(n) for n in value.size())
-        return [(sizes, tuple(hint(n) for n in value.stride()), value.dtype, value.device)]
-    if isinstance(value, dict):
-        return [part for key in value for part in (key, *_shapes(value[key]))]
-    if isinstance(value, (list, tuple)):
-        return [part for v in value for part in _shapes(v)]
-    return [str(value)]
+        return sizes, tuple(hint(n) for n in value.stride()), value.dtype, value.device
+    return str(value)
 
 
-def _real(tree: Any) -> Any:
-    """Returns the arguments with real memory behind them."""
-    value = _value(tree)
+def _real(argument: Any) -> Any:
+    """Returns an argument with real memory behind it."""
+    value = _value(argument)
     if isinstance(value, Tensor):
         sizes, strides = [[hint(n) for n in of] for of in (value.size(), value.stride())]
         kind = {"dtype": value.dtype, "device": value.device}
         made = _run(torch.empty_strided, (sizes, strides), kind)
         return _run(made.fill_, (0.5 if value.is_floating_point() else 0,), {})
-    if isinstance(value, dict):
-        return {key: _real(v) for key, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_real(v) for v in value]
     if isinstance(value, torch.SymInt):
         return hint(value)
     return value

@@ -24,7 +24,8 @@ from __future__ import annotations
 import datetime
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -66,22 +67,14 @@ class Ranks:
         # Groups are numbered as they are made: one that only some ranks made would be in the way
         # of the job's own. So all say before that they come.
         store = _store_of(distributed)
-        try:
+        with _as_ours("the store of the ranks cannot be reached"):
             begin = _attempt(store, self.rank)
-        except RuntimeError as error:
-            raise RepriseError(
-                f"the store of the ranks cannot be reached ({_fact(error)})"
-            ) from error
         name = f"{begin}/{_groups if members is None else members}"
         self._presence = _Presence(store, name, self.members, self.rank)
         self._presence.come("the end of a step of this model", PATIENCE)
         some = {} if members is None else {"ranks": members, "use_local_synchronization": True}
-        try:
+        with _as_ours("the ranks could not create a process group for Reprise"):
             self._group = distributed.new_group(backend="gloo", timeout=TIMEOUT, **some)
-        except RuntimeError as error:
-            raise RepriseError(
-                f"the ranks could not create a process group for Reprise ({_fact(error)})"
-            ) from error
         _open.append(self)
 
     @classmethod
@@ -98,13 +91,11 @@ class Ranks:
         """Returns the values of all ranks, in order. Raises `Missing` if one does not come."""
         self._presence.come(what, PLAN_PATIENCE if what == PLAN else PATIENCE)
         found: list[Any] = [None] * self.count
-        try:
+        with _as_ours(
+            f"another of the {self.count} ranks has ended, trains without Reprise now, or did "
+            f"not come to the same step within {TIMEOUT.total_seconds():.0f} s"
+        ):
             self._distributed.all_gather_object(found, value, group=self._group)
-        except RuntimeError as error:
-            raise RepriseError(
-                f"another of the {self.count} ranks has ended, trains without Reprise now, or did "
-                f"not come to the same step within {TIMEOUT.total_seconds():.0f} s ({_fact(error)})"
-            ) from error
         return found
 
 
@@ -270,6 +261,15 @@ def _attempt(store: Any, rank: int) -> str:
             before = 0
         _began = f"reprise/attempt/{before}" if before else "reprise"
     return _began
+
+
+@contextmanager
+def _as_ours(what: str) -> Iterator[None]:
+    """Raises a RepriseError, which says what went wrong, for an error of torch."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise RepriseError(f"{what} ({_fact(error)})") from error
 
 
 def _fact(error: RuntimeError | UnicodeDecodeError) -> str:
