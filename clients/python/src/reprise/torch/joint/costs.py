@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._pytree import tree_map
 
 from reprise.base.errors import RepriseError
 from reprise.torch.estimation.assumed import roofline_ns
@@ -63,8 +63,7 @@ class JointCosts:
         plain = isinstance(node.target, torch._ops.OpOverload) and touched_bytes <= MOST_BYTES
         if plain and not any(word in name for word in _NOT_RUN):
             with suppress(_NotRun):
-                values, form = tree_flatten((node.args, node.kwargs))
-                key = (name, str(form), *map(_shape, values))
+                key = name, str(tree_map(_shape, (node.args, dict(node.kwargs))))
                 found = self._known.get(key)
                 if found is None and self._left > 0:
                     found = self._known[key] = self._measure(node)
@@ -105,15 +104,12 @@ class JointCosts:
     def _meter(self, device: torch.device) -> Meter | None:
         """One that sees inside an op; None: there is none here."""
         if device not in self._meters:
-            try:
-                meter: Meter | None = open_meter(device)
-                if meter is not None and meter.exact:
+            self._meters[device] = None
+            with suppress(RepriseError):
+                meter = open_meter(device)
+                if meter.exact:
                     meter.start(0)
-                else:
-                    meter = None
-            except RepriseError:
-                meter = None
-            self._meters[device] = meter
+                    self._meters[device] = meter
         return self._meters[device]
 
 

@@ -21,6 +21,7 @@ is not found, or that are differentiated again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -140,13 +141,13 @@ class GraphCheck:
         )
 
 
+@dataclass(slots=True)
 class _Again:
     """What the reference of one call makes."""
 
-    def __init__(self, grads: Grads, outputs: list[bytes], written: dict[int, Tensor]) -> None:
-        self.grads = grads
-        self.outputs = outputs
-        self.written = written  # by input: one that it changes
+    grads: Grads
+    outputs: list[bytes]
+    written: dict[int, Tensor]  # by input: one that it changes
 
     def digests(self) -> list[bytes | None]:
         """Returns what tells whether another run of the reference makes the same."""
@@ -178,12 +179,8 @@ class _Call:
         go. Not the node: it will hold what holds this."""
         self.leaves = [getattr(f, "variable", None) for f, _ in node.next_functions]
         self._outputs = digests_of_outputs(outputs_in(out))
-        for at in self._changed(args):
+        for at in _changed(self._versions, args):
             self._written[at] = args[at], args[at]._version, digest(args[at])
-
-    def _changed(self, args: Iterable[Any]) -> list[int]:
-        pairs = zip(self._versions, _versions(args), strict=True)
-        return [at for at, (before, now) in enumerate(pairs) if before != now]
 
     def again(self, came: Grads) -> _Again | None:
         """Runs the graph without a plan from the same state, and its backward with the gradients
@@ -199,11 +196,7 @@ class _Call:
         if node is None:
             return None
         outputs = digests_of_outputs(outputs_in(out))
-        written = {
-            at: args[at]
-            for at, (old, new) in enumerate(zip(before, _versions(args), strict=True))
-            if old != new
-        }
+        written = {at: args[at] for at in _changed(before, args)}
         del out
         heads = [(GradientEdge(node, n), grad) for n, grad in enumerate(came) if grad is not None]
         edges = [edge if edge[0] is not None else None for edge in node.next_functions]
@@ -269,6 +262,12 @@ def node_of(out: Any, args: Iterable[Any]) -> Any:
 
 def _versions(args: Iterable[Any]) -> list[int]:
     return [a._version if _is_watched(a) else 0 for a in args]
+
+
+def _changed(before: list[int], args: Iterable[Any]) -> list[int]:
+    """Returns which arguments have been written since they had these versions."""
+    pairs = zip(before, _versions(args), strict=True)
+    return [at for at, (old, now) in enumerate(pairs) if old != now]
 
 
 def _is_watched(value: Any) -> bool:

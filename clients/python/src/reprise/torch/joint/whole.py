@@ -70,7 +70,7 @@ class Whole:
         for call in self._calls:
             for number, op in enumerate(graphs[call.graph]["ops"]):
                 if number and op["phase"] == "PHASE_FORWARD":
-                    self._add(call, number, op)
+                    self._add(call, number, op, set(), True)
         for call in reversed(self._calls):
             last = call is self._calls[-1]
             for number, op in enumerate(graphs[call.graph]["ops"]):
@@ -154,12 +154,7 @@ class Whole:
         return None
 
     def _add(
-        self,
-        call: _Call,
-        number: int,
-        op: dict[str, Any],
-        handed: set[int] = frozenset(),  # type: ignore[assignment]
-        last: bool = True,
+        self, call: _Call, number: int, op: dict[str, Any], handed: set[int], last: bool
     ) -> None:
         made = {**op, "id": len(self._ops)}
         made["reads"] = sorted({call.storages[i] for i in op["reads"]})

@@ -148,10 +148,12 @@ class RankCoordinator:
 
     def _over_budget(self) -> dict[int, int]:
         """By rung: how far its plan's steps were above the budget on this rank."""
-        measured, found = self._job.measured, {}
-        for rung in self._planning.ladder.captured:
-            if rung.tape is not None and rung.plan is not None:
-                found[rung.number] = measured.peak_under(rung.number) - rung.plan.budget_bytes
+        peak_under = self._job.measured.peak_under
+        found = {
+            rung.number: peak_under(rung.number) - rung.plan.budget_bytes
+            for rung in self._planning.ladder.captured
+            if rung.tape is not None and rung.plan is not None
+        }
         return {number: bytes_over for number, bytes_over in found.items() if bytes_over > 0}
 
     # ---- Common ---------------------------------------------------------------------
@@ -357,23 +359,17 @@ class RankCoordinator:
         ):
             self._end(rungs[-1].refused)
 
-    def _tighten(self, rung: Rung, over: int) -> None:
-        """Asks for a plan that leaves so much more; until it is there this one is better than
-        none."""
-        plan = rung.plan
-        if over <= 0 or plan is None or not rung.may_tighten or rung.number in self._awaited:
-            return
-        self._asked(rung, self._asks[rung.number])
-        if self._asks_for(rung):
-            self._planning.needs_more(rung, over)
-
     def _hold(self, words: list[_Word]) -> None:
-        """The budget on every rank. What the server sees, in the run of the rank that asked, it
+        """The budget on every rank: asks for a plan that leaves so much more; until it is there
+        this one is better than none. What the server sees, in the run of the rank that asked, it
         plans again by itself."""
         for rung in self._planning.ladder.captured:
             owner = self._asks.get(rung.number)
-            if owner is None:
+            if owner is None or rung.plan is None or not rung.may_tighten:
                 continue
             seen = [w.over.get(rung.number, 0) for w in words if w.run == words[owner].run]
-            most = max(word.over.get(rung.number, 0) for word in words)
-            self._tighten(rung, most - max(seen))
+            over = max(word.over.get(rung.number, 0) for word in words) - max(seen)
+            if over > 0 and rung.number not in self._awaited:
+                self._asked(rung, owner)
+                if self._asks_for(rung):
+                    self._planning.needs_more(rung, over)

@@ -17,7 +17,6 @@ import os
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -35,10 +34,7 @@ class Notes:
         base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
         self._path = Path(base) / "reprise" / "starts" / f"{name}.json"
         self._told = False
-        found = self._read()
-        tighter = found.get("tighter", 1.0)
-        good = isinstance(tighter, float) and TIGHTEST <= tighter <= 1
-        self.tighter: float = tighter if good else 1.0
+        self.tighter = self._read()
 
     def ran_out(self) -> None:
         """Notes that memory ran out where nothing could run again: the next start asks for less."""
@@ -52,12 +48,13 @@ class Notes:
             made.write_text(json.dumps({"tighter": self.tighter}))
             made.replace(self._path)
 
-    def _read(self) -> dict[str, Any]:
+    def _read(self) -> float:
         try:
             found = json.loads(self._path.read_text())
         except (OSError, ValueError):
-            return {}
-        return found if isinstance(found, dict) else {}
+            return 1.0
+        tighter = found.get("tighter") if isinstance(found, dict) else None
+        return tighter if isinstance(tighter, float) and TIGHTEST <= tighter <= 1 else 1.0
 
 
 def _program() -> str:

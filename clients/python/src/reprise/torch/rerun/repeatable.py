@@ -32,19 +32,13 @@ LEVELS = 4
 MOST = 20_000
 _TORCH = frozenset(nn.Module().__dict__)  # attributes every module has
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
-_GLOBAL = (
-    "_global_forward_hooks",
-    "_global_forward_pre_hooks",
-    "_global_backward_hooks",
-    "_global_backward_pre_hooks",
-)
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def hooked(model: nn.Module) -> bool:
     """Returns whether hooks observe the forwards or backwards of a model."""
-    own = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return any(getattr(modules, name, None) for name in _GLOBAL) or any(
-        getattr(module, name, None) for module in model.modules() for name in own
+    return any(getattr(modules, f"_global{name}", None) for name in _HOOKS) or any(
+        getattr(module, name, None) for module in model.modules() for name in _HOOKS
     )
 
 
@@ -96,25 +90,19 @@ class Remembered:
                     self._leaves.append((id(module), leaf))
 
     def differs(self, now: Remembered) -> bool:
-        """Returns whether any remembered object was replaced."""
+        """Returns whether any remembered object was replaced, or a tensor written."""
         return len(self._leaves) != len(now._leaves) or any(
             a[0] != b[0] or not _same(a[1], b[1])
             for a, b in zip(self._leaves, now._leaves, strict=True)
         )
 
 
-class Parameters:
+class Parameters(Remembered):
     """The identities and versions of a model's parameters: where they are swapped (functional_call)
     or written (SAM) within a step, its gradients are those of others."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._found = [_Object(p) for p in model.parameters()]
-
-    def differs(self, now: Parameters) -> bool:
-        """Returns whether a parameter was replaced or written since."""
-        return len(self._found) != len(now._found) or not all(
-            a.same(b) for a, b in zip(self._found, now._found, strict=True)
-        )
+        self._leaves = [(0, _Object(p)) for p in model.parameters()]
 
 
 def _leaves(value: Any, levels: int) -> Iterator[Any]:
