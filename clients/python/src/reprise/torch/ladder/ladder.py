@@ -98,8 +98,13 @@ class Ladder:
         left_out: frozenset[str],
         leaks: bool = False,
         uneven: bool = False,
+        *,
+        own_size: int | None = None,
     ) -> Rung | None:
-        """Adds the rung of a captured step and returns it; returns None if it is there already."""
+        """Adds the rung of a captured step and returns it; returns None if it is there already.
+        `own_size`: of this rank's input, if all ranks have captured the step. The rung is then for
+        the largest of their inputs, and the same on each of them, as is the one that is removed for
+        it."""
         self.captures += 1
         self._mismatches = self._in_a_row = 0
         self._saw(graph.structure)
@@ -114,31 +119,14 @@ class Ladder:
         if any(rung.graph.structure != graph.structure for rung in self.rungs):
             self._others = 0
         self._known_better(key)
-        made = Rung(self.next_number, key, key.size, graph, left_out, leaks, key.size)
+        shared = own_size is not None
+        if shared and len(self.captured) >= MAX_RUNGS:
+            self.rungs.remove(next(rung for rung in self.captured if rung.fitted))
+        size = key.size if own_size is None else own_size
+        made = Rung(self.next_number, key, key.size, graph, left_out, leaks, size, shared)
         made.uneven = uneven
         made.recaptured = stale is not None and stale.key == key
         return self._append(made)
-
-    def share(
-        self,
-        key: Key,
-        own_size: int,
-        graph: CapturedGraph,
-        left_out: frozenset[str],
-        leaks: bool,
-    ) -> Rung:
-        """Adds the rung of a step that all ranks captured, and returns it: the same one on each of
-        them, for the largest of their inputs. Which one is removed for it is the same everywhere
-        too."""
-        self.captures += 1
-        self._mismatches = self._in_a_row = 0
-        self._saw(graph.structure)
-        self._known_better(key)
-        if len(self.captured) >= MAX_RUNGS:
-            self.rungs.remove(next(rung for rung in self.captured if rung.fitted))
-        return self._append(
-            Rung(self.next_number, key, key.size, graph, left_out, leaks, own_size, shared=True)
-        )
 
     def has(self, key: Key, structure: str) -> bool:
         """Returns whether there is a rung of a captured step with this input and these ops."""

@@ -273,7 +273,8 @@ class RankCoordinator:
             self._together = self._lost < LOST_AT_MOST
             return
         known.made.graph.only_shortcuts(shortcuts)
-        rung = ladder.share(word.key, known.size, *known.made)
+        rung = ladder.add(word.key, *known.made, own_size=known.size)
+        assert rung is not None  # none is of this step
         rung.beside_bytes = max(share.idle_bytes for share in every) - known.made.graph.idle_bytes
         self._submit(rung, owner, min(word.tighter for word in words))
 
