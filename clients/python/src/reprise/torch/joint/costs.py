@@ -63,7 +63,7 @@ class JointCosts:
         plain = isinstance(node.target, torch._ops.OpOverload) and touched_bytes <= MOST_BYTES
         if plain and not any(word in name for word in _NOT_RUN):
             with suppress(_NotRun):
-                key = name, str(tree_map(_shape, (node.args, dict(node.kwargs))))
+                key = name, str(tree_map(_shape, _values(node)))
                 found = self._known.get(key)
                 if found is None and self._left > 0:
                     found = self._known[key] = self._measure(node)
@@ -82,7 +82,7 @@ class JointCosts:
 
         begin = time.perf_counter_ns()
         with _disable_current_modes(), torch.no_grad(), torch.random.fork_rng():
-            args, kwargs = tree_map(_real, (node.args, dict(node.kwargs)))
+            args, kwargs = tree_map(_real, _values(node))
             out = _run(node.target, args, kwargs)
             device = next((t.device for t in tensors_in(args, out)), torch.device("cpu"))
             meter = self._meter(device)
@@ -124,18 +124,25 @@ def _run(do: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
         raise _NotRun(str(error)) from error
 
 
-def _shape(argument: Any) -> Any:
+def _values(node: Any) -> Any:
+    """Returns the arguments of a call, positional ones and others, with what nodes stand for."""
+
+    def value(of: Any) -> Any:
+        return of.meta.get("val") if isinstance(of, torch.fx.Node) else of
+
+    return tree_map(value, (node.args, dict(node.kwargs)))
+
+
+def _shape(value: Any) -> Any:
     """Returns the sizes and types of an argument of a call, or what it is if it is no tensor."""
-    value = _value(argument)
     if isinstance(value, Tensor):
         sizes = tuple(hint(n) for n in value.size())
         return sizes, tuple(hint(n) for n in value.stride()), value.dtype, value.device
     return str(value)
 
 
-def _real(argument: Any) -> Any:
+def _real(value: Any) -> Any:
     """Returns an argument with real memory behind it."""
-    value = _value(argument)
     if isinstance(value, Tensor):
         sizes, strides = [[hint(n) for n in of] for of in (value.size(), value.stride())]
         kind = {"dtype": value.dtype, "device": value.device}
@@ -144,7 +151,3 @@ def _real(argument: Any) -> Any:
     if isinstance(value, torch.SymInt):
         return hint(value)
     return value
-
-
-def _value(of: Any) -> Any:
-    return of.meta.get("val") if isinstance(of, torch.fx.Node) else of
