@@ -63,7 +63,7 @@ def test_where_an_error_is_wanted_it_has_the_compiled_bytes() -> None:
 
 
 @pytest.mark.parametrize("on_infeasible", ["plain", "nearest", "raise"])
-@pytest.mark.parametrize("ask", [lambda s, *a: s.plan(*a), reprise.jax.explain])
+@pytest.mark.parametrize("ask", [lambda s, *a: s.plan(*a), lambda s, *a: s.check(*a)])
 def test_what_runs_nothing_raises_whatever_is_wished(ask: Any, on_infeasible: str) -> None:
     _, params, data = NET
 
@@ -146,7 +146,7 @@ def test_a_report_has_what_every_framework_reports() -> None:
     step = reprise.jax.value_and_grad(loss, budget="0.6x", time_limit_s=SECONDS, name="digits")
     before = reprise.report(step)
 
-    compared = reprise.jax.explain(step, params, *data).difference
+    checked = step.check(params, *data)
     result = reprise.report(step)
 
     assert before.plan is None
@@ -155,8 +155,8 @@ def test_a_report_has_what_every_framework_reports() -> None:
     assert result.overhead == result.plan.overhead
     assert 0 < result.measured_bytes <= result.budget_bytes
     assert result.measured_by == "XLA"
-    assert compared is not None
-    assert result.bits is (compared.differing == 0)
+    assert step.difference is not None
+    assert result.bits is checked.bits is (step.difference.differing == 0)
     assert step.found is not None
     assert step.found.step is not None
     assert step.found.step.graph.name == "digits"

@@ -10,19 +10,16 @@ from __future__ import annotations
 
 from reprise.jax.checkpoint import CheckpointedLoss, checkpoint
 from reprise.jax.compiled import Memory, compiler_options
-from reprise.jax.explain import Explanation, explain
 from reprise.jax.function import PlannedFunction, auto, value_and_grad
 from reprise.jax.planning import Found
 
 __all__ = [
     "CheckpointedLoss",
-    "Explanation",
     "Found",
     "Memory",
     "PlannedFunction",
     "auto",
     "checkpoint",
     "compiler_options",
-    "explain",
     "value_and_grad",
 ]

@@ -14,11 +14,14 @@ from functools import cached_property, update_wrapper
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+from jax.extend import core
 
 from reprise.base.budget import Budget
 from reprise.base.errors import RepriseError
+from reprise.jax.compiled import compile_flat
 from reprise.jax.planning import MOST_EQUATIONS, Found, find
-from reprise.jax.ulps import Difference
+from reprise.jax.ulps import Difference, difference
 from reprise.plan.result import Known, Result
 from reprise.plan.wish import Wish, is_disabled
 
@@ -50,7 +53,7 @@ class PlannedFunction:
     ) -> None:
         # Of the newest plan; None before the first call.
         self.found: Found | None = None
-        # How far its results are from those without it; None before `explain` compared them.
+        # How far its results are from those without it; None before `check` compared them.
         self.difference: Difference | None = None
         self._step = step
         self._donate = _numbers(donate_argnums, "donate_argnums")
@@ -124,6 +127,21 @@ class PlannedFunction:
         )
         assert self.found is not None
         return self.found
+
+    def check(self, *args: Any, **kwargs: Any) -> Known:
+        """Plans for these arrays, runs the step plain and planned on copies of them, and returns
+        how far the results are apart. Raises as `plan` does."""
+        found, made = self.plan(*args, **kwargs), self.trace(*args, **kwargs)
+        if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in made.leaves):
+            raise RepriseError("check: takes the arrays of a call; `plan` takes shapes, too")
+        plain = found.program
+        if found.plan is not None:
+            plain = compile_flat(core.jaxpr_as_fun(made.closed), made.leaves)
+        results = [program(*map(jnp.copy, made.leaves)) for program in (plain, found.program)]
+        self.difference = difference(*results)
+        return replace(
+            found.known(not self.difference.differing), sentence=self.difference.sentence
+        )
 
     def unplanned(self) -> Callable[..., Any]:
         """Returns the step without a plan, as `jax.jit` compiles it, with the same donation."""
