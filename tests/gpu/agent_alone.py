@@ -70,7 +70,6 @@ def start(sink: Path | None) -> abi.Library:
         sink.unlink(missing_ok=True)  # of a row that was cut
     library = abi.load()
     config = abi.Config(
-        struct_size=ctypes.sizeof(abi.Config),
         abi=abi.ABI,
         ring_slots=1 << 20,
         sink_path=f"file:{sink}".encode() if sink else None,
@@ -98,7 +97,7 @@ def read_records(sink: Path, library: abi.Library) -> records.Records:
 
 def caps(library: abi.Library) -> dict[str, Any]:
     """What the agent says that it can do here, and what it lost."""
-    found = abi.Caps(struct_size=ctypes.sizeof(abi.Caps))
+    found = abi.Caps()
     library.quick.reprise_capabilities(ctypes.byref(found))
     return {
         "cupti": found.cupti,

@@ -48,127 +48,89 @@ EREFUSED = -4
 ALLOC, FREE, SEGMENT, MAP, UNMAP, POOL, DRIVER, BASELINE = range(8)
 
 # What a window traces.
-KIND_OPS = 1
-KIND_ALLOCS = 2
-KIND_KERNELS = 4
+KIND_OPS, KIND_ALLOCS, KIND_KERNELS = 1, 2, 4
 
-STEP_PLANNED = 1
-STEP_KEPT_ALL = 2
-STEP_OOM = 4
-STEP_WINDOW = 8
-STEP_INCOMPLETE = 16
+STEP_PLANNED, STEP_KEPT_ALL, STEP_OOM, STEP_WINDOW, STEP_INCOMPLETE = 1, 2, 4, 8, 16
 
-VERIFY_BITWISE = 1
-VERIFY_WITHIN_NOISE = 2
-VERIFY_FAILED = 4
-VERIFY_VALUES = 8
+VERIFY_BITWISE, VERIFY_WITHIN_NOISE, VERIFY_FAILED, VERIFY_VALUES = 1, 2, 4, 8
 
-PLAN_APPLIED = 1
-PLAN_REFUSED = 2
-PLAN_STOPPED = 3
-PLAN_UNCHECKED = 4
-PLAN_NONE = 5
-JOB_FAILED = 6
-PLAN_LEFT = 7
-PLAN_OTHER_LOAD = 8
+# What became of a plan, or of the job.
+PLAN_APPLIED, PLAN_REFUSED, PLAN_STOPPED, PLAN_UNCHECKED = 1, 2, 3, 4
+PLAN_NONE, JOB_FAILED, PLAN_LEFT, PLAN_OTHER_LOAD = 5, 6, 7, 8
 
 
-class Config(ctypes.Structure):
+def _fields(kind: Any, names: str) -> list[tuple[str, Any]]:
+    """Returns fields of one type, in the order of the header."""
+    return [(name, kind) for name in names.split()]
+
+
+class Sized(ctypes.Structure):
+    """A struct that says its own size, by which the agent knows its version."""
+
+    def __init__(self, **values: Any) -> None:
+        super().__init__(struct_size=ctypes.sizeof(self), **values)
+
+
+class Config(Sized):
     """`reprise_config`: what an agent is started with. Absent texts are null."""
 
     _fields_ = [
-        ("struct_size", c_uint32),
-        ("abi", c_uint32),
-        ("ring_slots", c_uint32),
-        ("flags", c_uint32),
-        ("socket_path", c_char_p),
-        ("sink_path", c_char_p),
-        ("cupti_path", c_char_p),
-        ("run_id", c_char_p),
-        ("labels", c_char_p),
+        *_fields(c_uint32, "struct_size abi ring_slots flags"),
+        *_fields(c_char_p, "socket_path sink_path cupti_path run_id labels"),
     ]
 
 
-class Caps(ctypes.Structure):
+class Caps(Sized):
     """`reprise_caps`: what the agent can do here, and its counters of records."""
 
     _fields_ = [
-        ("struct_size", c_uint32),
-        ("cupti", c_uint32),
-        ("cupti_version", c_uint32),
-        ("driver_version", c_uint32),
-        ("pushed", c_uint64),
-        ("dropped", c_uint64),
-        ("untimed", c_uint64),
-        ("cupti_dropped", c_uint64),
-        ("cupti_device_bytes", c_uint64),
+        *_fields(c_uint32, "struct_size cupti cupti_version driver_version"),
+        *_fields(c_uint64, "pushed dropped untimed cupti_dropped cupti_device_bytes"),
         ("holder", c_char * 64),
         ("why", c_char * WHY_BYTES),
     ]
 
 
-class Want(ctypes.Structure):
+class Want(Sized):
     """`reprise_want`: a request for a plan; sizes in bytes, 0 where unknown."""
 
     _fields_ = [
-        ("struct_size", c_uint32),
-        ("flags", c_uint32),
-        ("budget", c_char_p),
-        ("capabilities", c_char_p),
-        ("static_bytes", c_uint64),
-        ("device_bytes", c_uint64),
-        ("device_free_bytes", c_uint64),
-        ("reserve_bytes", c_uint64),
-        ("request_id", c_uint64),
-        ("replaces", c_uint64),
-        ("more_bytes", c_uint64),
+        *_fields(c_uint32, "struct_size flags"),
+        *_fields(c_char_p, "budget capabilities"),
+        *_fields(c_uint64, "static_bytes device_bytes device_free_bytes reserve_bytes"),
+        *_fields(c_uint64, "request_id replaces more_bytes"),
     ]
 
 
-class PlanView(ctypes.Structure):
+class PlanView(Sized):
     """`reprise_plan`: a mapped plan; `json` is valid until it is released."""
 
     _fields_ = [
-        ("struct_size", c_uint32),
-        ("flags", c_uint32),
-        ("graph_id", c_uint64),
-        ("plan_id", c_uint64),
-        ("predicted_peak", c_uint64),
-        ("predicted_ns", c_uint64),
+        *_fields(c_uint32, "struct_size flags"),
+        *_fields(c_uint64, "graph_id plan_id predicted_peak predicted_ns"),
         ("json", c_void_p),
         ("json_bytes", c_size_t),
         ("why", c_char * WHY_BYTES),
     ]
 
 
-class StepReport(ctypes.Structure):
+class StepReport(Sized):
     """`reprise_step_report`: what was measured of one training step; bytes and nanoseconds."""
 
     _fields_ = [
-        ("struct_size", c_uint32),
-        ("flags", c_uint32),
-        ("step", c_uint64),
-        ("plan_id", c_uint64),
-        ("step_ns", c_uint64),
-        ("peak_bytes", c_uint64),
-        ("reserved_bytes", c_uint64),
-        ("device_bytes", c_uint64),
-        ("recomputed", c_uint32),
-        ("mismatches", c_uint32),
+        *_fields(c_uint32, "struct_size flags"),
+        *_fields(c_uint64, "step plan_id step_ns peak_bytes reserved_bytes device_bytes"),
+        *_fields(c_uint32, "recomputed mismatches"),
     ]
 
 
-class VerifyReport(ctypes.Structure):
+class VerifyReport(Sized):
     """`reprise_verify_report`: how many recomputed values of a step were compared and differed."""
 
     _fields_ = [
-        ("struct_size", c_uint32),
-        ("flags", c_uint32),
-        ("step", c_uint64),
-        ("plan_id", c_uint64),
-        ("checked", c_uint32),
-        ("differing", c_uint32),
-        ("first_name", c_uint32),
+        *_fields(c_uint32, "struct_size flags"),
+        *_fields(c_uint64, "step plan_id"),
+        *_fields(c_uint32, "checked differing first_name"),
     ]
 
 

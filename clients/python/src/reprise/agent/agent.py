@@ -88,7 +88,6 @@ class Agent:
             return cls(None, str(error), run)
         text = "".join(f"{_line(k)}={_line(v)}\n" for k, v in (labels or {}).items())
         config = abi.Config(
-            struct_size=ctypes.sizeof(abi.Config),
             abi=abi.ABI,
             ring_slots=ring_slots,
             socket_path=os.fsencode(socket) if socket else None,
@@ -186,7 +185,6 @@ class Agent:
     ) -> None:
         """Reports a finished step; `flags` are `abi.STEP_*`. Survives a SIGKILL right after."""
         report = abi.StepReport(
-            struct_size=ctypes.sizeof(abi.StepReport),
             flags=flags,
             step=step,
             plan_id=plan_id,
@@ -209,7 +207,6 @@ class Agent:
     ) -> None:
         """Reports a gradient check; `flags` is one of `abi.VERIFY_*`."""
         report = abi.VerifyReport(
-            struct_size=ctypes.sizeof(abi.VerifyReport),
             flags=flags,
             step=step,
             plan_id=plan_id,
@@ -266,7 +263,6 @@ class Agent:
         if self._library is None:
             return None
         want = abi.Want(
-            struct_size=ctypes.sizeof(abi.Want),
             budget=budget.encode(),
             capabilities=capabilities.encode(),
             static_bytes=static_bytes,
@@ -294,7 +290,7 @@ class Agent:
         Never waits."""
         if self._library is None:
             return PlanReply("inert", why=self.why)
-        view = self._new_view()
+        view = abi.PlanView()
         code = int(self._library.quick.reprise_plan_poll(request_id, have, ctypes.byref(view)))
         return self._reply(code, view)
 
@@ -307,7 +303,7 @@ class Agent:
         while True:
             left = deadline - time.monotonic()
             milliseconds = max(0, int(min(left, WAIT_SLICE_S) * 1000))
-            view = self._new_view()
+            view = abi.PlanView()
             code = int(
                 self._library.blocking.reprise_plan_wait(
                     request_id, have, milliseconds, ctypes.byref(view)
@@ -371,14 +367,10 @@ class Agent:
         return ctypes.cast(function, ctypes.c_void_p).value if function else None
 
     def _read_caps(self) -> tuple[int, abi.Caps]:
-        caps = abi.Caps(struct_size=ctypes.sizeof(abi.Caps))
+        caps = abi.Caps()
         if self._library is None:
             return abi.INERT, caps
         return int(self._library.quick.reprise_capabilities(ctypes.byref(caps))), caps
-
-    @staticmethod
-    def _new_view() -> abi.PlanView:
-        return abi.PlanView(struct_size=ctypes.sizeof(abi.PlanView))
 
     def _reply(self, code: int, view: abi.PlanView) -> PlanReply:
         assert self._library is not None

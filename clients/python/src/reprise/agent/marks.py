@@ -52,14 +52,8 @@ class PythonCalls(ctypes.Structure):
     _fields_ = [
         ("struct_size", ctypes.c_uint32),
         ("flags", ctypes.c_uint32),
-        ("as_u64", c_void_p),
-        ("as_i64", c_void_p),
-        ("occurred", c_void_p),
-        ("raise", c_void_p),
-        ("retain", c_void_p),
-        ("none", c_void_p),
-        ("type_error", c_void_p),
-        ("overflow_error", c_void_p),
+        *((name, c_void_p) for name in ("as_u64", "as_i64", "occurred", "raise", "retain", "none")),
+        *((name, c_void_p) for name in ("type_error", "overflow_error")),
     ]
 
 
