@@ -18,7 +18,7 @@ from reprise.agent.received import InfeasibleBudget, Plan
 from reprise.base.errors import RepriseError, ServerUnavailable
 from reprise.plan.capabilities import FLAGS, MOST, Capabilities
 from reprise.plan.server import LONGEST_S
-from reprise.plan.step_graph import SIZES, TEXTS, Op, StepGraph, Storage, filled
+from reprise.plan.step_graph import StepGraph
 
 if TYPE_CHECKING:
     from reprise.agent.agent import Agent
@@ -114,24 +114,11 @@ def capabilities_text(executor: Capabilities) -> str:
 
 
 def graph_message(graph: StepGraph) -> dict[str, Any]:
-    """Returns a graph as a message of reprise.v1.StepGraph; as in proto3, zero and empty fields are
-    left out. Raises RepriseError with the path of the first field that the planner would refuse."""
-    graph.check()
-    message = filled(graph, (*TEXTS, *SIZES))
-    message["storages"] = [_storage(s, made) for s, made in enumerate(graph.storages)]
-    message["ops"] = [_op(o, made) for o, made in enumerate(graph.ops)]
-    return {**message, "required": graph.required}
-
-
-def _storage(s: int, made: Storage) -> dict[str, Any]:
-    message = filled(made) | {"id": s or None, "category": f"CATEGORY_{made.category.upper()}"}
-    # Op 0, too.
-    return message if made.release_op is None else {**message, "release_op": made.release_op}
-
-
-def _op(o: int, made: Op) -> dict[str, Any]:
-    words = {"phase": f"PHASE_{made.phase.upper()}", "kind": f"OP_KIND_{made.kind.upper()}"}
-    message = filled(made) | {"id": o or None, **words}
-    # True if it is absent.
-    message["replay_point"] = None if made.replay_point else False
+    """Returns a graph as a message of reprise.v1.StepGraph: that of its file, whose words are
+    enums. Raises RepriseError with the path of the first field that the planner would refuse."""
+    message = graph.to_object()
+    for storage in message["storages"]:
+        storage["category"] = f"CATEGORY_{storage['category'].upper()}"
+    for op in message["ops"]:
+        op["phase"], op["kind"] = f"PHASE_{op['phase'].upper()}", f"OP_KIND_{op['kind'].upper()}"
     return message

@@ -25,18 +25,15 @@ FORMAT = "reprise.graph/1"
 # The fields of a graph beside its lists.
 TEXTS = ("name", "source", "note", "flavour")
 SIZES = ("static_bytes", "measured_peak_bytes", "measured_step_ns")
-PHASES = ("forward", "backward", "optimizer")
-KINDS = ("pure", "seeded", "once", "collective", "view")
-CATEGORIES = (
-    "parameter",
-    "gradient",
-    "optimizer_state",
-    "activation",
-    "input",
-    "temporary",
-    "communication",
-    "unknown",
-)
+# By field: the words that it takes.
+WORDS = {
+    "phase": ("forward", "backward", "optimizer"),
+    "kind": ("pure", "seeded", "once", "collective", "view"),
+    "category": (
+        *("parameter", "gradient", "optimizer_state", "activation", "input", "temporary"),
+        *("communication", "unknown"),
+    ),
+}
 
 MOST_OPS = 4_000_000
 MOST_SUM = 1 << 62
@@ -187,8 +184,15 @@ class StepGraph:
             _check_text(getattr(self, key), key)
         for key in SIZES:
             _check_size(getattr(self, key), key)
-        self._check_storages()
+        for s, storage in enumerate(self.storages):
+            _check_fields(storage, f"storages[{s}]")
         writer = self._check_ops()
+        taken = [self.static_bytes, max((op.workspace_bytes for op in self.ops), default=0)]
+        taken += [storage.bytes for storage in self.storages] + [op.state_bytes for op in self.ops]
+        if sum(taken) > MOST_SUM:
+            _refuse("storages", "their bytes sum to more than 2^62")
+        if sum(max(op.time_ns, op.again_ns) for op in self.ops) > MOST_SUM:
+            _refuse("ops", "their time_ns sum to more than 2^62")
         for s, storage in enumerate(self.storages):
             if s not in writer:
                 _refuse(f"storages[{s}]", "no op writes it")
@@ -200,46 +204,13 @@ class StepGraph:
                 )
         self._check_list(self.required, "required")
 
-    def _check_storages(self) -> None:
-        total = self.static_bytes
-        for s, storage in enumerate(self.storages):
-            where = f"storages[{s}]"
-            _check_size(storage.bytes, f"{where}.bytes")
-            _check_text(storage.name, f"{where}.name")
-            _check_one_of(storage.category, CATEGORIES, f"{where}.category")
-            for key in ("saved_for_backward", "pinned"):
-                if not isinstance(getattr(storage, key), bool):
-                    _refuse(
-                        f"{where}.{key}", f"must be True or False, got {getattr(storage, key)!r}"
-                    )
-            if storage.release_op is not None:
-                _check_size(storage.release_op, f"{where}.release_op")
-            total += storage.bytes
-        most_workspace = 0
-        for o, op in enumerate(self.ops):
-            _check_size(op.workspace_bytes, f"ops[{o}].workspace_bytes")
-            _check_size(op.state_bytes, f"ops[{o}].state_bytes")
-            most_workspace = max(most_workspace, op.workspace_bytes)
-            total += op.state_bytes
-        if total + most_workspace > MOST_SUM:
-            _refuse("storages", "their bytes sum to more than 2^62")
-
     def _check_ops(self) -> dict[int, int]:
         """Returns the op that writes each storage."""
         writer: dict[int, int] = {}
-        total = 0
         for o, op in enumerate(self.ops):
             where = f"ops[{o}]"
-            _check_text(op.name, f"{where}.name")
-            _check_text(op.module, f"{where}.module")
-            _check_one_of(op.phase, PHASES, f"{where}.phase")
-            _check_one_of(op.kind, KINDS, f"{where}.kind")
-            if not isinstance(op.replay_point, bool):
-                _refuse(f"{where}.replay_point", f"must be True or False, got {op.replay_point!r}")
+            _check_fields(op, where)
             self._check_windows(op.replay_windows, f"{where}.replay_windows")
-            _check_size(op.time_ns, f"{where}.time_ns")
-            _check_size(op.again_ns, f"{where}.again_ns")
-            total += max(op.time_ns, op.again_ns)
             self._check_list(op.reads, f"{where}.reads")
             for i, s in enumerate(op.reads):
                 if s not in writer:
@@ -255,8 +226,6 @@ class StepGraph:
                         f"{where}.writes[{i}]", f"storage {s} is already written by op {writer[s]}"
                     )
                 writer[s] = o
-        if total > MOST_SUM:
-            _refuse("ops", "their time_ns sum to more than 2^62")
         return writer
 
     def _check_windows(self, windows: list[int], where: str) -> None:
@@ -294,13 +263,17 @@ class StepGraph:
         """Returns the graph as a `reprise.graph/1` file, checked; `reprise plan FILE` reads it."""
         import json
 
+        return json.dumps({"format": FORMAT, **self.to_object()}, separators=(",", ":"))
+
+    def to_object(self) -> dict[str, Any]:
+        """Returns the graph as JSON has it, checked."""
         self.check()
-        root = {"format": FORMAT, **filled(self, (*TEXTS, *SIZES[1:]))}
+        root = filled(self, (*TEXTS, *SIZES[1:]))
         root["static_bytes"] = self.static_bytes
         root["required"] = self.required
         root["storages"] = [_storage_json(s, made) for s, made in enumerate(self.storages)]
         root["ops"] = [_op_json(o, made) for o, made in enumerate(self.ops)]
-        return json.dumps(root, separators=(",", ":"))
+        return root
 
     @classmethod
     def from_json(cls, text: bytes | str) -> StepGraph:
@@ -342,6 +315,11 @@ class StepGraph:
         return made
 
 
+# Of single values, by their class: names and types.
+_TYPES = {
+    of: tuple((one.name, one.type) for one in fields(of) if one.type != "list[int]")
+    for of in (Storage, Op)
+}
 # Of a file, beside `bytes` and `name`.
 _STORAGE_KEYS = tuple(one.name for one in fields(Storage)[1:])
 _OP_KEYS = tuple(one.name for one in fields(Op)[1:])
@@ -424,6 +402,18 @@ def _check_text(value: object, where: str) -> None:
         _refuse(where, "is not valid Unicode")
 
 
-def _check_one_of(value: object, allowed: tuple[str, ...], where: str) -> None:
-    if value not in allowed:
-        _refuse(where, f"must be one of {', '.join(allowed)}, got {value!r}"[:200])
+def _check_fields(made: Storage | Op, where: str) -> None:
+    """Checks texts, words, flags and sizes. What a list names depends on the graph."""
+    for name, kind in _TYPES[type(made)]:
+        value = getattr(made, name)
+        if name in WORDS:
+            if value not in WORDS[name]:
+                known = ", ".join(WORDS[name])
+                _refuse(f"{where}.{name}", f"must be one of {known}, got {value!r}"[:200])
+        elif kind == "str":
+            _check_text(value, f"{where}.{name}")
+        elif kind == "bool":
+            if not isinstance(value, bool):
+                _refuse(f"{where}.{name}", f"must be True or False, got {value!r}")
+        elif value is not None or kind == "int":
+            _check_size(value, f"{where}.{name}")
