@@ -300,7 +300,7 @@ def test_the_environment_switches_it_off_or_has_another_budget(
     armed = model()
     monkeypatch.setenv("REPRISE_BUDGET", "0.9x")
     reprise.keras.auto(armed, budget="0.5x", time_limit_s=SECONDS)
-    assert vars(armed)["_reprise_step"]._budget == "0.9x"
+    assert vars(armed)["_reprise_step"]._how["budget"] == "0.9x"
 
     monkeypatch.setenv("REPRISE_DISABLE", "1")
 

@@ -8,6 +8,7 @@ An armed model has one of its own. Layers, weights, saving and loading know noth
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import keras
@@ -44,32 +45,16 @@ def auto(
     Raises `RepriseError` if it is no model of Keras, was not compiled, or runs eagerly, or if Keras
     runs on another backend."""
     if not is_disabled():
-        arm(model, budget, batch, name, on_infeasible, max_overhead, time_limit_s)
+        arm(model, Wish.of(budget, on_infeasible, max_overhead, time_limit_s), batch, name)
     return model
 
 
-def arm(
-    model: Any,
-    budget: str | int | None,
-    batch: int | None = None,
-    name: str | None = None,
-    on_infeasible: str = "plain",
-    max_overhead: float | None = None,
-    time_limit_s: float | None = None,
-) -> None:
-    """Arms a model as `auto` does. Without a budget, which is for torch alone, nothing is planned,
+def arm(model: Any, wish: Wish | None, batch: int | None = None, name: str | None = None) -> None:
+    """Arms a model as `auto` does. Without a wish, which is for torch alone, nothing is planned,
     and one step is captured for the run's page."""
     backend = keras.backend.backend()
     _check(model, backend)
-    if budget is not None:
-        budget = Wish.of(budget, on_infeasible, max_overhead, time_limit_s).budget
-    how = {
-        "on_infeasible": on_infeasible,
-        "max_overhead": max_overhead,
-        "time_limit_s": time_limit_s,
-        "name": name or model.name,
-    }
-    step = _step_class(backend)(model, budget, batch, how)
+    step = _step_class(backend)(model, wish, batch, name or model.name)
     remove(model)
     for key, value in {_STEP: step, **step.replaced()}.items():
         # Not by the model's own way, which looks for layers and weights in what it is given.
@@ -131,19 +116,10 @@ def _check(model: Any, backend: str) -> None:
 
 
 def _step_class(backend: str) -> Callable[..., Any]:
-    if backend == "jax":
-        from reprise.keras.jax_step import JaxStep
-
-        return JaxStep
-    if backend == "tensorflow":
-        from reprise.keras.tensorflow_step import TensorFlowStep
-
-        return TensorFlowStep
-    if backend == "torch":
-        from reprise.keras.torch_step import TorchStep
-
-        return TorchStep
-    raise RepriseError(f"auto: Keras runs on {backend}; jax, tensorflow and torch are planned")
+    name = {"jax": "JaxStep", "tensorflow": "TensorFlowStep", "torch": "TorchStep"}.get(backend)
+    if name is None:
+        raise RepriseError(f"auto: Keras runs on {backend}; jax, tensorflow and torch are planned")
+    return getattr(import_module(f"reprise.keras.{backend}_step"), name)  # type: ignore[no-any-return]
 
 
 class Budget(keras.callbacks.Callback):  # type: ignore[misc]

@@ -15,10 +15,9 @@ from typing import Any
 
 import keras
 
-from reprise.base.errors import RepriseError
 from reprise.base.saying import say
 from reprise.keras.arming import arm, is_armed
-from reprise.plan.wish import is_disabled
+from reprise.plan.wish import Wish, is_disabled, no_plan
 
 OLDEST = (3, 15)
 
@@ -58,8 +57,7 @@ def _why_not(model: Any, budget: str | None, backend: str) -> str:
             "reprise run --budget 0.5x -- ..."
         )
     try:
-        arm(model, budget)
+        arm(model, Wish.of(budget) if budget else None)
     except Exception as error:
-        kind = "" if isinstance(error, RepriseError) else f"{type(error).__name__}: "
-        return f"No plan: {kind}{str(error).rstrip('.')}. Training continues without a plan."
+        return no_plan(error)
     return ""

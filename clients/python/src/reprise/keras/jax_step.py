@@ -20,13 +20,10 @@ UNCHECKED = "Keras on JAX compares no gradients, and XLA's bytes of the program 
 class JaxStep(Step):
     """A planned step of one model. Weights, statistics and seeds go in and come out as values."""
 
-    def __init__(
-        self, model: Any, budget: str | int, _batch: int | None, how: dict[str, Any]
-    ) -> None:
+    def __init__(self, *asked: Any) -> None:
         if keras.distribution.distribution() is not None:
             raise RepriseError("auto: models under keras.distribution are not planned yet")
-        super().__init__(model)
-        self._budget, self._how = budget, how
+        super().__init__(*asked)
         # Of the first batch since the step was made; None before it.
         self._found: reprise.jax.Found | None = None
         self._reports = StepReports(UNCHECKED)
@@ -38,7 +35,7 @@ class JaxStep(Step):
     def _made(self) -> Callable[..., Any]:
         model = self._model
         self._found = None
-        planned = reprise.jax.auto(model.train_step, self._budget, donate_argnums=0, **self._how)
+        planned = reprise.jax.auto(model.train_step, donate_argnums=0, **self._how)
         plain: Callable[..., Any] | None = None
 
         def step(state: Any, data: Any) -> Any:

@@ -11,13 +11,17 @@ from typing import Any
 from reprise.base.errors import RepriseError
 from reprise.plan import Plan, report_step
 from reprise.plan.reporting import report_unchecked
+from reprise.plan.wish import Wish
 
 
 class Step:
     """A planned step of one model."""
 
-    def __init__(self, model: Any) -> None:
-        self._model = model
+    def __init__(self, model: Any, wish: Wish | None, batch: int | None, name: str) -> None:
+        self._model, self._batch = model, batch
+        # What the backend's `auto` takes beside the step.
+        self._how: dict[str, Any] = {"budget": None, "name": name}
+        self._how |= wish.keywords() if wish else {}
 
     def replaced(self) -> dict[str, Any]:
         """Returns the methods of the model that are the step's."""

@@ -19,14 +19,9 @@ from reprise.plan.result import Known, Result
 
 
 class TensorFlowStep(Step):
-    def __init__(
-        self, model: Any, budget: str | int, batch: int | None, how: dict[str, Any]
-    ) -> None:
-        super().__init__(model)
-        self._budget, self._how = budget, how
+    def __init__(self, *asked: Any) -> None:
+        super().__init__(*asked)
         self._reports = StepReports("")
-        # Of the data that `fit` was given, if nothing else was said.
-        self._batch = batch
         self._train: Any = None
         # What the newest reported step ran under.
         self._reported: Any = None
@@ -57,9 +52,7 @@ class TensorFlowStep(Step):
 
     def _made(self) -> Callable[..., Any]:
         model = self._model
-        self.planned = reprise.tensorflow.auto(
-            model.train_step, self._budget, batch=self._batch, **self._how
-        )
+        self.planned = reprise.tensorflow.auto(model.train_step, batch=self._batch, **self._how)
         # XLA orders and merges ops as it likes: no plan holds in it.
         with self._uncompiled():
             self._train = model._make_function(self.planned)

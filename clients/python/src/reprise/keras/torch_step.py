@@ -18,6 +18,7 @@ from reprise.base.errors import RepriseError
 from reprise.base.saying import say
 from reprise.keras.functional_graph import let_go_early, undo
 from reprise.keras.step import Step
+from reprise.plan.wish import no_plan
 from reprise.torch.session import api
 
 _APPLY = "apply"
@@ -40,12 +41,9 @@ class _Update(torch.optim.Optimizer):
 
 
 class TorchStep(Step):
-    def __init__(
-        self, model: Any, budget: str | int | None, _batch: int | None, how: dict[str, Any]
-    ) -> None:
-        super().__init__(model)
-        self._budget = budget
-        self._how = {key: how[key] for key in ("name", "on_infeasible", "max_overhead")}
+    def __init__(self, *asked: Any) -> None:
+        super().__init__(*asked)
+        self._how.pop("time_limit_s", None)
         # None before the first step: Keras builds a model on its first batch.
         self._update: _Update | None = None
 
@@ -79,9 +77,9 @@ class TorchStep(Step):
         if self._update is None:
             let_go_early(model)
             try:
-                api.auto(model, self._budget, **self._how)
+                api.auto(model, **self._how)
             except RepriseError as error:
-                say(f"No plan: {str(error).rstrip('.')}. Training continues without a plan.")
+                say(no_plan(error))
             self._update = _Update(model)
         update = self._update
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields
+from typing import Any, Literal
 
 from reprise.agent.received import InfeasibleBudget, Plan
 from reprise.base.budget import Budget
@@ -76,6 +76,10 @@ class Wish:
         asked = Budget(os.environ.get("REPRISE_BUDGET") or budget)
         return cls(asked, on_infeasible, max_overhead, time_limit_s)  # type: ignore[arg-type]
 
+    def keywords(self) -> dict[str, Any]:
+        """Returns it as the keywords of an `auto`."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
+
     def answered(self, ask: Callable[[str | int], Plan]) -> Answer:
         """Returns the plan that `ask` has for the budget. Where it raises InfeasibleBudget, or its
         plan takes more than `max_overhead`, does what `on_infeasible` says: raises, asks for the
@@ -116,10 +120,18 @@ class Wish:
         error, or returns why the step runs without a plan, and prints that."""
         if self.on_infeasible == "raise":
             raise error
-        kind = "" if isinstance(error, RepriseError) else f"{type(error).__name__}: "
-        why = f"{kind}{error}".rstrip(".") + "."
-        say(f"No plan: {why} Training continues without a plan.")
-        return Answer(None, why)
+        say(no_plan(error))
+        return Answer(None, _reason(error))
+
+
+def no_plan(error: Exception) -> str:
+    """Returns what a program is told whose step cannot be planned."""
+    return f"No plan: {_reason(error)} Training continues without a plan."
+
+
+def _reason(error: Exception) -> str:
+    kind = "" if isinstance(error, RepriseError) else f"{type(error).__name__}: "
+    return f"{kind}{error}".rstrip(".") + "."
 
 
 def too_dear(plan: Plan, max_overhead: float | None) -> str:
