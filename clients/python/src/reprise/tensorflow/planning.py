@@ -13,12 +13,13 @@ budget; a plan that took more than the budget is replaced by one with the differ
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from operator import index
 from typing import Any, SupportsIndex
 
 from reprise.agent.received import BoundProof, InfeasibleBudget
+from reprise.base.budget import Budget
 from reprise.base.errors import RepriseError
 from reprise.base.saying import say
 from reprise.base.units import format_bytes, format_bytes_up, format_percent
@@ -36,8 +37,6 @@ from reprise.tensorflow.trace import op_records
 
 EXECUTOR = "tf-graph"
 MOST_ROUNDS = 3
-# Of a smallest plan: how many budgets are tried.
-MOST_QUESTIONS = 8
 # Of the peak, where checkpoints are to lower it: a share that shows that they do not.
 MOST_LEFT = 0.75
 # A difference of peaks that figures with one decimal show.
@@ -365,28 +364,4 @@ def _of_checkpoints(step: CapturedStep, checkpoints: str | Sequence[Any]) -> Seq
     if left - graph.static_bytes <= MOST_LEFT * (most - graph.static_bytes):
         return schedule
     # Articulation points do not divide this forward.
-    return _smallest(lambda budget: ask(graph, budget, EXECUTOR), most).schedule
-
-
-def _smallest(plan: Callable[[int], Plan], most: int) -> Plan:
-    """Returns the smallest plan that the planner finds for a step. Between the bytes that are ruled
-    out and those of the smallest plan so far, it asks for the middle, until a search meets nothing
-    smaller, at most MOST_QUESTIONS times. `most`: the peak without a plan."""
-    found: Plan | None = None
-    # The first refusal says what is ruled out, and what its search has met.
-    low, high, budget = 1, most, 1
-    for _ in range(MOST_QUESTIONS):
-        met = 0
-        try:
-            found = plan(budget)
-            high = found.peak_bytes
-        except InfeasibleBudget as refusal:
-            low = max(budget, refusal.smallest_bytes or 0)
-            if refusal.plan is not None and refusal.plan.infeasible is not None:
-                met = refusal.plan.infeasible.smallest_known_bytes
-            if found is not None and not low < met < high:
-                break
-        budget = met if low < met < high else (low + high) // 2
-        if high - low <= VISIBLE * high:
-            break
-    return found or plan(most)
+    return ask(graph, Budget.least(), EXECUTOR).schedule
