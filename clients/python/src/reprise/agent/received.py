@@ -155,13 +155,12 @@ class Plan:
         """Returns a plan from JSON that was read already, as a part of a larger message. Raises as
         `from_json`."""
         f = Fields(value, "plan")
-        infeasible, predicted = f.message("infeasible"), f.message("predicted")
-        link = f.message("link")
+        predicted = f.message("predicted")
         special: dict[str, Any] = {
             "plan_id": f.hex_id("plan_id"),
             "graph_id": f.hex_id("graph_id"),
-            "infeasible": None if infeasible is None else read_infeasible(infeasible),
-            "link": None if link is None else Link(**link.plain(Link)),
+            "infeasible": f.made("infeasible", Infeasible),
+            "link": f.made("link", Link),
             "bound_scope": f.enum("bound_scope", BoundScope, "BOUND_SCOPE_"),
             "bound_proof": f.enum("bound_proof", BoundProof, "BOUND_PROOF_"),
             "free_policy": f.enum("free_policy", FreePolicy, "FREE_POLICY_"),
@@ -197,11 +196,6 @@ class Plan:
         for i, op in enumerate(self.recomputed_ops):
             if op not in run:
                 raise RepriseError(f"plan.recomputed_ops[{i}]: op {op} is not in the schedule")
-
-
-def read_infeasible(f: Fields) -> Infeasible:
-    """Reads why nothing fits from the fields of a plan. RepriseError: a field is malformed."""
-    return Infeasible(**f.plain(Infeasible))
 
 
 class InfeasibleBudget(RepriseError):

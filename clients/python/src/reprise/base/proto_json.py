@@ -125,6 +125,12 @@ class Fields:
         value = self._raw(name)
         return None if value is None else Fields(value, self._path(name))
 
+    def made(self, name: str, kind: type[T]) -> T | None:
+        """Returns a nested message as a data class whose fields `plain` reads; None if it is
+        absent."""
+        found = self.message(name)
+        return None if found is None else kind(**found.plain(kind))
+
     def plain(self, kind: type[Any], but: Collection[str] = ()) -> dict[str, Any]:
         """Returns the fields of a data class, but these, by their types: texts, flags, numbers,
         sizes, and lists of sizes."""

@@ -35,8 +35,7 @@ class Clusters:
     program: Program
     order: list[Cluster]
     # What looks at memory or is made by every reader, by the value that it makes.
-    light: dict[int, Equation]
-    base: dict[int, int]
+    light: dict[int, Equation] = field(default_factory=dict)
 
     def needed(self, values: list[int]) -> tuple[list[Equation], list[int]]:
         """Returns the light equations that make these values, in their order, and the memory
@@ -65,22 +64,18 @@ class Clusters:
 def cluster(program: Program, lean: bool = False) -> Clusters:
     """Groups the equations of a program. `lean`: loops make again in themselves what other loops
     have made of no more memory, so that they read less at once."""
-    light: dict[int, Equation] = {}
-    base: dict[int, int] = {}
     heavy: list[Equation] = []
     results = _results(program)
-    found = Clusters(program, [], light, base)
+    found = Clusters(program, [])
     for_loops = _for_loops(program) - results if lean else set()
     for equation in program.equations:
         made = equation.writes[0] if len(equation.writes) == 1 else None
-        if made is not None and is_view(program, equation):
-            light[made] = equation
-            base[made] = base.get(equation.reads[0], equation.reads[0])
-        elif made is not None and (
-            is_remade(equation, made in results)
+        if made is not None and (
+            is_view(program, equation)
+            or is_remade(equation, made in results)
             or (made in for_loops and _is_short(found, equation))
         ):
-            light[made] = equation
+            found.light[made] = equation
         else:
             heavy.append(equation)
     owner = _grouped(found, heavy)

@@ -15,7 +15,7 @@ import stat
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
@@ -76,17 +76,16 @@ def read(key: str) -> Kept | None:
 
 def _read(text: bytes) -> Kept:
     found = Fields(json.loads(text), "kept")
-    plain, plan = found.message("plain"), found.message("plan")
+    plain, plan = found.made("plain", Memory), found.message("plan")
     if plain is None:
         raise RepriseError("kept.plain: is missing")
     why = found.text("why")
     if len(why) > MOST_TEXT or not why.isprintable():
         raise RepriseError("kept.why: is no sentence")
-    memory = Memory(*(plain.size(field.name) for field in fields(Memory)))
     made = None if plan is None else Plan.from_message(json.loads(text)["plan"])
     if made is not None and not (made.feasible and made.sentence.isprintable()):
         raise RepriseError("kept.plan: is none")
-    return Kept(memory, made, found.size("predicted_bytes"), why, found.flag("lean"))
+    return Kept(plain, made, found.size("predicted_bytes"), why, found.flag("lean"))
 
 
 def write(key: str, what: Kept) -> None:

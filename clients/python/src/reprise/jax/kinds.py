@@ -15,7 +15,10 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_VIEWS = frozenset({"reshape", "squeeze", "expand_dims", "stop_gradient", "name"})
+# If nothing but the shape changes.
+_VIEWS = frozenset(
+    {"reshape", "squeeze", "expand_dims", "stop_gradient", "name", "broadcast_in_dim"}
+)
 
 # Elementwise, and what moves elements about: they become part of the loop of what reads them.
 _FUSIBLE = _words(
@@ -42,9 +45,7 @@ def is_view(program: Program, equation: Equation) -> bool:
         return False
     before, after = program.avals[equation.reads[0]], program.avals[equation.writes[0]]
     same = getattr(before, "size", None) == getattr(after, "size", -1)
-    if equation.name in _VIEWS:
-        return same
-    return equation.name == "broadcast_in_dim" and same
+    return same and equation.name in _VIEWS
 
 
 def is_remade(equation: Equation, is_result: bool) -> bool:

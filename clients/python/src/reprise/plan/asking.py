@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from operator import index
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
-from reprise.agent.received import Infeasible, InfeasibleBudget, Plan, read_infeasible
+from reprise.agent.received import Infeasible, InfeasibleBudget, Plan
 from reprise.base.budget import Budget
 from reprise.base.errors import RepriseError, ServerUnavailable
 from reprise.base.proto_json import Fields
@@ -120,7 +120,9 @@ def sweep(
     # A point that a later search improves comes again.
     newest: dict[int, TradeoffPoint] = {}
     for message in _ask(graph, "Planner/Sweep", request, server):
-        point = _point(Fields(message, "point"))
+        f = Fields(message, "point")
+        rest = f.plain(TradeoffPoint, but=("infeasible",))
+        point = TradeoffPoint(infeasible=f.made("infeasible", Infeasible), **rest)
         newest[point.budget_bytes] = point
     return [newest[budget] for budget in sorted(newest, reverse=True)]
 
@@ -201,9 +203,3 @@ def _check_graph(graph: object) -> None:
             f"graph: must be a reprise.plan.StepGraph, got {type(graph).__name__}; "
             "StepGraph.from_json reads one from a file"
         )
-
-
-def _point(f: Fields) -> TradeoffPoint:
-    infeasible = f.message("infeasible")
-    why = None if infeasible is None else read_infeasible(infeasible)
-    return TradeoffPoint(infeasible=why, **f.plain(TradeoffPoint, but=("infeasible",)))

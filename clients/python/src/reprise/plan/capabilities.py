@@ -81,23 +81,21 @@ class Capabilities:
 
 
 def _value(key: str, value: str) -> Any:
-    if key in FLAGS and value in ("0", "1"):
-        return value == "1"
-    if key == "free_policy" and value in ("eager", "program"):
-        return FreePolicy[value.upper()]
-    if key in MOST and value.isdecimal() and value.isascii() and int(value) <= MOST[key]:
-        return int(value)
-    if key in FLAGS:
-        raise RepriseError(f"executor: {key}={value[:40]}: must be 0 or 1")
-    if key == "free_policy":
-        raise RepriseError(f"executor: {key}={value[:40]}: must be eager or program")
     if key in MOST:
-        raise RepriseError(
-            f"executor: {key}={value[:40]}: must be an integer from 0 to {MOST[key]}"
-        )
-    raise RepriseError(f"executor: unknown key {key[:40]!r}")
+        if value.isdecimal() and value.isascii() and int(value) <= MOST[key]:
+            return int(value)
+        wanted = f"an integer from 0 to {MOST[key]}"
+    elif key in FLAGS or key == "free_policy":
+        words = {"0": False, "1": True} if key in FLAGS else _POLICIES
+        if value in words:
+            return words[value]
+        wanted = " or ".join(words)
+    else:
+        raise RepriseError(f"executor: unknown key {key[:40]!r}")
+    raise RepriseError(f"executor: {key}={value[:40]}: must be {wanted}")
 
 
+_POLICIES = {"eager": FreePolicy.EAGER, "program": FreePolicy.PROGRAM}
 _ONCE = Capabilities(recompute_in_backward_only=True, execution="once")
 
 EXECUTORS: dict[str, Capabilities] = {
