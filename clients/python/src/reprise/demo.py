@@ -20,7 +20,6 @@ import sys
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,31 +33,6 @@ EXAMPLES = {"resnet": "train_resnet.py", "gpt": "train_gpt.py"}
 EXIT_FAILED, EXIT_NO_PLAN, EXIT_UNREACHABLE = 1, 3, 4
 
 
-class DemoError(Exception):
-    """A job of the demo has failed, which ends it."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """One example and its options."""
-
-    model: str
-    steps: int
-    depth: int | None
-    batch: int | None
-
-    def command(self, budget: str | None) -> list[str]:
-        """Returns the command that runs the example with this budget."""
-        script = examples() / EXAMPLES[self.model]
-        command = [sys.executable, str(script), "--steps", str(self.steps), "--json"]
-        for flag, value in (("--depth", self.depth), ("--batch", self.batch)):
-            if value is not None:
-                command += [flag, str(value)]
-        if budget is not None:
-            command += ["--budget", budget]
-        return command
-
-
 def examples() -> Path:
     """Returns the folder of the example programs: the checkout's, or the one inside the package."""
     root = bundled.checkout()
@@ -70,11 +44,18 @@ def default_model() -> str:
     return "resnet" if importlib.util.find_spec("sklearn") else "gpt"
 
 
-def train(job: Job, label: str, budget: str | None, environment: dict[str, str]) -> list[str]:
+def train(
+    job: argparse.Namespace, label: str, environment: dict[str, str], *more: str
+) -> list[str]:
     """Runs an example to its end; returns its losses as hex floats, which are exact. Raises
-    DemoError if the job fails."""
+    RepriseError if the job fails."""
+    script = examples() / EXAMPLES[job.model]
+    command = [sys.executable, str(script), "--steps", str(job.steps), "--json", *more]
+    for flag, value in (("--depth", job.depth), ("--batch", job.batch)):
+        if value is not None:
+            command += [flag, str(value)]
     process = subprocess.Popen(
-        job.command(budget),
+        command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         text=True,
@@ -102,20 +83,20 @@ def train(job: Job, label: str, budget: str | None, environment: dict[str, str])
         if live:
             print(file=sys.stderr)
     if code != 0:
-        raise DemoError(f"{label}: the job ended with exit code {code}")
+        raise RepriseError(f"{label}: the job ended with exit code {code}")
     return losses
 
 
 def wait_for_end(server: Server, run_id: str) -> dict[str, Any]:
-    """Returns the recorded run, once everything that its job sent is stored. Raises DemoError after
-    30 s."""
+    """Returns the recorded run, once everything that its job sent is stored. Raises RepriseError
+    after 30 s."""
     deadline = time.monotonic() + 30
     while True:
         run = server.call("Query/GetRun", {"runId": run_id})
         if run.get("state") not in (None, "RUN_STATE_UNSPECIFIED", "RUN_STATE_RUNNING"):
             return run
         if time.monotonic() > deadline:
-            raise DemoError(f"run {run_id} did not end within 30 s of its job")
+            raise RepriseError(f"run {run_id} did not end within 30 s of its job")
         time.sleep(0.1)
 
 
@@ -141,12 +122,12 @@ def verdict_json(run: dict[str, Any], same_losses: bool) -> dict[str, Any]:
     }
 
 
-def demonstrate(server: Server, job: Job, budget: str) -> dict[str, Any]:
+def demonstrate(server: Server, job: argparse.Namespace) -> dict[str, Any]:
     """Runs the example plainly and planned; returns the verdict."""
-    plain = train(job, "plain", None, {"REPRISE_DISABLE": "1"})
+    plain = train(job, "plain", {"REPRISE_DISABLE": "1"})
     run_id = str(uuid.uuid4())
     environment = {"REPRISE_RUN_ID": run_id, "REPRISE_AGENT": str(abi.load().path)}
-    planned = train(job, f"budget {budget}", budget, environment)
+    planned = train(job, f"budget {job.budget}", environment, "--budget", job.budget)
     result = verdict_json(wait_for_end(server, run_id), plain == planned)
     result["steps"] = job.steps
     return result
@@ -210,10 +191,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the demo; returns its exit code."""
     options = parse(arguments)
-    job = Job(options.model, options.steps, options.depth, options.batch)
     try:
         server = Server.find()
-        result = demonstrate(server, job, options.budget)
+        result = demonstrate(server, options)
         if options.json:
             print(json.dumps(result))
         else:
@@ -221,7 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if result["validated"]:
             return 0
         return EXIT_FAILED if result["feasible"] else EXIT_NO_PLAN
-    except (DemoError, RepriseError) as error:
+    except RepriseError as error:
         print(f"demo: {error}", file=sys.stderr)
         return EXIT_UNREACHABLE if isinstance(error, ServerUnavailable) else EXIT_FAILED
     except KeyboardInterrupt:

@@ -12,7 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from heapq import heapify, heappop, heappush
+from graphlib import TopologicalSorter
+from heapq import heappop, heappush
 from typing import Any
 
 import tensorflow as tf
@@ -134,24 +135,21 @@ def _size(tensor: Any) -> int:
 
 def _in_order(found: dict[str, Any]) -> list[Any]:
     """Sorts ops so that each comes after those that it needs, otherwise by creation."""
-    waits: dict[str, int] = {}
-    readers: dict[str, list[Any]] = {}
-    for op in found.values():
-        needed = {t.op.name for t in op.inputs} | {before.name for before in op.control_inputs}
-        needed &= found.keys()
-        waits[op.name] = len(needed)
-        for name in needed:
-            readers.setdefault(name, []).append(op)
-    ready = [(op._id, op.name) for op in found.values() if not waits[op.name]]
-    heapify(ready)
+    needed = {
+        op.name: ({t.op.name for t in op.inputs} | {before.name for before in op.control_inputs})
+        & found.keys()
+        for op in found.values()
+    }
+    waiting = TopologicalSorter(needed)
+    waiting.prepare()
+    ready: list[tuple[int, str]] = []
     order = []
-    while ready:
+    while waiting.is_active():
+        for name in waiting.get_ready():
+            heappush(ready, (found[name]._id, name))
         _, name = heappop(ready)
         order.append(found[name])
-        for reader in readers.get(name, ()):
-            waits[reader.name] -= 1
-            if not waits[reader.name]:
-                heappush(ready, (reader._id, reader.name))
+        waiting.done(name)
     return order
 
 

@@ -100,13 +100,29 @@ def schedule_of(step: CapturedStep, checkpoints: set[int]) -> list[int]:
     }
     segment = _segments(graph, end, checkpoints)
     needed = _needed_again(graph, end, kept, makers)
-    order = list(range(end))
     made: set[int] = set()
+
+    def is_missing(s: int) -> bool:
+        return s in makers and s not in kept and s not in made
+
+    def again(storage: int) -> list[int]:
+        """Returns the ops of the storage's segment to run again, after those of earlier segments
+        that they need. Adds what they make to `made`."""
+        number = segment[makers[storage][0]]
+        mine = {s for s in needed - made if segment[makers[s][0]] == number}
+        together = sorted({o for s in mine for o in makers[s]})
+        made.update(mine)
+        before: list[int] = []
+        for o in together:
+            for s in filter(is_missing, graph.ops[o].reads):
+                before += again(s)
+        return before + together
+
+    order = list(range(end))
     for o in range(end, len(graph.ops)):
-        wanted = [s for s in graph.ops[o].reads if s in makers and s not in kept and s not in made]
-        for s in sorted(wanted, key=lambda s: writers[s]):
+        for s in sorted(filter(is_missing, graph.ops[o].reads), key=lambda s: writers[s]):
             if s not in made:
-                order += _again(graph, makers, segment, needed, kept, made, s)
+                order += again(s)
         order.append(o)
     return with_frees(graph, order)
 
@@ -133,27 +149,3 @@ def _needed_again(graph: Any, end: int, kept: set[int], makers: dict[int, list[i
         for o in makers[s]:
             todo += [r for r in graph.ops[o].reads if r not in kept and r != s]
     return needed
-
-
-def _again(
-    graph: Any,
-    makers: dict[int, list[int]],
-    segment: list[int],
-    needed: set[int],
-    kept: set[int],
-    made: set[int],
-    storage: int,
-) -> list[int]:
-    """Returns the ops of the storage's segment to run again, after those of earlier segments that
-    they need. Adds what they make to `made`."""
-    number = segment[makers[storage][0]]
-    together = sorted(
-        {o for s in needed - made if segment[makers[s][0]] == number for o in makers[s]}
-    )
-    made |= {s for s in needed if segment[makers[s][0]] == number}
-    before: list[int] = []
-    for o in together:
-        for s in graph.ops[o].reads:
-            if s in makers and s not in kept and s not in made:
-                before += _again(graph, makers, segment, needed, kept, made, s)
-    return before + together
