@@ -145,9 +145,11 @@ class Agent:
         """Marks the start of a step; also reads commands and reconnects when due."""
         self._quickly("reprise_step", step)
 
-    def at_function(self) -> int:
-        """Address of `reprise_at`, for native code that calls it by itself; 0: no agent."""
-        return self._address("reprise_at") or 0
+    def address(self, name: str) -> int:
+        """Address of a function of the agent, for native code that calls it by itself; 0: no
+        agent."""
+        function = self._library and getattr(self._library.quick, name)
+        return ctypes.cast(function, ctypes.c_void_p).value or 0 if function else 0
 
     def step_under(self, graph_id: int, plan_id: int) -> None:
         """Reports the graph and the plan that the step which has begun runs under; then `at(1 +
@@ -167,10 +169,6 @@ class Agent:
         """Reports an event of the host's allocator now (`abi.ALLOC` ...). A negative number of
         `bytes` frees."""
         self._quickly("reprise_alloc", ptr, bytes, -1, 0, what, 0)
-
-    def alloc_function(self) -> int | None:
-        """Address of `reprise_alloc`, for native code that reports by itself."""
-        return self._address("reprise_alloc")
 
     def step_done(
         self,
@@ -361,10 +359,6 @@ class Agent:
     def _quickly(self, name: str, *arguments: object) -> int:
         """Returns the result of a call that never blocks; 0 without an agent, or without one."""
         return int(getattr(self._library.quick, name)(*arguments) or 0) if self._library else 0
-
-    def _address(self, name: str) -> int | None:
-        function = self._library and getattr(self._library.quick, name)
-        return ctypes.cast(function, ctypes.c_void_p).value if function else None
 
     def _read_caps(self) -> tuple[int, abi.Caps]:
         caps = abi.Caps()

@@ -94,7 +94,7 @@ class PlannedFunction:
                 )
         leaves, key = self._flat(args, kwargs)
         if is_disabled():
-            return self._plain(*args, **kwargs)
+            return self.unplanned(*args, **kwargs)
         writing = _is_writing(leaves)
         if key not in self._known:
             self._remember(key, self.trace(*args, **kwargs), writing, self._wish)
@@ -143,12 +143,9 @@ class PlannedFunction:
             found.known(not self.difference.differing), sentence=self.difference.sentence
         )
 
-    def unplanned(self) -> Callable[..., Any]:
-        """Returns the step without a plan, as `jax.jit` compiles it, with the same donation."""
-        return self._plain
-
     @cached_property
-    def _plain(self) -> Callable[..., Any]:
+    def unplanned(self) -> Callable[..., Any]:
+        """The step without a plan, as `jax.jit` compiles it, with the same donation."""
         jitted: Callable[..., Any] = jax.jit(
             self._step, donate_argnums=tuple(self._donate), static_argnums=tuple(self._static)
         )

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 from jax.extend import core
@@ -46,16 +46,6 @@ MOST_ROUNDS = 3
 MOST_EQUATIONS = 6000
 
 
-class _Compiled(NamedTuple):
-    """A plan, and what XLA makes of it."""
-
-    step: CapturedStep
-    answer: Plan
-    rounds: int
-    program: Any
-    memory: Memory
-
-
 @dataclass(frozen=True, slots=True)
 class Found:
     """What became of one step at one set of shapes. Bytes are those of arguments, results and
@@ -63,8 +53,8 @@ class Found:
 
     budget_bytes: int
     plain: Memory
-    # Of the program that runs; None: nothing compiled it by itself.
-    compiled: Memory | None
+    # Of the program that runs.
+    compiled: Memory
     # None: the plain program runs, because it is within the budget or because of `why`.
     plan: Plan | None
     # Plans that were compiled; 0 if an earlier process found this one.
@@ -90,8 +80,6 @@ class Found:
         promised = format_bytes(self.predicted_bytes)
         again = len(self.plan.recomputed_ops)
         more = f"{again} ops run again, {format_percent(self.plan.overhead, sign=True)} estimated"
-        if self.compiled is None:
-            return f"Plain {plain}, predicted {promised} of {budget}, not compiled; {more}."
         off = self.compiled.total / max(1, self.predicted_bytes) - 1
         return (
             f"Plain {plain}, compiled to {format_bytes(self.compiled.total)} of {budget} "
@@ -104,8 +92,8 @@ class Found:
             self.sentence,
             self.budget_bytes,
             self.predicted_bytes,
-            self.compiled.total if self.compiled else 0,
-            "XLA" if self.compiled else "",
+            self.compiled.total,
+            "XLA",
             bits,
             self.plan.overhead if self.plan else None,
             self.plan,
@@ -193,7 +181,7 @@ class _Search:
         self.is_proven = False
         self._closed, self._arguments, self._donated = closed, arguments, donated
         self._wish, self._name, self._most_equations = wish, name, most_equations
-        self._smallest: _Compiled | None = None  # of the plans that were above their limits
+        self._smallest: Found | None = None  # of the plans that were above their limits
         self._compile_s = 0.0  # of the plain step
 
     @cached_property
@@ -234,23 +222,22 @@ class _Search:
             evaluate(step.graph, earlier.plan.schedule)
         except RepriseError:
             return None
-        program, memory = self._compiled(step, earlier.plan.schedule, limit)
-        if memory.total > limit:
-            return None
         plan, predicted = earlier.plan, earlier.predicted_bytes
+        found = self._compiled(step, plan, limit, 0, earlier.plain, predicted)
+        if found.compiled.total > limit:
+            return None
         answer = self._wish.answered(lambda _: plan)
-        if answer.plan is None:
-            return self.unplanned(limit, answer.why)
-        function = planned(step, plan.schedule)
-        return Found(limit, earlier.plain, memory, plan, 0, step, predicted, program, function)
+        return found if answer.plan is not None else self.unplanned(limit, answer.why)
 
     def ask(self, budget: str | int) -> Plan:
         """Returns a plan that XLA confirms; where there is none of the usual clusters, one of lean
         ones. Raises `InfeasibleBudget` where no plan fits, or none that fits stays so when it is
         compiled."""
         limit = bytes_of_budget(budget, self.plain)
-        if self._smallest is not None and self._smallest.memory.total == limit:
-            return self._taken(self._smallest, limit)  # what a refusal has named
+        named = self._smallest  # by a refusal
+        if named is not None and named.plan is not None and named.compiled.total == limit:
+            self.found = replace(named, budget_bytes=limit)
+            return named.plan
         if self.lean:
             return self._confirmed(limit)
         try:
@@ -277,44 +264,45 @@ class _Search:
             except InfeasibleBudget as refusal:
                 raise self._refused(refusal.plan, limit, reserve, str(refusal)) from None
             spare = 0
-            program, memory = self._compiled(step, answer.schedule, limit)
-            made = _Compiled(step, answer, rounds, program, memory)
-            if memory.total <= limit:
-                return self._taken(made, limit)
-            if self._smallest is None or memory.total < self._smallest.memory.total:
+            made = self._compiled(step, answer, limit, rounds, self.plain, self._peak(step, answer))
+            taken = made.compiled.total
+            if taken <= limit:
+                self.found = made
+                return answer
+            if self._smallest is None or taken < self._smallest.compiled.total:
                 self._smallest = made
             # What XLA needs beyond the step graph, all workspaces known; a third plan gets more,
             # its excess may be larger.
             self._workspaces.measure(answer.schedule, 0)
-            beyond = memory.total - evaluate(step.graph, answer.schedule).peak_bytes
-            reserve = max(reserve, beyond) + (memory.total - limit) * (rounds - 1) // 2
+            beyond = taken - evaluate(step.graph, answer.schedule).peak_bytes
+            reserve = max(reserve, beyond) + (taken - limit) * (rounds - 1) // 2
         raise self._refused(answer, limit, reserve, "")
 
-    def _taken(self, made: _Compiled, limit: int) -> Plan:
-        """Takes a plan that compiles to a program within the limit."""
-        step, answer = made.step, made.answer
+    def _peak(self, step: CapturedStep, answer: Plan) -> int:
         donated = [self._arguments[i] for i in self._donated]
         runs = sum(entry >= 0 for entry in answer.schedule)
-        peak = peak_in_results(step, answer.schedule, donated) + TABLE_BYTES * runs
-        function = planned(step, answer.schedule)
-        self.found = Found(
-            limit, self.plain, made.memory, answer, made.rounds, step, peak, made.program, function
-        )
-        return answer
+        return peak_in_results(step, answer.schedule, donated) + TABLE_BYTES * runs
 
     def _compiled(
-        self, step: CapturedStep, schedule: Sequence[int], limit: int
-    ) -> tuple[Any, Memory]:
-        """Returns a planned program and its bytes: the first that is within the limit, otherwise
-        the smallest. Loops are compiled in the best way alone."""
-        function = planned(step, schedule)
-        made: list[tuple[Any, Memory]] = []
+        self,
+        step: CapturedStep,
+        plan: Plan,
+        limit: int,
+        rounds: int,
+        plain: Memory,
+        predicted: int,
+    ) -> Found:
+        """Returns a plan with the program that XLA makes of it: the first that is within the limit,
+        otherwise the smallest. Loops are compiled in the best way alone."""
+        function = planned(step, plan.schedule)
+        made: list[tuple[Memory, Any]] = []
         for options in ways_to_compile()[: 1 if _has_loops(step) else None]:
             program = compile_flat(function, self._arguments, self._donated, options)
-            made.append((program, memory_of(program)))
-            if made[-1][1].total <= limit:
-                return made[-1]
-        return min(made, key=lambda one: one[1].total)
+            made.append((memory_of(program), program))
+            if made[-1][0].total <= limit:
+                break
+        memory, program = min(made, key=lambda one: one[0].total)
+        return Found(limit, plain, memory, plan, rounds, step, predicted, program, function)
 
     def _asked(self, limit: int, reserve: int) -> Plan:
         """Returns a plan in which clusters near its peak have the workspace that XLA says."""
@@ -377,13 +365,13 @@ class _Search:
                 text += f" Scans have more parts beyond most_equations={self._most_equations}."
         text += f" XLA compiles the plain step to {format_bytes(self.plain.total)}"
         if self._smallest is not None:
-            least = format_bytes(self._smallest.memory.total)
+            least = format_bytes(self._smallest.compiled.total)
             text += f", and the smallest plan for this budget to {least}"
         if self._wish.on_infeasible == "nearest" and self._smallest is None:
             with suppress(RepriseError):
                 known = self._answer(Budget.least(), reserve).peak_bytes
         # With something to spare for what XLA needs beyond the graph.
-        known = self._smallest.memory.total if self._smallest else known + known // 64
+        known = self._smallest.compiled.total if self._smallest else known + known // 64
         known = known if known < self.plain.total else 0
         if answer is not None:
             fact = replace(fact or Infeasible(0, 0, "", "", 0, ()), smallest_known_bytes=known)

@@ -52,7 +52,7 @@ class JaxStep(Step):
                 if self._how["on_infeasible"] == "raise" or gone:
                     raise
                 say(f"No plan: {str(error).rstrip('.')}. Training continues without a plan.")
-                plain = planned.unplanned() if model.jit_compile else model.train_step
+                plain = planned.unplanned if model.jit_compile else model.train_step
                 return plain(state, data)
             if self._found is None and planned.found is not None:
                 # The last batch of an epoch may be smaller: the budget is that of the first one.

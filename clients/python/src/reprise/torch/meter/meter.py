@@ -198,8 +198,8 @@ class ProbeMeter(Meter):
         return [(table[2 * i], table[2 * i + 1], 0) for i in range(count)]
 
     def events_begin(self, agent: Agent) -> None:
-        address = agent.alloc_function()
-        if address is not None:
+        address = agent.address("reprise_alloc")
+        if address:
             self._probe.reprise_probe_events_begin(address, self._offset)
 
     def events_end(self) -> None:

@@ -64,7 +64,7 @@ class Progress:
 
     def here(self) -> int:
         """Returns the address of the position, for the native engine."""
-        return self._job.agent.at_function() if self._alone() else 0
+        return self._job.agent.address("reprise_at") if self._alone() else 0
 
     def ran_out(self, error: BaseException | None, asked: int = 0) -> None:
         """Says that memory ran out, and what fills it, once per error. `asked` without an error
