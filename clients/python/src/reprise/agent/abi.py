@@ -201,11 +201,7 @@ def candidates() -> list[Path]:
     named = os.environ.get("REPRISE_AGENT")
     if named:
         return [Path(named)]
-    found = [bundled.PACKAGE / name]
-    root = bundled.checkout()
-    if root is not None:
-        found.append(root / "build" / "lib" / name)
-    return [*found, Path(name)]
+    return [*(folder / name for folder in bundled.places("", "lib")), Path(name)]
 
 
 def load() -> Library:

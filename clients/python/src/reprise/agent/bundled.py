@@ -28,14 +28,17 @@ def checkout() -> Path | None:
     return None
 
 
+def places(installed: str, built: str) -> list[Path]:
+    """Returns the folders where a part may be: of the package, and of the build of the checkout."""
+    root = checkout()
+    return [PACKAGE / installed, *([root / "build" / built] if root is not None else [])]
+
+
 def program(name: str) -> Path | None:
     """Returns the path of a program, in the package or in the build of the checkout; None if there
     is none."""
-    found = [PACKAGE / "bin" / name]
-    root = checkout()
-    if root is not None:
-        found.append(root / "build" / "bin" / name)
-    return next((path for path in found if os.access(path, os.X_OK)), None)
+    found = places("bin", "bin")
+    return next((path / name for path in found if os.access(path / name, os.X_OK)), None)
 
 
 def command() -> NoReturn:

@@ -178,9 +178,7 @@ class PlannedFunction:
 
 
 def _type_of(leaf: Any) -> Any:
-    if isinstance(leaf, jax.ShapeDtypeStruct):
-        return (leaf.shape, str(leaf.dtype), bool(leaf.weak_type))
-    aval = jax.typeof(leaf)
+    aval = leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jax.typeof(leaf)
     return (aval.shape, str(aval.dtype), bool(getattr(aval, "weak_type", False)))
 
 
