@@ -364,4 +364,7 @@ def _of_checkpoints(step: CapturedStep, checkpoints: str | Sequence[Any]) -> Seq
     if left - graph.static_bytes <= MOST_LEFT * (most - graph.static_bytes):
         return schedule
     # Articulation points do not divide this forward.
-    return ask(graph, Budget.least(), EXECUTOR).schedule
+    try:
+        return ask(graph, Budget.least(), EXECUTOR).schedule
+    except InfeasibleBudget:  # a search may miss what the one before it has met
+        return schedule
