@@ -208,6 +208,20 @@ def test_where_the_largest_variants_plan_exceeds_it_as_often_variants_are_guesse
     assert ladder.pick(small.key) is small
 
 
+def test_a_program_that_has_changed_for_good_is_captured_although_it_keeps_its_budget() -> None:
+    ladder, (_, large) = _ladder(10, 20)
+    ladder.after(large, matched=False, above=True)
+
+    for _ in range(64):
+        ladder.pick(large.key)
+        assert not ladder.wants(large.key)
+        ladder.after(large, matched=False)
+
+    ladder.pick(large.key)
+    assert not ladder.takes_largest
+    assert any(ladder.wants(large.key) for _ in range(3))
+
+
 @pytest.mark.parametrize("may_be_larger", [False, True])
 def test_a_variant_larger_than_those_known_is_captured(may_be_larger: bool) -> None:
     ladder, (small, large) = _ladder(10, 20)

@@ -21,8 +21,8 @@ Steps of one size that are different programs are *variants*. Which one comes ca
 it runs: the guess is the one that followed the last one last time. A wrong guess costs memory in
 that step, never a bit (the tape disarms). Where the data decides which comes, as in a forward that
 ends early, guesses are wrong again and again. So where guesses have led to more steps above the
-budget than the plan of the largest variant has, that one is taken: a smaller variant that leaves it
-has discarded enough by then.
+budget than the plan of the largest variant has, that one is taken, for as long as it comes now and
+then: a smaller variant that leaves it has discarded enough by then.
 
 Everything is decided from what is here: no call to the server inside a step.
 """
@@ -243,7 +243,8 @@ class Ladder:
         if self._others:
             self._others -= 1
             return True
-        if max(self._mismatches, self._in_a_row) >= self._patience:
+        in_a_row = 0 if self.takes_largest else self._in_a_row
+        if max(self._mismatches, in_a_row) >= self._patience:
             return self._wants_unknown(kin)
         covering = [rung for rung in kin if rung.covers(key)]
         if any(rung.uneven and key.size < AHEAD * rung.size for rung in kin):
@@ -351,7 +352,9 @@ class Ladder:
             self._saw(rung.graph.structure)
         else:
             self._mismatches += not fine
-            self._in_a_row = 0 if fine else self._in_a_row + 1
+            self._in_a_row += 1
+            if self._in_a_row >= SETTLED:
+                self._above.clear()  # the largest variant does not come any more
             self._matched = 0
             # Not what was expected: of two known ways, it was the other one, unless there is a
             # third: so it counts as unknown all the same.
