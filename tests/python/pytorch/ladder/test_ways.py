@@ -208,6 +208,22 @@ def test_where_the_largest_variants_plan_exceeds_it_as_often_variants_are_guesse
     assert ladder.pick(small.key) is small
 
 
+@pytest.mark.parametrize("above", [False, True])
+def test_a_program_that_never_settles_is_given_up_only_if_it_exceeds_its_budget(
+    above: bool,
+) -> None:
+    ladder, (small, large) = _ladder(10, 20)
+    ladder.captures = 16
+
+    for _ in range(24):
+        found = ladder.pick(small.key)
+        assert found in (small, large)
+        assert not ladder.hopeless
+        ladder.after(found, matched=False, above=above)
+
+    assert ladder.hopeless is above
+
+
 def test_a_program_that_has_changed_for_good_is_captured_although_it_keeps_its_budget() -> None:
     ladder, (_, large) = _ladder(10, 20)
     ladder.after(large, matched=False, above=True)

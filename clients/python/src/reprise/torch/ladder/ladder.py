@@ -50,7 +50,8 @@ MISMATCHES_BEFORE_CAPTURE = 3
 SETTLED = 64
 # Steps that are captured to see another kind.
 LOOKED_AT = 2
-# Mostly other programs than those captured, over so many steps: planning makes no sense.
+# Mostly other programs than those captured, and above the budget, over so many steps: planning
+# makes no sense.
 WATCHED_STEPS = 24
 # A much smaller input than its rung's is worth a rung of its own when it comes this often.
 SMALL, OFTEN = 0.6, 5
@@ -341,8 +342,7 @@ class Ladder:
             self._others = LOOKED_AT  # of a variant that is larger than those known
         elif above and (others or not matched):
             self._above[self.takes_largest] += 1
-        fine = matched or (self.takes_largest and not above)
-        self._recent.append(fine)
+        self._recent.append(matched or not above)
         if matched:
             self._in_a_row = 0
             self._matched += 1
@@ -351,7 +351,7 @@ class Ladder:
             rung.matched = True
             self._saw(rung.graph.structure)
         else:
-            self._mismatches += not fine
+            self._mismatches += above or not self.takes_largest
             self._in_a_row += 1
             if self._in_a_row >= SETTLED:
                 self._above.clear()  # the largest variant does not come any more
@@ -374,7 +374,8 @@ class Ladder:
 
     @property
     def hopeless(self) -> bool:
-        """Whether the steps are mostly other programs, and no more captures help."""
+        """Whether the steps are mostly other programs that exceed the budget, and no more captures
+        help."""
         ways = len({rung.graph.structure for rung in self.rungs})
         enough = min(MANY_CAPTURES, 2 * ways + 2) if not self._above else MAX_CAPTURES
         full = len(self._recent) == WATCHED_STEPS
