@@ -21,8 +21,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("one_daemon")]
 JOB = Path(__file__).parents[1] / "random_ranks_job.py"
 PROGRAMS = int(os.environ.get("REPRISE_RANK_PROGRAMS", "6"))
 
-# Until a plan of a captured step is in force.
-FIRST_STEPS = 5
+# Until a plan of a captured step is in force, for which the ranks meet.
+FIRST_STEPS = 7
 
 
 @pytest.mark.long

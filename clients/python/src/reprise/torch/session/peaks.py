@@ -60,7 +60,7 @@ class Peaks:
             if self._varies(rung):
                 likely = job.measured.likely_under(rung.number)
                 more = max(more, likely - plan.peak_bytes, spared(rung.graph, 0))
-        job.say(f"{self._text(plan, peak)}; requesting a plan that leaves room for it")
+        job.say(f"{self._text(rung, peak)}; requesting a plan that leaves room for it")
         rung.awaited = self._planning.needs_more(rung, more)
 
     def may_exceed(self, rung: Rung) -> bool:
@@ -94,18 +94,21 @@ class Peaks:
 
     def capture_again(self, rung: Rung, peak: int) -> None:
         """Has the step captured again, because no plan of its graph leaves room for it."""
-        assert rung.plan is not None
-        if not self._job.state.several_ranks:
-            text = self._text(rung.plan, peak)
-            self._job.say(f"{text}, and no plan leaves room for it; the step is captured again")
+        if self._job.state.several_ranks:
+            return
+        text = f"{self._text(rung, peak)}, and no plan leaves room for it"
+        if not rung.sketch:
+            self._job.say(f"{text}; the step is captured again")
             self._job.plans.ladder.stale(rung)
+        elif rung.number not in self._told:
+            self._told.add(rung.number)
+            self._job.say(f"{text} before a step is captured")
 
     def stays_above(self, rung: Rung, peak: int) -> None:
         """Says that steps peak above the budget, and that nothing is done about it any more."""
-        assert rung.plan is not None
         if rung.number not in self._told:
             self._told.add(rung.number)
-            text = self._text(rung.plan, peak)
+            text = self._text(rung, peak)
             self._job.say(f"{text}. No further plan is made; the report counts such steps")
 
     def explaining(self, peak: int, plan: Plan) -> None:
@@ -120,11 +123,12 @@ class Peaks:
         """Says that a step whose input no plan is for has peaked above the budget."""
         self._job.say("steps with an input larger than any that has a plan peak above the budget")
 
-    def _text(self, plan: Plan, peak: int) -> str:
+    def _text(self, rung: Rung, peak: int) -> str:
+        assert rung.plan is not None
+        known = "its shapes foretell" if rung.sketch else "when the step was captured"
         return (
             f"step {self._job.step.number} peaked at {format_bytes(peak)}, above "
-            f"{format_bytes(plan.budget_bytes)}: more memory is in use than when the step was "
-            "captured"
+            f"{format_bytes(rung.plan.budget_bytes)}: more memory is in use than {known}"
         )
 
     def _beside(self, rung: Rung) -> int:
