@@ -6,9 +6,8 @@
  * two that are far apart in memory.
  */
 import {categoryStyle} from '../format/categories';
-import {formatBytes, formatDuration, formatPercent} from '../format/units';
+import {formatBytes, formatDuration, formatPercent, num} from '../format/units';
 import type {Addresses} from '../gen/reprise/v1/query_pb';
-import {num} from '../format/number';
 import type {Shape, Shapes} from './shapes';
 
 /** Share of the height that a gap between two ranges takes. */
@@ -49,7 +48,7 @@ export function addressPicture(from: Addresses, height: number): Shapes {
         // Made when they are read: of thousands of shapes a tooltip shows one.
         get rows(): Shape['rows'] {
           return [
-            ['size', formatBytes(num(box.bytes))],
+            ['size', formatBytes(box.bytes)],
             ['address', `0x${box.address.toString(16)}`],
             ['from', box.before ? 'before what is shown' : formatDuration(began)],
             ['until', box.after ? 'after what is shown' : formatDuration(ended)],

@@ -4,7 +4,7 @@
 import {Category, type StepGraph} from '../gen/reprise/v1/graph_pb';
 import {FreePolicy} from '../gen/reprise/v1/plan_pb';
 import type {StorageExplanation} from '../gen/reprise/v1/planner_pb';
-import {num} from '../format/number';
+import {num} from '../format/units';
 
 /** Bytes that are there from one run to another, both included. */
 export interface Held {

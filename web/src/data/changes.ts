@@ -6,7 +6,7 @@
  */
 import type {StorageExplanation} from '../gen/reprise/v1/planner_pb';
 import {Decision} from '../gen/reprise/v1/plan_pb';
-import {num} from '../format/number';
+import {num} from '../format/units';
 
 export interface ModuleNode {
   readonly savedCount: number;

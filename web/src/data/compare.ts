@@ -3,9 +3,15 @@
 /** Two runs beside each other: their figures, and the server's rows of either peak. */
 import {categoryStyle, type CategoryStyle} from '../format/categories';
 import {runTitle} from '../format/run';
-import {counted, formatBytes, formatCount, formatDuration, formatPercent} from '../format/units';
+import {
+  counted,
+  formatBytes,
+  formatCount,
+  formatDuration,
+  formatPercent,
+  num,
+} from '../format/units';
 import type {Comparison, Curve, Run, Timeline} from '../gen/reprise/v1/query_pb';
-import {num} from '../format/number';
 
 /** A row of a table that has a column for each run. */
 export interface ComparedRow {
@@ -49,7 +55,7 @@ export function figures(a: Run, b: Run): ComparedRow[] {
     time('Step, measured', (run) => run.verdict?.measuredStepNs),
     time('Step, predicted', (run) => run.verdict?.predictedStepNs),
     time('Step without a plan', (run) => run.verdict?.baseStepNs),
-    text('Steps', (run) => formatCount(Number(run.steps))),
+    text('Steps', (run) => formatCount(run.steps)),
     text('Planned steps above the budget', (run) => String(run.verdict?.overBudgetSteps ?? 0)),
     text('Checks', (run) => checksText(run)),
   ];
@@ -97,8 +103,8 @@ export function partRows(comparison: Comparison, by: PartsBy): ComparedRow[] {
       name: by === 'category' ? style.name : name || 'not known',
       note: by === 'category' ? '' : style.name,
       category: style,
-      a: aBytes > 0n ? formatBytes(num(aBytes)) : '',
-      b: bBytes > 0n ? formatBytes(num(bBytes)) : '',
+      a: aBytes > 0n ? formatBytes(aBytes) : '',
+      b: bBytes > 0n ? formatBytes(bBytes) : '',
       difference: signed(num(bBytes - aBytes), formatBytes) || '0 B',
       differs: aBytes !== bBytes || aCount !== bCount,
     };

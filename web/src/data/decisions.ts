@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /** Every storage of a step: what a plan does with it, why, and what the other decision costs. */
-import {formatBytes, formatDuration} from '../format/units';
+import {formatBytes, formatDuration, num} from '../format/units';
 import {Decision} from '../gen/reprise/v1/plan_pb';
 import type {StorageExplanation, WhatIf} from '../gen/reprise/v1/planner_pb';
-import {num} from '../format/number';
 
 /** `peak` and `base`: alive at the peak with the plan, and without one. */
 export type DecisionKind = 'all' | 'saved' | 'recomputed' | 'peak' | 'base';

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /** What ran on a device, stream by stream, as shapes of a picture. */
-import {counted, formatCount, formatDuration, formatPercent} from '../format/units';
+import {counted, formatCount, formatDuration, formatPercent, num} from '../format/units';
 import type {Kernels} from '../gen/reprise/v1/query_pb';
-import {num} from '../format/number';
 import {heightOf, rowAt, type Shape, type Shapes} from './shapes';
 
 /** A row a stream; a bar is as full as the stream was busy. */
@@ -23,13 +22,13 @@ export function kernelShapes(kernels: Kernels): Shapes {
         title: one.name === '' ? 'name not known' : one.name,
         rows: single
           ? [
-              ['time', formatDuration(num(one.longestNs))],
+              ['time', formatDuration(one.longestNs)],
               ['from', formatDuration(begin)],
             ]
           : [
               ['this and', `${formatCount(one.kernels - 1)} shorter ones`],
-              ['its time', formatDuration(num(one.longestNs))],
-              ['busy', `${formatDuration(num(one.busyNs))} of ${formatDuration(end - begin)}`],
+              ['its time', formatDuration(one.longestNs)],
+              ['busy', `${formatDuration(one.busyNs)} of ${formatDuration(end - begin)}`],
               ['from', formatDuration(begin)],
             ],
       };

@@ -2,10 +2,9 @@
 
 /** Who is alive at an instant of a step, as the memory page shows it. */
 import {categoryStyle} from '../format/categories';
-import {counted, formatBytes, formatDuration, formatPercent} from '../format/units';
+import {counted, formatBytes, formatDuration, formatPercent, num} from '../format/units';
 import {Category} from '../gen/reprise/v1/graph_pb';
 import type {LiveAllocation, LiveGroup, LiveMemory} from '../gen/reprise/v1/query_pb';
-import {num} from '../format/number';
 import type {Columns, Peak} from './timeline';
 
 /** Lines of the table. */
@@ -29,11 +28,11 @@ function livedText(born: bigint | undefined, freed: bigint | undefined): string 
       ? 'before the recording'
       : born < 0n
         ? 'an earlier step'
-        : formatDuration(num(born));
+        : formatDuration(born);
   if (freed === undefined) return `${from} – not freed`;
   // Far into a recording both ends are written alike.
   const lasted = born === undefined ? '' : ` (${formatDuration(num(freed) - num(born))})`;
-  return `${from} – ${formatDuration(num(freed))}${lasted}`;
+  return `${from} – ${formatDuration(freed)}${lasted}`;
 }
 
 /** Each category's part of what is alive, for the bar and its legend. */
@@ -55,13 +54,13 @@ export function foldedText(memory: LiveMemory): string {
   if (memory.foldedCount > 0n) {
     const share = num(memory.foldedBytes) / Math.max(1, num(memory.matchedBytes));
     parts.push(
-      `${counted(Number(memory.foldedCount), 'smaller allocation')} not listed: ` +
-        `${formatBytes(num(memory.foldedBytes))}, ${formatPercent(share)}.`,
+      `${counted(memory.foldedCount, 'smaller allocation')} not listed: ` +
+        `${formatBytes(memory.foldedBytes)}, ${formatPercent(share)}.`,
     );
   }
   if (memory.unlistedBytes > 0n) {
     parts.push(
-      `${formatBytes(num(memory.unlistedBytes))} are alive that no record names: ` +
+      `${formatBytes(memory.unlistedBytes)} are alive that no record names: ` +
         'there before the recording, or in events that were folded.' +
         (memory.owners.some((one) => one.owner === '' && one.category !== Category.UNKNOWN)
           ? ' What they are, the captured step says.'

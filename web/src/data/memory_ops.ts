@@ -2,9 +2,8 @@
 
 /** Memory over one step on the axis of ops: all curves on one clock. */
 import {CATEGORIES} from '../format/categories';
-import {num} from '../format/number';
 import type {TooltipContent} from '../format/tooltip';
-import {formatBytes} from '../format/units';
+import {formatBytes, num} from '../format/units';
 import type {Category, StepGraph} from '../gen/reprise/v1/graph_pb';
 import {FreePolicy, type Plan} from '../gen/reprise/v1/plan_pb';
 import type {Explanation} from '../gen/reprise/v1/planner_pb';

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /** Memory over one step on the axis of time: each curve in the time of its own step. */
-import {num} from '../format/number';
-import {formatBytes, formatDuration} from '../format/units';
+import {formatBytes, formatDuration, num} from '../format/units';
 import type {Plan} from '../gen/reprise/v1/plan_pb';
 import type {Timeline} from '../gen/reprise/v1/query_pb';
 import {LINE_NAMES, LINES, type Line, type MarkedPeak, type MemoryData} from './memory_view';

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /** The last ops before a job was killed or ran out of memory, and what it held. */
-import {counted, formatBytes} from '../format/units';
+import {counted, formatBytes, num} from '../format/units';
 import {MomentReason, type HeldStorage} from '../gen/reprise/v1/ingest_pb';
 import {Standing, type LastOp, type Run, type ShownMoment} from '../gen/reprise/v1/query_pb';
-import {num} from '../format/number';
 
 /**
  * Largest first, as the server sends them: by what people know them, and `from` the op that made

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /** What a page can say of a budget at once, from what it knows, until the planner has answered. */
-import {formatBytes} from '../format/units';
-import {num} from '../format/number';
+import {formatBytes, num} from '../format/units';
 import type {Plan} from '../gen/reprise/v1/plan_pb';
 import type {PlacedCurve} from './step_axis';
 import type {CurvePoint} from './tradeoff';

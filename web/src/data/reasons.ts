@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /** What memory costs under a plan, and whose clock the times of its ops are of. */
-import {formatDuration} from '../format/units';
+import {formatDuration, num} from '../format/units';
 import type {Explanation} from '../gen/reprise/v1/planner_pb';
-import {num} from '../format/number';
 
 const UNITS: readonly (readonly [string, number])[] = [
   ['GiB', 2 ** 30],

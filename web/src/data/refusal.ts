@@ -3,7 +3,7 @@
 /** Why no plan fits, byte by byte, and the smallest budget that does. */
 import type {WorkingSet} from '../gen/reprise/v1/planner_pb';
 import {STATIC_TEXT} from '../format/categories';
-import {num} from '../format/number';
+import {num} from '../format/units';
 import type {Tradeoff} from './tradeoff';
 
 /** What the blocking op has in memory at once; the rows add up to `bytes`. */

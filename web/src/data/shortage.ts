@@ -2,9 +2,8 @@
 
 /** Why memory ran out, in figures, and the plan that would have fitted. */
 import {CATEGORIES, categoryStyle} from '../format/categories';
-import {formatBytes, formatPercent} from '../format/units';
+import {formatBytes, formatPercent, num} from '../format/units';
 import {MomentReason, type Moment} from '../gen/reprise/v1/ingest_pb';
-import {num} from '../format/number';
 import {quickestWithin, type SmallestFit} from './refusal';
 import type {Tradeoff} from './tradeoff';
 

@@ -9,8 +9,7 @@
  *   [ a ][ b ]  |  [ b' ][ b again ][ a' ]
  */
 import {Phase, type StepGraph} from '../gen/reprise/v1/graph_pb';
-import {num} from '../format/number';
-import {counted, formatDuration} from '../format/units';
+import {counted, formatDuration, num} from '../format/units';
 import type {Held} from './base_memory';
 import {PHASE_NAMES} from './memory_view';
 import type {Execs} from './step_axis';

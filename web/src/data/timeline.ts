@@ -9,7 +9,7 @@
  */
 import type {Curve} from '../gen/reprise/v1/query_pb';
 import type {Category} from '../gen/reprise/v1/graph_pb';
-import {num} from '../format/number';
+import {num} from '../format/units';
 
 /** A part of an axis: ns since the start of a step, or places of ops. */
 export interface Window {

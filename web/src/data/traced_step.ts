@@ -3,7 +3,7 @@
 /** The records of a traced step, as ops and the bytes alive during each. */
 import {RecordKind} from '../gen/reprise/v1/ingest_pb';
 import type {StepPart} from '../gen/reprise/v1/query_pb';
-import {num} from '../format/number';
+import {num} from '../format/units';
 import {aligned, type Execs, type PlacedCurve} from './step_axis';
 
 /** A step of more records is not read: the page would hold a raw trace. */

@@ -7,7 +7,7 @@
 import type {Infeasible, Plan} from '../gen/reprise/v1/plan_pb';
 import type {TradeoffPoint} from '../gen/reprise/v1/planner_pb';
 import type {Verdict} from '../gen/reprise/v1/query_pb';
-import {num} from '../format/number';
+import {num} from '../format/units';
 
 export interface CurvePoint {
   readonly budgetBytes: number;

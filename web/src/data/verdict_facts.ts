@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /** What a verdict says of its plan: one prediction, the server's, in every figure. */
-import {counted, formatBytes, formatDuration, formatPercent} from '../format/units';
+import {counted, formatBytes, formatDuration, formatPercent, num} from '../format/units';
 import {BoundProof, type Plan} from '../gen/reprise/v1/plan_pb';
 import type {Verdict} from '../gen/reprise/v1/query_pb';
-import {num} from '../format/number';
 
 /** Whether a verdict is about this plan; a run may have a newer one that no step ran under yet. */
 export function isAbout(verdict: Verdict | undefined, plan: Plan): boolean {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /** A run in words. */
-import {num} from './number';
 import {RunState, Standing, type Run} from '../gen/reprise/v1/query_pb';
-import {formatBytes, formatPercent} from './units';
+import {formatBytes, formatPercent, num} from './units';
 
 /** A colour's name for the state of a run. */
 export function toneOf(run: Run): 'running' | 'dead' | 'over' {

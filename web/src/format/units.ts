@@ -5,12 +5,19 @@
  * command line and Python print (base/str_cat.h, tests/fixtures/units.json).
  */
 
+/** As protos carry them, in 64 bits; all that occur stay below 2^53, so the page computes with numbers. */
+type Whole = number | bigint;
+
+export function num(value: bigint | undefined): number {
+  return value === undefined ? 0 : Number(value);
+}
+
 const BYTE_UNITS = ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB', 'EiB'] as const;
 
 /** 1536 -> "1.5 KiB". */
-export function formatBytes(bytes: number): string {
+export function formatBytes(bytes: Whole): string {
   const sign = bytes < 0 ? '-' : '';
-  const value = Math.abs(Math.trunc(bytes));
+  const value = Math.abs(Math.trunc(Number(bytes)));
   if (value < 1024) return `${sign}${value} B`;
 
   for (let i = 1; i < BYTE_UNITS.length; i++) {
@@ -35,9 +42,9 @@ export function formatBytesUp(bytes: number): string {
 }
 
 /** 412e6 -> "412 ms", 1500 -> "1.5 us": three digits, no trailing zeros. */
-export function formatDuration(ns: number): string {
+export function formatDuration(ns: Whole): string {
   const sign = ns < 0 ? '-' : '';
-  const value = Math.abs(Math.round(ns));
+  const value = Math.abs(Math.round(Number(ns)));
   if (value < 1000) return `${sign}${value} ns`;
   // The thresholds are those at which three digits round up to the next unit.
   if (value < 999_500) return `${sign}${threeDigits(value, 1e3)} us`;
@@ -59,13 +66,13 @@ export function formatPercent(fraction: number, sign = false): string {
 }
 
 /** 1204551 -> "1,204,551". */
-export function formatCount(count: number): string {
-  return String(Math.trunc(count)).replace(/\B(?=(\d{3})+$)/g, ',');
+export function formatCount(count: Whole): string {
+  return String(Math.trunc(Number(count))).replace(/\B(?=(\d{3})+$)/g, ',');
 }
 
 /** "1 step", "1,204 steps". */
-export function counted(count: number, word: string): string {
-  return `${formatCount(count)} ${count === 1 ? word : `${word}s`}`;
+export function counted(count: Whole, word: string): string {
+  return `${formatCount(count)} ${Number(count) === 1 ? word : `${word}s`}`;
 }
 
 /** How long ago, roughly: "just now", "3 min ago", "2 days ago". */

@@ -8,7 +8,7 @@
 import {Asked, type AskOptions} from '../api/asked.svelte';
 import {query} from '../api/client';
 import {stepCurve, type StepCurve, type Window} from '../data/timeline';
-import {num} from '../format/number';
+import {num} from '../format/units';
 import type {LiveMemory, Timeline} from '../gen/reprise/v1/query_pb';
 import {place} from '../url/location.svelte';
 

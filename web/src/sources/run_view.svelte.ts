@@ -7,7 +7,7 @@
 import {untrack} from 'svelte';
 import {Asked} from '../api/asked.svelte';
 import {query, QUICK} from '../api/client';
-import {num} from '../format/number';
+import {num} from '../format/units';
 import {largestOf} from '../data/decisions';
 import {domainOf, type Domain, type Tradeoff} from '../data/tradeoff';
 import type {OpsSource} from '../data/memory_ops';
