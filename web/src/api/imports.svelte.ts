@@ -5,6 +5,8 @@
  * another. XMLHttpRequest, because fetch says nothing about what was sent. A
  * file is streamed from the disk; the page never holds it.
  */
+import {place} from '../url/location.svelte';
+import {runPath} from '../url/route';
 import {brokenOff, readAnswer, readEnd, whyNot, type Progress} from '../data/imports';
 
 export interface Import {
@@ -21,8 +23,8 @@ class Imports {
   #queue: Promise<unknown> = Promise.resolve();
   #requests = new Map<number, XMLHttpRequest>();
 
-  /** `opened` is called with the run when it was the only file of its drop. */
-  add(files: readonly File[], opened: (runId: string) => void): void {
+  /** Goes to the run when it was the only file of its drop. */
+  add(files: readonly File[]): void {
     for (const file of files) {
       const id = ++this.#count;
       const why = whyNot(file);
@@ -36,7 +38,7 @@ class Imports {
         this.#set(id, end);
         if (end.phase === 'done' && files.length === 1) {
           this.remove(id);
-          opened(end.run.runId);
+          place.go(runPath(end.run.runId));
         }
       });
     }

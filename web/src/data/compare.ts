@@ -29,10 +29,15 @@ export interface ComparedRow {
 
 /** The figures of two runs, in the order in which a person asks for them. */
 export function figures(a: Run, b: Run): ComparedRow[] {
-  const bytes = (name: string, of: (run: Run) => bigint | undefined): ComparedRow =>
-    numbers(name, num(of(a)), num(of(b)), formatBytes);
-  const time = (name: string, of: (run: Run) => bigint | undefined): ComparedRow =>
-    numbers(name, num(of(a)), num(of(b)), formatDuration);
+  const numbers =
+    (format: (value: number) => string) =>
+    (name: string, of: (run: Run) => bigint | undefined): ComparedRow => {
+      const [x, y] = [num(of(a)), num(of(b))];
+      const difference = x > 0 && y > 0 && x !== y ? formatPercent(y / x - 1, true) : '';
+      const [textA = '', textB = ''] = [x, y].map((value) => (value > 0 ? format(value) : ''));
+      return {key: name, name, a: textA, b: textB, difference, differs: x !== y};
+    };
+  const [bytes, time] = [numbers(formatBytes), numbers(formatDuration)];
   const text = (name: string, of: (run: Run) => string): ComparedRow => ({
     key: name,
     name,
@@ -60,23 +65,6 @@ export function figures(a: Run, b: Run): ComparedRow[] {
     text('Checks', (run) => checksText(run)),
   ];
   return rows.filter((row) => row.a !== '' || row.b !== '');
-}
-
-function numbers(
-  name: string,
-  a: number,
-  b: number,
-  format: (value: number) => string,
-): ComparedRow {
-  const both = a > 0 && b > 0;
-  return {
-    key: name,
-    name,
-    a: a > 0 ? format(a) : '',
-    b: b > 0 ? format(b) : '',
-    difference: both && a !== b ? formatPercent(b / a - 1, true) : '',
-    differs: a !== b,
-  };
 }
 
 function checksText(run: Run): string {

@@ -14,19 +14,17 @@ import {Phase, type StepGraph} from '../gen/reprise/v1/graph_pb';
 import type {Axis} from './folded_axis';
 import type {Band, Columns, Grid, Peak} from './timeline';
 
-export const LINES = [
-  ...(['measuredBase', 'predictedBase', 'whatIf', 'preview'] as const),
-  ...(['predicted', 'measured'] as const),
-];
-export type Line = (typeof LINES)[number];
-export const LINE_NAMES: Readonly<Record<Line, string>> = {
+/** Curves in the order in which they are drawn, the last on top, and what they are called. */
+export const LINE_NAMES = {
   measuredBase: 'no plan, measured',
   predictedBase: 'no plan, predicted',
   whatIf: 'what if, predicted',
   preview: 'what if, interpolated',
   predicted: 'predicted',
   measured: 'measured',
-};
+} as const;
+export type Line = keyof typeof LINE_NAMES;
+export const LINES = Object.keys(LINE_NAMES) as readonly Line[];
 
 export interface MarkedPeak extends Peak {
   readonly of: 'measured' | 'predicted' | 'whatIf';

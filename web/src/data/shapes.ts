@@ -31,9 +31,9 @@ export interface Shapes {
 const ROW = 24;
 const BAR = 17;
 
-/** One row after another, each with a bar of a part of the width. */
-export function rowAt(row: number, right = 1): Ground {
-  return {left: 0, right, y: row * ROW + (ROW - BAR) / 2, height: BAR};
+/** One row after another, each with a bar. */
+export function rowAt(row: number): Ground {
+  return {left: 0, right: 1, y: row * ROW + (ROW - BAR) / 2, height: BAR};
 }
 
 export function heightOf(rows: number): number {

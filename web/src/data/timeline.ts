@@ -59,6 +59,16 @@ export function gridOver(window: Window, count: number): Grid {
   return {start: window.from, column: (window.to - window.from) / count, count};
 }
 
+/** What to ask the server for a part of a step (undefined: all of it), in about so many columns. */
+export function curveRequest(runId: string, window: Window | undefined, width: number) {
+  return {
+    runId,
+    widthPx: Math.max(200, Math.min(2048, Math.round(width))),
+    t0Ns: BigInt(Math.round(window?.from ?? 0)),
+    t1Ns: BigInt(Math.round(window?.to ?? 0)),
+  };
+}
+
 /** Undefined for an absent or empty curve. */
 export function stepCurve(curve: Curve | undefined): StepCurve | undefined {
   if (!curve || curve.maxBytes.length === 0) return undefined;
@@ -82,19 +92,24 @@ export function stepCurve(curve: Curve | undefined): StepCurve | undefined {
 
 /** Puts a curve on a grid: every column of the grid sees all that it overlaps. */
 export function onGrid(columns: Columns, grid: Grid): Columns {
-  const max = new Float64Array(grid.count).fill(NaN);
-  const min = new Float64Array(grid.count).fill(NaN);
+  const seen = unseen(grid);
   for (let i = 0; i < grid.count; i++) {
     const from = grid.start + i * grid.column;
     const [first, last] = overlap(columns, from, from + grid.column);
-    for (let j = first; j < last; j++) {
-      const high = columns.max[j]!;
-      const low = columns.min[j]!;
-      if (!(max[i]! >= high)) max[i] = Number.isNaN(high) ? max[i]! : high;
-      if (!(min[i]! <= low)) min[i] = Number.isNaN(low) ? min[i]! : low;
-    }
+    for (let j = first; j < last; j++) see(seen, i, columns.max[j]!, columns.min[j]!);
   }
-  return {start: grid.start, column: grid.column, max, min};
+  return seen;
+}
+
+function unseen({start, column, count}: Grid): Columns {
+  const max = new Float64Array(count).fill(NaN);
+  return {start, column, max, min: max.slice()};
+}
+
+/** Makes a column reach as far as these values do; NaN reaches nowhere. */
+function see({max, min}: Columns, i: number, high: number, low: number): void {
+  if (high > max[i]! || Number.isNaN(max[i]!)) max[i] = high;
+  if (low < min[i]! || Number.isNaN(min[i]!)) min[i] = low;
 }
 
 /**
@@ -133,8 +148,7 @@ export function samplesOnGrid(
 ): Columns | undefined {
   const count = Math.min(at.length, bytes.length);
   if (count === 0) return undefined;
-  const max = new Float64Array(grid.count).fill(NaN);
-  const min = new Float64Array(grid.count).fill(NaN);
+  const seen = unseen(grid);
   for (let k = 0; k < count; k++) {
     const from = at[k]!;
     const to = k + 1 < count ? at[k + 1]! : Math.max(end, from);
@@ -146,12 +160,9 @@ export function samplesOnGrid(
       grid.count,
       Math.max(Math.ceil((to - grid.start) / grid.column), begin + 1),
     );
-    for (let i = first; i < last; i++) {
-      if (!(max[i]! >= value)) max[i] = value;
-      if (!(min[i]! <= value)) min[i] = value;
-    }
+    for (let i = first; i < last; i++) see(seen, i, value, value);
   }
-  return {start: grid.start, column: grid.column, max, min};
+  return seen;
 }
 
 /** The highest point in [from, to), or undefined when nothing is there. */

@@ -7,13 +7,13 @@
  */
 import {Asked, type AskOptions} from '../api/asked.svelte';
 import {query} from '../api/client';
-import {stepCurve, type StepCurve, type Window} from '../data/timeline';
+import {curveRequest, stepCurve, type StepCurve, type Window} from '../data/timeline';
 import {num} from '../format/units';
 import type {LiveMemory, Timeline} from '../gen/reprise/v1/query_pb';
 import {place} from '../url/location.svelte';
 
 export class LiveSession {
-  readonly #runId: string;
+  readonly runId: string;
   /** With whether the step under a plan was wanted. */
   readonly #timeline = new Asked<{readonly timeline: Timeline; readonly wanted: boolean}>();
   /** What is alive at the instant. */
@@ -43,7 +43,8 @@ export class LiveSession {
         : ''),
   );
 
-  readonly #window: Window | undefined = $derived(place.state.window);
+  /** The part of the step on the screen. */
+  readonly window: Window | undefined = $derived(place.state.window);
   readonly #at: number | undefined = $derived(place.state.at);
   readonly #search: string = $derived(place.state.search ?? '');
   // Which of two steps is shown is known with the curve; a zoom changes nothing of it.
@@ -51,7 +52,7 @@ export class LiveSession {
 
   /** Made inside of a component; `width` of its page, in pixels: 0 while it is not known. */
   constructor(runId: string, width: () => number) {
-    this.#runId = runId;
+    this.runId = runId;
     $effect(() => (width() > 0 ? this.#askCurve(width() - 100) : undefined));
     $effect(() => {
       if (!this.#known) return undefined;
@@ -67,13 +68,8 @@ export class LiveSession {
   }
 
   #askCurve(width: number): () => void {
-    const [window, wanted] = [this.#window, this.wantsPlan];
-    const request = {
-      runId: this.#runId,
-      widthPx: Math.max(200, Math.min(2048, Math.round(width))),
-      t0Ns: BigInt(Math.round(window?.from ?? 0)),
-      t1Ns: BigInt(Math.round(window?.to ?? 0)),
-    };
+    const wanted = this.wantsPlan;
+    const request = curveRequest(this.runId, this.window, width);
     return this.#timeline.ask(async (options) => {
       return {timeline: await query.getTimeline(request, options), wanted};
     });
@@ -82,7 +78,7 @@ export class LiveSession {
   /** The question what is alive; undefined: when the peak is reached. */
   #instant(window: Window | undefined): (options: AskOptions) => Promise<LiveMemory> {
     const request = {
-      runId: this.#runId,
+      runId: this.runId,
       planned: this.planned,
       ...(window ? {atNs: BigInt(Math.round(window.from))} : {}),
       untilNs: BigInt(Math.round(window?.to ?? 0)),

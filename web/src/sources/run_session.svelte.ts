@@ -30,7 +30,7 @@ import {
   type TradeoffPoint,
 } from '../gen/reprise/v1/planner_pb';
 import {RunState, type Run, type RunEvent, type Timeline} from '../gen/reprise/v1/query_pb';
-import type {Window} from '../data/timeline';
+import {curveRequest, type Window} from '../data/timeline';
 import {StepSource} from './step_source.svelte';
 
 const TIMELINE_MS = 2000;
@@ -116,14 +116,9 @@ export class RunSession {
 
   /** Part of the step to show (undefined: all of it), in so many columns. */
   show(window: Window | undefined, width: number): void {
-    const columns = Math.max(200, Math.min(2048, Math.round(width)));
-    const same =
-      window?.from === this.#window?.from &&
-      window?.to === this.#window?.to &&
-      columns === this.#width;
-    if (same) return;
-    this.#window = window;
-    this.#width = columns;
+    const asked = JSON.stringify([window, width]);
+    if (asked === JSON.stringify([this.#window, this.#width])) return;
+    [this.#window, this.#width] = [window, width];
     this.#wantTimeline(60);
   }
 
@@ -252,12 +247,7 @@ export class RunSession {
     if (!run) return;
     this.#timelineDue = false;
     this.#timelineAt = Date.now();
-    const request = {
-      runId: run.runId,
-      widthPx: this.#width,
-      t0Ns: BigInt(this.#window?.from ?? 0),
-      t1Ns: BigInt(this.#window?.to ?? 0),
-    };
+    const request = curveRequest(run.runId, this.#window, this.#width);
     const timeline = await this.timeline.answer(() => query.getTimeline(request, QUICK));
     if (timeline) void this.steps.load(run, timeline);
     if (this.#timelineDue) this.#wantTimeline(100);
