@@ -2,6 +2,7 @@
 
 /** Round numbers on an axis. */
 import type {Axis} from '../data/folded_axis';
+import {BYTE_UNITS, TIME_UNITS} from '../format/units';
 
 /** Multiples of 1, 2 or 5 times a power of ten that cut [low, high] in about `count`. */
 export function decimalTicks(low: number, high: number, count: number): number[] {
@@ -45,21 +46,16 @@ function multiples(low: number, high: number, step: number): number[] {
   return ticks;
 }
 
-const BYTES = ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'].map(
-  (unit, i) => [unit, 2 ** (10 * i)] as const,
-);
-const TIMES = ['ns', 'us', 'ms', 's'].map((unit, i) => [unit, 10 ** (3 * i)] as const);
-
 /** Byte ticks in the unit of the largest, without its name: ["0", "2", "4"], "GiB". */
-export const byteLabels = (ticks: readonly number[]) => inOneUnit(ticks, BYTES, 1, 3);
+export const byteLabels = (ticks: readonly number[]) => inOneUnit(ticks, BYTE_UNITS, 1, 3);
 
 /** Time ticks in one unit: ["0", "100", "200"], "ms". */
-export const timeLabels = (ticks: readonly number[]) => inOneUnit(ticks, TIMES, 2, 6);
+export const timeLabels = (ticks: readonly number[]) => inOneUnit(ticks, TIME_UNITS, 2, 6);
 
 /** In the largest unit of which there are `least`. */
 function inOneUnit(
   ticks: readonly number[],
-  units: typeof BYTES,
+  units: typeof BYTE_UNITS,
   least: number,
   decimals: number,
 ): {labels: string[]; unit: string} {

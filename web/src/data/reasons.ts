@@ -1,15 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /** What memory costs under a plan, and whose clock the times of its ops are of. */
-import {formatDuration, num} from '../format/units';
+import {BYTE_UNITS, formatDuration, num} from '../format/units';
 import type {Explanation} from '../gen/reprise/v1/planner_pb';
-
-const UNITS: readonly (readonly [string, number])[] = [
-  ['GiB', 2 ** 30],
-  ['MiB', 2 ** 20],
-  ['KiB', 2 ** 10],
-  ['byte', 1],
-];
 
 /**
  * "one more MiB saves 2.3 ms"; empty where the budget costs nothing. The unit
@@ -21,8 +14,9 @@ export function priceText(explanation: Explanation | undefined): string {
   const plan = explanation?.plan;
   if (!explanation || !plan) return '';
   const dynamicBytes = num(plan.peakBytes - (explanation.workingSet?.staticBytes ?? 0n));
-  const fits = UNITS.find(([, bytes]) => bytes <= dynamicBytes / 10) ?? UNITS[UNITS.length - 1]!;
-  const [name, bytes] = fits;
+  const units = BYTE_UNITS.slice(1, 4);
+  const fits = units.findLast(([, bytes]) => bytes <= dynamicBytes / 10);
+  const [name, bytes] = fits ?? ['byte', 1];
   const mostNs = num(plan.timeNs - plan.baseTimeNs);
   const savedNs = Math.min(explanation.priceNsPerByte * bytes, mostNs);
   return savedNs >= 0.5 ? `one more ${name} saves ${formatDuration(Math.round(savedNs))}` : '';

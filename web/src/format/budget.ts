@@ -4,25 +4,18 @@
  * Budgets as the slider hands them out. What a person types goes to the server
  * as typed: only the server knows what "0.5x" means for a graph.
  */
-
-const UNITS = [
-  ['TiB', 2 ** 40],
-  ['GiB', 2 ** 30],
-  ['MiB', 2 ** 20],
-  ['KiB', 2 ** 10],
-] as const;
+import {BYTE_UNITS} from './units';
 
 /**
  * The shortest text that means exactly these bytes: 25769803776 -> "24GiB",
  * 26038239232 -> "24.25GiB", 1000 -> "1000".
  */
 export function budgetText(bytes: number): string {
-  for (const [name, unit] of UNITS) {
-    // At most three decimals, and the same number again when read.
-    const thousandths = (bytes / unit) * 1000;
-    if (bytes >= unit && Number.isInteger(thousandths)) return `${bytes / unit}${name}`;
-  }
-  return String(Math.round(bytes));
+  // At most three decimals, and the same number again when read.
+  const exact = BYTE_UNITS.slice(1, 5).findLast(
+    ([, unit]) => bytes >= unit && Number.isInteger((bytes / unit) * 1000),
+  );
+  return exact ? `${bytes / exact[1]}${exact[0]}` : String(Math.round(bytes));
 }
 
 /**

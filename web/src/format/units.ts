@@ -12,7 +12,10 @@ export function num(value: bigint | undefined): number {
   return value === undefined ? 0 : Number(value);
 }
 
-const BYTE_UNITS = ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB', 'EiB'] as const;
+export const BYTE_UNITS = ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB', 'EiB'].map(
+  (unit, i) => [unit, 2 ** (10 * i)] as const,
+);
+export const TIME_UNITS = ['ns', 'us', 'ms', 's'].map((unit, i) => [unit, 10 ** (3 * i)] as const);
 
 /** 1536 -> "1.5 KiB". */
 export function formatBytes(bytes: Whole): string {
@@ -27,7 +30,7 @@ export function formatBytes(bytes: Whole): string {
     const tenths = whole * 10 + Math.floor(((value % unit) * 10 + unit / 2) / unit);
     // 1023.96 KiB rounds to 1024.0 KiB: say 1.0 MiB.
     if (tenths < 10240 || i + 1 === BYTE_UNITS.length) {
-      return `${sign}${Math.floor(tenths / 10)}.${tenths % 10} ${BYTE_UNITS[i]!}`;
+      return `${sign}${Math.floor(tenths / 10)}.${tenths % 10} ${BYTE_UNITS[i]![0]}`;
     }
   }
   return '';

@@ -18,7 +18,6 @@ import {Asked} from '../api/asked.svelte';
 import {isRefusal, planner, query, QUICK, sentenceOf} from '../api/client';
 import {link} from '../api/link.svelte';
 import {watchRun, type WatchState} from '../api/watch';
-import {capabilitiesFor} from '../data/capabilities';
 import {BUCKETS} from '../data/first';
 import {appended, emptyLog, folded, MOST_BUCKETS, type StepLog} from '../data/steps';
 import {EMPTY_TRADEOFF, tradeoff, type Tradeoff} from '../data/tradeoff';
@@ -47,7 +46,7 @@ export class RunSession {
   /** What the axis of ops needs. */
   readonly steps = new StepSource();
 
-  readonly #runId: string;
+  #runId = '';
   #stopWatch: (() => void) | undefined;
   readonly #explained = new Asked<Explanation>();
   readonly #bare = new Asked<Explanation | undefined>();
@@ -63,11 +62,8 @@ export class RunSession {
   #timelineTimer: ReturnType<typeof setTimeout> | undefined;
   #stopped = false;
 
-  constructor(runId: string) {
+  start(runId: string): () => void {
     this.#runId = runId;
-  }
-
-  start(): () => void {
     // A hidden page gives its connection back: a browser has only six.
     const seen = (): void => {
       if (document.hidden) this.#pause();
@@ -104,8 +100,9 @@ export class RunSession {
     return this.sweep.found === true;
   }
 
+  /** What the plan was made for: a what-if for the same is comparable with it. */
   get capabilities(): Capabilities | undefined {
-    return this.plan && capabilitiesFor(this.plan, this.explanation);
+    return this.explanation?.capabilities;
   }
 
   /** It has a step graph and no plan: a person may ask for one. */
@@ -176,8 +173,12 @@ export class RunSession {
     await this.#explained.answer(({signal}) => planner.explain({planId: plan.planId}, {signal}));
     // A newer plan has asked for its own.
     if (this.plan !== plan || this.#stopped) return;
+    if (!this.capabilities) {
+      this.sweep.why = this.#explained.why;
+      return;
+    }
     // Curves are of plans without host memory.
-    const {link: _, ...capabilities} = capabilitiesFor(plan, this.explanation);
+    const {link: _, ...capabilities} = this.capabilities;
     void this.#loadCurve(plan.graphId, capabilities);
   }
 

@@ -21,16 +21,8 @@ import {RunState, type GetMomentsResponse, type ShownMoment} from '../gen/repris
 import {RunSession} from './run_session.svelte';
 import {WhatIf} from './what_if.svelte';
 
-// What is derived below needs it to be there first.
-class WithSession {
-  readonly session: RunSession;
-
-  constructor(runId: string) {
-    this.session = new RunSession(runId);
-  }
-}
-
-export class RunView extends WithSession {
+export class RunView {
+  readonly session = new RunSession();
   readonly whatIf = new WhatIf();
   readonly momentsAsked = new Asked<GetMomentsResponse>();
   /** When it ran out of memory or was killed, newest first. */
@@ -44,8 +36,7 @@ export class RunView extends WithSession {
   #planId = '';
 
   constructor(runId: string) {
-    super(runId);
-    $effect(() => this.session.start());
+    $effect(() => this.session.start(runId));
     $effect(() => this.#follow(place.state.budget ?? ''));
     $effect(() => {
       if (this.#momentsKey === '') return undefined;
@@ -147,9 +138,9 @@ export class RunView extends WithSession {
   }
 
   #follow(wanted: string): void {
-    const {plan, explanation, explanationWhy} = this.session;
+    const {plan, capabilities} = this.session;
     // What the plan was made for comes with its explanation.
-    if (plan === undefined || (explanation === undefined && explanationWhy === '')) return;
+    if (plan === undefined || capabilities === undefined) return;
     const another = this.#planId !== '' && this.#planId !== plan.planId;
     this.#planId = plan.planId;
     // The job has taken the what-if: it is the plan of the run now.
@@ -166,8 +157,8 @@ export class RunView extends WithSession {
     untrack(() => {
       if (wanted === '') this.whatIf.clear();
       else if (wanted !== this.whatIf.budget) {
-        const question = {graphId: plan.graphId, capabilities: this.session.capabilities!};
-        this.whatIf.ask({...question, budget: wanted}, this.#movingTo ? 180 : 0);
+        const question = {graphId: plan.graphId, capabilities, budget: wanted};
+        this.whatIf.ask(question, this.#movingTo ? 180 : 0);
       }
     });
   }

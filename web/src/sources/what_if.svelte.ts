@@ -5,7 +5,8 @@
  * request names a run. Asking again drops the question before.
  */
 import type {MessageInitShape} from '@bufbuild/protobuf';
-import {isCancelled, planner, sentenceOf} from '../api/client';
+import {Asked} from '../api/asked.svelte';
+import {planner} from '../api/client';
 import type {Plan} from '../gen/reprise/v1/plan_pb';
 import type {Explanation, PlanProgress, PlanRequestSchema} from '../gen/reprise/v1/planner_pb';
 
@@ -22,20 +23,21 @@ export class WhatIf {
   planning = $state(false);
   /** All that were planned here, the newest last: what a moving slider shows meanwhile. */
   known: readonly Plan[] = $state.raw([]);
-  /** The server's refusal of the question. */
-  why = $state('');
 
-  #abort: AbortController | undefined;
+  readonly #asked = new Asked<void>();
   #timer: ReturnType<typeof setTimeout> | undefined;
+
+  /** The server's refusal of the question. */
+  get why(): string {
+    return this.#asked.why;
+  }
 
   /** `inMs`: a slider that is still moving asks when it has come to rest. */
   ask(question: Question, inMs: number): void {
     this.#drop();
     this.budget = question.budget;
     this.planning = true;
-    const abort = new AbortController();
-    this.#abort = abort;
-    this.#timer = setTimeout(() => void this.#run(question, abort.signal), inMs);
+    this.#timer = setTimeout(() => void this.#run(question), inMs);
   }
 
   clear(): void {
@@ -47,14 +49,14 @@ export class WhatIf {
   }
 
   #drop(): void {
-    this.#abort?.abort();
+    this.#asked.stop();
+    this.#asked.forget();
     clearTimeout(this.#timer);
     this.progress = undefined;
-    this.why = '';
   }
 
-  async #run(question: Question, signal: AbortSignal): Promise<void> {
-    try {
+  async #run(question: Question): Promise<void> {
+    await this.#asked.answer(async ({signal}) => {
       for await (const {event} of planner.plan(question, {signal})) {
         if (event.case === 'progress') this.progress = event.value;
         if (event.case !== 'plan') continue;
@@ -66,12 +68,10 @@ export class WhatIf {
       if (this.plan?.feasible) {
         this.explanation = await planner.explain({planId: this.plan.planId}, {signal});
       }
-    } catch (error) {
-      if (signal.aborted || isCancelled(error)) return;
-      this.planning = false;
-      this.plan = undefined;
-      this.explanation = undefined;
-      this.why = sentenceOf(error);
-    }
+    });
+    if (this.why === '') return;
+    this.planning = false;
+    this.plan = undefined;
+    this.explanation = undefined;
   }
 }

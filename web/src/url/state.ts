@@ -7,6 +7,7 @@
  */
 import {GROUPINGS, KINDS, SORTS, type RunsView} from '../data/runs';
 import type {Window} from '../data/timeline';
+import {TIME_UNITS} from '../format/units';
 
 export interface PageState extends RunsView {
   /** The what-if budget as typed or chosen. */
@@ -82,13 +83,6 @@ export function writeState(state: PageState): string {
   return parts.length === 0 ? '' : `?${parts.join('&')}`;
 }
 
-const TIME_UNITS: readonly (readonly [string, number])[] = [
-  ['s', 1e9],
-  ['ms', 1e6],
-  ['us', 1e3],
-  ['ns', 1],
-];
-
 function readWindow(
   text: string | null,
   read: (one: string) => number | undefined,
@@ -117,7 +111,7 @@ function readTime(text: string): number | undefined {
 function writeTime(ns: number, spanNs: number): string {
   const grain = Math.max(1, 10 ** Math.floor(Math.log10(Math.max(1, spanNs / 1000))));
   const rounded = Math.round(ns / grain) * grain;
-  const [name, unit] = TIME_UNITS.find(([, size]) => rounded >= size) ?? TIME_UNITS[3]!;
+  const [name, unit] = TIME_UNITS.findLast(([, size]) => rounded >= size) ?? TIME_UNITS[0]!;
   const decimals = Math.max(0, Math.round(Math.log10(unit / grain)));
   return `${Number((rounded / unit).toFixed(decimals))}${name}`;
 }
