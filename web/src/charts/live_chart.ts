@@ -16,7 +16,7 @@ import {formatBytes, formatDuration} from '../format/units';
 import {extremes, stroke} from './axes';
 import type {Chart} from './chart';
 import {colourOf} from './palette';
-import {createStepPlot, drawable, type StepEvents} from './step_plot';
+import {createStepPlot, type StepEvents} from './step_plot';
 
 export interface LiveData {
   readonly columns: Columns | undefined;
@@ -33,7 +33,7 @@ export interface LiveEvents extends StepEvents {
 
 export function createLiveChart(element: HTMLElement, events: LiveEvents): Chart<LiveData> {
   let data: LiveData = {columns: undefined, view: {from: 0, to: 1}, at: undefined, peak: 0};
-  const {plot, destroy} = createStepPlot(element, events, {
+  const {draw, destroy} = createStepPlot(element, events, {
     height: 260,
     axis: () => undefined,
     range: () => [data.view.from, data.view.to],
@@ -95,12 +95,8 @@ export function createLiveChart(element: HTMLElement, events: LiveEvents): Chart
   return {
     setData(next) {
       data = next;
-      const {columns} = next;
-      const count = columns?.max.length ?? 0;
-      plot.setData([
-        Array.from({length: count}, (_, i) => columns!.start + i * columns!.column),
-        drawable(columns?.max, count),
-      ]);
+      const {start = 0, column = 1, max} = next.columns ?? {};
+      draw({start, column, count: max?.length ?? 0}, [max]);
     },
     destroy,
   };

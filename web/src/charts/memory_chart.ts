@@ -26,7 +26,7 @@ import {formatBytes} from '../format/units';
 import {crossPath, extremes, hair, hairline, outlined, scaled, stroke} from './axes';
 import type {Chart} from './chart';
 import {colourOf, font} from './palette';
-import {createStepPlot, drawable, type StepEvents} from './step_plot';
+import {createStepPlot, type StepEvents} from './step_plot';
 
 /** In pixels: with all above it on the first screen of a laptop. */
 export const MEMORY_HEIGHT = 336;
@@ -41,7 +41,7 @@ export function createMemoryChart(element: HTMLElement, events: StepEvents): Cha
     points: {show: false},
   });
 
-  const {plot, destroy} = createStepPlot(element, events, {
+  const {draw, destroy} = createStepPlot(element, events, {
     height: MEMORY_HEIGHT,
     axis: () => data?.axis,
     range: () => xRange(data),
@@ -75,9 +75,10 @@ export function createMemoryChart(element: HTMLElement, events: StepEvents): Cha
   return {
     setData(next) {
       data = next;
-      const {start, column, count} = next.grid;
-      const x = Array.from({length: count}, (_, i) => start + i * column);
-      plot.setData([x, ...LINES.map((key) => drawable(next[key]?.max, count))]);
+      draw(
+        next.grid,
+        LINES.map((key) => next[key]?.max),
+      );
     },
     destroy,
   };

@@ -6,7 +6,7 @@
  */
 import uPlot from 'uplot';
 import type {Axis} from '../data/folded_axis';
-import type {Window} from '../data/timeline';
+import type {Grid, Window} from '../data/timeline';
 import {spoken, type TooltipContent} from '../format/tooltip';
 import {axis, byteAxis, onArrows, onWidth, selected, withUnit, ZOOM_BY_DRAG} from './axes';
 import {onTheme} from './palette';
@@ -46,7 +46,7 @@ export function createStepPlot(
   element: HTMLElement,
   events: StepEvents,
   options: StepPlotOptions,
-): {readonly plot: uPlot; destroy(): void} {
+): {draw(grid: Grid, curves: readonly (ArrayLike<number> | undefined)[]): void; destroy(): void} {
   const tooltip = createTooltip(element);
   const plot = new uPlot(
     {
@@ -121,7 +121,10 @@ export function createStepPlot(
   const offTheme = onTheme(() => plot.redraw(false, true));
 
   return {
-    plot,
+    draw({start, column, count}, curves) {
+      const x = Array.from({length: count}, (_, i) => start + i * column);
+      plot.setData([x, ...curves.map((max) => drawable(max, count))]);
+    },
     destroy() {
       offWidth();
       offTheme();
@@ -132,7 +135,7 @@ export function createStepPlot(
 }
 
 /** What a curve of columns is drawn as: uPlot takes null for what is not known. */
-export function drawable(max: ArrayLike<number> | undefined, count: number): (number | null)[] {
+function drawable(max: ArrayLike<number> | undefined, count: number): (number | null)[] {
   return Array.from({length: count}, (_, i) => {
     const value = max?.[i] ?? NaN;
     return Number.isNaN(value) ? null : value;

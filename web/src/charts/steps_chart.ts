@@ -37,38 +37,33 @@ export interface StepsData {
 /** A range is of numbers of steps; only buttons zoom. */
 export type StepsEvents = Omit<StepEvents, 'zoom'>;
 
-interface Panel {
-  /** Without a plan and under one, and the longest where that differs. */
-  readonly values: (log: StepLog) => readonly [readonly number[], readonly number[]];
-  readonly longest: (log: StepLog) => readonly number[] | undefined;
-  readonly predicted: (data: StepsData) => number;
-  readonly budget: (data: StepsData) => number;
-  readonly axis: uPlot.Axis;
-  readonly height: number;
-}
-
-const PANELS: readonly Panel[] = [
+/** Without a plan and under one, and the longest where that differs: columns of the log. */
+const PANELS = [
   {
-    values: (log) => [log.plainPeakBytes, log.plannedPeakBytes],
-    longest: () => undefined,
-    predicted: (data) => data.predictedPeakBytes,
-    budget: (data) => data.budgetBytes,
+    columns: ['plainPeakBytes', 'plannedPeakBytes'],
+    longest: undefined,
+    predicted: 'predictedPeakBytes',
+    budget: 'budgetBytes',
     axis: byteAxis(4),
     height: 200,
   },
   {
-    values: (log) => [log.plainNs, log.plannedNs],
-    longest: (log) => log.longestNs,
-    predicted: (data) => data.predictedStepNs,
-    budget: () => 0,
+    columns: ['plainNs', 'plannedNs'],
+    longest: 'longestNs',
+    predicted: 'predictedStepNs',
+    budget: undefined,
     axis: {
-      splits: (u) => decimalTicks(0, u.scales['y']!.max!, 4),
-      values: (_, ticks) => withUnit(timeLabels(ticks)),
+      splits: (u: uPlot) => decimalTicks(0, u.scales['y']!.max!, 4),
+      values: (_: uPlot, ticks: number[]) => withUnit(timeLabels(ticks)),
       size: 74,
     },
     height: 150,
   },
-];
+] as const;
+type Panel = (typeof PANELS)[number];
+
+const longestOf = (panel: Panel, log: StepLog) => panel.longest && log[panel.longest];
+const budgetOf = (panel: Panel, data: StepsData) => (panel.budget ? data[panel.budget] : 0);
 
 export function createStepsChart(element: HTMLElement, events: StepsEvents): Chart<StepsData> {
   let data: StepsData | undefined;
@@ -131,14 +126,14 @@ export function createStepsChart(element: HTMLElement, events: StepsEvents): Cha
 
   function top(panel: Panel): number {
     if (!data) return 1;
-    let most = Math.max(1, panel.predicted(data), panel.budget(data));
-    for (const column of panel.values(data.log)) {
-      for (const value of column) if (value > most) most = value;
+    let most = Math.max(1, data[panel.predicted], budgetOf(panel, data));
+    for (const column of panel.columns) {
+      for (const value of data.log[column]) if (value > most) most = value;
     }
     // The longest of a bucket is shown as far as there is room: one slow step
     // does not flatten all others.
     const limit = most * 2;
-    for (const value of panel.longest(data.log) ?? []) {
+    for (const value of longestOf(panel, data.log) ?? []) {
       if (value > most) most = Math.min(value, limit);
     }
     return most * 1.12;
@@ -189,13 +184,13 @@ export function createStepsChart(element: HTMLElement, events: StepsEvents): Cha
       data = next;
       const {log} = next;
       charts.forEach((chart, i) => {
-        const [plain, planned] = PANELS[i]!.values(log);
-        const longest = PANELS[i]!.longest(log);
+        const [plain, planned] = PANELS[i]!.columns;
+        const longest = longestOf(PANELS[i]!, log);
         const folds = log.first.some((first, k) => first !== log.last[k]);
         chart.setData([
           log.first.map((_, k) => middleOf(log, k)),
-          plain.map((value, k) => (log.plain[k]! > 0 ? value : null)),
-          planned.map((value, k) => (log.planned[k]! > 0 ? value : null)),
+          log[plain].map((value, k) => (log.plain[k]! > 0 ? value : null)),
+          log[planned].map((value, k) => (log.planned[k]! > 0 ? value : null)),
           log.first.map((_, k) => (folds && longest ? longest[k]! : null)),
         ]);
       });
@@ -253,9 +248,9 @@ function wholeTicks(low: number, high: number, count: number): number[] {
 
 function drawLines(u: uPlot, panel: Panel, data: StepsData, place: number): void {
   const {bbox} = u;
-  const predicted = panel.predicted(data);
+  const predicted = data[panel.predicted];
   if (predicted > 0) hairline(u, predicted, colourOf('--predicted'), [6, 4]);
-  const budget = panel.budget(data);
+  const budget = budgetOf(panel, data);
   if (budget > 0) hairline(u, budget, colourOf('--budget'), []);
 
   if (place === 0) {

@@ -122,19 +122,13 @@ export function signed(value: number, format: (value: number) => string): string
   return value === 0 ? '' : `${value < 0 ? '−' : '+'}${format(Math.abs(value))}`;
 }
 
-export interface ShareCurve {
-  readonly label: string;
-  readonly predicted: boolean;
-  /** Largest value in each of `count` equal shares of the step; NaN: not known. */
-  readonly max: Float64Array;
-  readonly peak: number;
-}
+export type ShareCurve = NonNullable<ReturnType<typeof shareCurve>>;
 
 /**
  * One step, cut into equal shares of its own length: steps of different
- * lengths lie over each other by place.
+ * lengths lie over each other by place. `max` is the largest value in each; NaN: not known.
  */
-export function shareCurve(timeline: Timeline | undefined, count: number): ShareCurve | undefined {
+export function shareCurve(timeline: Timeline | undefined, count: number) {
   const [curve, label] = pick(timeline);
   if (!curve || curve.maxBytes.length === 0) return undefined;
   const max = new Float64Array(count).fill(NaN);

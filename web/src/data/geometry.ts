@@ -3,18 +3,14 @@
 /** Where things of the trade-off curve lie on the screen. No browser needed. */
 import type {CurvePoint, Domain} from './tradeoff';
 
-export interface Scale {
-  /** Value to pixels, and back. */
-  readonly at: (value: number) => number;
-  readonly value: (pixel: number) => number;
-}
+type Scale = ReturnType<typeof scale>;
 
-/** From [low, high] to [from, to]; `to` may lie before `from`. */
-export function scale(low: number, high: number, from: number, to: number): Scale {
+/** Values to pixels and back: from [low, high] to [from, to]; `to` may lie before `from`. */
+export function scale(low: number, high: number, from: number, to: number) {
   const span = high - low || 1;
   return {
-    at: (value) => from + ((value - low) / span) * (to - from),
-    value: (pixel) => low + ((pixel - from) / (to - from || 1)) * span,
+    at: (value: number) => from + ((value - low) / span) * (to - from),
+    value: (pixel: number) => low + ((pixel - from) / (to - from || 1)) * span,
   };
 }
 

@@ -4,7 +4,7 @@
 import {CATEGORIES} from '../format/categories';
 import type {TooltipContent} from '../format/tooltip';
 import {formatBytes, num} from '../format/units';
-import type {Category, StepGraph} from '../gen/reprise/v1/graph_pb';
+import type {StepGraph} from '../gen/reprise/v1/graph_pb';
 import {FreePolicy, type Plan} from '../gen/reprise/v1/plan_pb';
 import type {Explanation} from '../gen/reprise/v1/planner_pb';
 import {baseBytes, bytesByCategory, heldByPlan, heldByStep, staticMemory} from './base_memory';
@@ -41,20 +41,8 @@ export interface OpsSource {
   readonly measuredBase: TracedStep | undefined;
 }
 
-interface CategoryBytes {
-  readonly category: Category;
-  readonly bytes: Float64Array;
-}
-
-export interface OpsCurves {
-  readonly length: number;
-  readonly curves: Readonly<Partial<Record<Line, PlacedCurve>>>;
-  /** Of the prediction that is shown: by run, and where the runs stand. */
-  readonly bands: readonly CategoryBytes[];
-  readonly bandPlaces: Float64Array;
-  /** Why a measured step is not among them; empty: it is, or there is none. */
-  readonly why: string;
-}
+type PlacedCurves = Readonly<Partial<Record<Line, PlacedCurve>>>;
+type OpsCurves = ReturnType<typeof opsCurves>;
 
 /** A plan's bytes by run, what it holds in reserve included. */
 function withReserve(plan: Plan): Float64Array {
@@ -64,7 +52,7 @@ function withReserve(plan: Plan): Float64Array {
 }
 
 /** All curves of a picture by place; done anew when a source changes, not on a zoom. */
-export function opsCurves(source: OpsSource): OpsCurves {
+export function opsCurves(source: OpsSource) {
   const {graph, plan, whatIf} = source;
   const nameOf = (op: number): string => graph.ops[op]?.name ?? '';
   const base = baseExecs(graph.ops.length);
@@ -94,18 +82,20 @@ export function opsCurves(source: OpsSource): OpsCurves {
   const parts = held && bytesByCategory([...staticMemory(graph), ...held], reserve, total);
   return {
     length: graph.ops.length,
-    curves: {
+    curves: <PlacedCurves>{
       ...(measuredBase?.curve ? {measuredBase: measuredBase.curve} : {}),
       predictedBase: placed(base, unplanned),
       ...(other ? {whatIf: placed(other, alternative!)} : {}),
       ...(planned ? {predicted: placed(planned, predicted!)} : {}),
       ...(measured?.curve ? {measured: measured.curve} : {}),
     },
+    // Of the prediction that is shown: by run, and where the runs stand.
     bands: CATEGORIES.flatMap(({category}) => {
       const bytes = parts?.get(category);
       return bytes ? [{category, bytes}] : [];
     }),
     bandPlaces: shown.places,
+    /** Why a measured step is not among them; empty: it is, or there is none. */
     why: measured?.why || measuredBase?.why || '',
   };
 }
@@ -167,7 +157,7 @@ export function opsView(
 }
 
 /** With what a budget would give about, in place of the plan that was asked for before it. */
-function withPreview(curves: OpsCurves['curves'], preview: Preview): OpsCurves['curves'] {
+function withPreview(curves: PlacedCurves, preview: Preview): PlacedCurves {
   const {whatIf: _, ...others} = curves;
   const above = preview.plan
     ? placed(placedExecs(preview.plan.schedule), withReserve(preview.plan))
@@ -178,7 +168,7 @@ function withPreview(curves: OpsCurves['curves'], preview: Preview): OpsCurves['
 /** Of the op of a column at which the first curve that is there is highest. */
 function tooltipOf(
   graph: StepGraph,
-  curves: OpsCurves['curves'],
+  curves: PlacedCurves,
   from: number,
   to: number,
 ): TooltipContent | undefined {

@@ -6,21 +6,14 @@ import type {Plan} from '../gen/reprise/v1/plan_pb';
 import type {PlacedCurve} from './step_axis';
 import type {CurvePoint} from './tradeoff';
 
-export interface Preview {
-  readonly budgetBytes: number;
-  readonly peakBytes: number;
-  readonly overhead: number;
-  /** The nearest known plan for more memory; undefined: the step without a plan is. */
-  readonly plan: Plan | undefined;
-  readonly text: string;
-}
+export type Preview = NonNullable<ReturnType<typeof previewOf>>;
 
 /** Straight between the two known plans around a budget; `points` are sorted by budget. */
 export function previewOf(
   budgetBytes: number,
   points: readonly CurvePoint[],
   plans: readonly Plan[],
-): Preview | undefined {
+) {
   const above = points.find((point) => point.budgetBytes >= budgetBytes) ?? points.at(-1);
   const below = points.findLast((point) => point.budgetBytes <= budgetBytes) ?? points[0];
   if (!above || !below) return undefined;
@@ -32,6 +25,7 @@ export function previewOf(
     budgetBytes,
     peakBytes: between(below.peakBytes, above.peakBytes),
     overhead: between(below.overhead, above.overhead),
+    /** The nearest known plan for more memory; undefined: the step without a plan is. */
     plan: plans
       .filter((plan) => plan.feasible && num(plan.budgetBytes) >= budgetBytes)
       .sort((a, b) => num(a.budgetBytes) - num(b.budgetBytes))[0],

@@ -7,23 +7,14 @@ import {MomentReason, type Moment} from '../gen/reprise/v1/ingest_pb';
 import {quickestWithin, type SmallestFit} from './refusal';
 import type {Tradeoff} from './tradeoff';
 
-export interface Shortage {
-  /** Name and text of what is known; what is not is left out. */
-  readonly figures: readonly (readonly [string, string])[];
-  /** Most that the job could have had: what it held and what was free; 0: not known. */
-  readonly roomBytes: number;
-  /** What is known of memory that was free and could not be had; one sentence each. */
-  readonly fragmentation: readonly string[];
-  /** The request alone is larger than that. */
-  readonly hopeless: boolean;
-}
+export type Shortage = NonNullable<ReturnType<typeof shortageOf>>;
 
 function sizesOf({askedBytes, liveBytes, freeBytes, totalBytes}: Moment) {
   const [asked, alive] = [num(askedBytes), num(liveBytes)];
   return {asked, alive, free: num(freeBytes), total: num(totalBytes)};
 }
 
-export function shortageOf(moment: Moment): Shortage | undefined {
+export function shortageOf(moment: Moment) {
   if (moment.reason !== MomentReason.OUT_OF_MEMORY) return undefined;
   const {asked, alive, free, total} = sizesOf(moment);
   // What the allocator set aside beyond what was asked of it, where it is known.
@@ -48,8 +39,11 @@ export function shortageOf(moment: Moment): Shortage | undefined {
   const roomBytes = total > 0 && alive > 0 ? alive + free : 0;
   const hopeless = asked > 0 && roomBytes > 0 && asked > roomBytes;
   return {
+    /** Name and text of what is known; what is not is left out. */
     figures,
+    /** Most that the job could have had: what it held and what was free; 0: not known. */
     roomBytes,
+    /** The request alone is larger than that. */
     hopeless,
     fragmentation: fragmentationOf(moment, rounding),
   };
