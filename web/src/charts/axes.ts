@@ -1,10 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
-/** What charts over uPlot have in common: axes, hairlines, legible text, their width. */
+/** What charts have in common: axes, hairlines, legible text, arrow keys, their width. */
 import type uPlot from 'uplot';
 import type {Columns, Window} from '../data/timeline';
 import {colourOf, font} from './palette';
 import {byteLabels, byteTicks} from './ticks';
+
+/**
+ * What every chart is, once it was made for an element: given a whole picture as often as wanted.
+ * The element goes with it: what listens to that alone is not taken away.
+ */
+export interface Chart<Data> {
+  setData(data: Data): void;
+  destroy(): void;
+}
 
 /** Dragging marks a range of the x axis, which the chart hands on (`selected`). */
 export const ZOOM_BY_DRAG = {x: true, y: false, setScale: false, dist: 4} as const;

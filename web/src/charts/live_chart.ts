@@ -13,8 +13,7 @@ import uPlot from 'uplot';
 import type {Columns, Window} from '../data/timeline';
 import type {TooltipContent} from '../format/tooltip';
 import {formatBytes, formatDuration} from '../format/units';
-import {extremes, stroke} from './axes';
-import type {Chart} from './chart';
+import {extremes, stroke, type Chart} from './axes';
 import {colourOf} from './palette';
 import {createStepPlot, type StepEvents} from './step_plot';
 

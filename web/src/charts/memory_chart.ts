@@ -23,8 +23,7 @@ import {
 import type {Columns} from '../data/timeline';
 import {categoryStyle} from '../format/categories';
 import {formatBytes} from '../format/units';
-import {crossPath, extremes, hair, hairline, outlined, scaled, stroke} from './axes';
-import type {Chart} from './chart';
+import {crossPath, extremes, hair, hairline, outlined, scaled, stroke, type Chart} from './axes';
 import {colourOf, font} from './palette';
 import {createStepPlot, type StepEvents} from './step_plot';
 

@@ -11,8 +11,7 @@
 import type {Ground, Shape, Shapes} from '../data/shapes';
 import {categoryStyle} from '../format/categories';
 import {spoken} from '../format/tooltip';
-import {onArrows} from './axes';
-import type {Chart} from './chart';
+import {onArrows, type Chart} from './axes';
 import {colourOf, onTheme} from './palette';
 import {createTooltip} from './tooltip';
 

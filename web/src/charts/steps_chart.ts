@@ -20,8 +20,8 @@ import {
   stroke,
   withUnit,
   ZOOM_BY_DRAG,
+  type Chart,
 } from './axes';
-import type {Chart} from './chart';
 import {colourOf, onTheme} from './palette';
 import type {StepEvents} from './step_plot';
 import {decimalTicks, timeLabels} from './ticks';
