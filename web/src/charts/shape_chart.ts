@@ -49,13 +49,12 @@ export function createShapeChart(element: HTMLElement, say: (text: string) => vo
   const onMove = (event: MouseEvent): void => {
     const box = canvas.getBoundingClientRect();
     const [px, py] = [event.clientX - box.left, event.clientY - box.top];
-    for (let i = data.shapes.length - 1; i >= 0; i--) {
-      const [x, y, width, height] = rectOf(data.shapes[i]!, box.width);
-      if (px < x || px > x + Math.max(1, width) || py < y || py > y + Math.max(1, height)) continue;
-      tooltip.show(data.shapes[i]!, px, py);
-      return;
-    }
-    tooltip.hide();
+    const found = data.shapes.findLast((shape) => {
+      const [x, y, width, height] = rectOf(shape, box.width);
+      return px >= x && px <= x + Math.max(1, width) && py >= y && py <= y + Math.max(1, height);
+    });
+    if (found) tooltip.show(found, px, py);
+    else tooltip.hide();
   };
   onArrows(element, (by) => {
     const count = data.shapes.length;

@@ -32,17 +32,9 @@ export function createTooltip(container: HTMLElement): Tooltip {
   return {
     show(content, x, y) {
       if (pinned) return;
-      const title = document.createElement('strong');
-      title.textContent = content.title;
       const list = document.createElement('dl');
-      for (const [name, value] of content.rows) {
-        const term = document.createElement('dt');
-        term.textContent = name;
-        const detail = document.createElement('dd');
-        detail.textContent = value;
-        list.append(term, detail);
-      }
-      box.replaceChildren(title, list);
+      for (const [name, value] of content.rows) list.append(told('dt', name), told('dd', value));
+      box.replaceChildren(told('strong', content.title), list);
       box.hidden = false;
       // To the right of the point, or to its left where there is no room.
       const {clientWidth, clientHeight} = container;
@@ -63,4 +55,8 @@ export function createTooltip(container: HTMLElement): Tooltip {
     },
     destroy: () => removeEventListener('keydown', escape),
   };
+}
+
+function told(element: string, text: string): HTMLElement {
+  return Object.assign(document.createElement(element), {textContent: text});
 }

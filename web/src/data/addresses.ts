@@ -67,10 +67,7 @@ export function addressPicture(from: Addresses, height: number): Shapes {
 }
 
 /** How much is fragmentation, and what is folded. */
-export function addressTexts(from: Addresses): {
-  readonly span: string;
-  readonly folded: string;
-} {
+export function addressTexts(from: Addresses) {
   const peak = num(from.peakBytes);
   const spanned = num(from.peakSpanBytes);
   const between = spanned - peak;

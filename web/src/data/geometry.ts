@@ -42,15 +42,11 @@ export function planPath(
   domain: Domain,
 ): string {
   const kept = points.filter((point) => !point.dominated);
-  if (kept.length === 0) return '';
-  const parts: string[] = [];
-  for (const point of kept) {
-    const px = round(x.at(point.budgetBytes));
-    const py = round(y.at(point.overhead));
-    parts.push(parts.length === 0 ? `M${px} ${py}` : `H${px}V${py}`);
-  }
-  parts.push(`H${round(x.at(domain.high))}`);
-  return parts.join('');
+  const steps = kept.map((point, i) => {
+    const [px, py] = [round(x.at(point.budgetBytes)), round(y.at(point.overhead))];
+    return i === 0 ? `M${px} ${py}` : `H${px}V${py}`;
+  });
+  return kept.length === 0 ? '' : `${steps.join('')}H${round(x.at(domain.high))}`;
 }
 
 /** The lower bound: straight between points, as it is known only at them. */

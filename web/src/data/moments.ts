@@ -2,7 +2,7 @@
 
 /** The last ops before a job was killed or ran out of memory, and what it held. */
 import {counted, formatBytes, num} from '../format/units';
-import {MomentReason, type HeldStorage} from '../gen/reprise/v1/ingest_pb';
+import {MomentReason, type HeldStorage, type Moment} from '../gen/reprise/v1/ingest_pb';
 import {Standing, type LastOp, type Run, type ShownMoment} from '../gen/reprise/v1/query_pb';
 
 /**
@@ -21,13 +21,16 @@ export function heldRows(storages: readonly HeldStorage[]) {
   });
 }
 
+function heldBytes({storages, moreBytes}: Moment): number {
+  return storages.reduce((sum, one) => sum + num(one.bytes), num(moreBytes));
+}
+
 /** "4,096 storages, 1.5 GiB": all of them, those that are not listed too. */
 export function heldText(shown: ShownMoment): string {
   const moment = shown.moment;
   if (!moment || moment.storages.length === 0) return '';
   const count = moment.storages.length + Number(moment.moreStorages);
-  const bytes = moment.storages.reduce((sum, one) => sum + num(one.bytes), num(moment.moreBytes));
-  return `${formatBytes(bytes)} in ${counted(count, 'storage')}`;
+  return `${formatBytes(heldBytes(moment))} in ${counted(count, 'storage')}`;
 }
 
 /** "op 31 aten.mm.default"; an op that is known by its record alone has no number. */
@@ -58,8 +61,7 @@ export function markOf(shown: ShownMoment | undefined, graphId: string): MomentM
   // Of a job that was killed the newest op may have ended, and the step with it.
   const newest = shown.ops.at(-1);
   const op = newest?.underWay ? newest.op : ranOut(shown) ? moment.op : undefined;
-  const listed = moment.storages.reduce((sum, one) => sum + num(one.bytes), num(moment.moreBytes));
-  const bytes = num(moment.liveBytes) || listed;
+  const bytes = num(moment.liveBytes) || heldBytes(moment);
   const how = wasKilled(shown) ? 'killed' : 'memory ran out';
   const name = op === undefined ? `${how}, with this much alive` : `${how} here`;
   return bytes > 0 ? {op, bytes, name} : undefined;

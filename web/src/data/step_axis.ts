@@ -80,10 +80,7 @@ export function placed(execs: Execs, bytes: ArrayLike<number | bigint>): PlacedC
 
 /** The index of the sample that is this run of this op, or -1. O(samples). */
 export function sampleOf(curve: PlacedCurve, op: number, run: number): number {
-  for (let i = 0; i < curve.ops.length; i++) {
-    if (curve.ops[i] === op && curve.runs[i] === run) return i;
-  }
-  return -1;
+  return curve.ops.findIndex((one, i) => one === op && curve.runs[i] === run);
 }
 
 /** The highest sample that is the newest somewhere in [from, to), or -1. */

@@ -49,13 +49,9 @@ export function tradeoff(received: readonly TradeoffPoint[]): Tradeoff {
     ),
   }));
 
-  let limit: Infeasible | undefined;
-  for (const {infeasible} of received) {
-    if (!infeasible) continue;
-    if (limit && limit.smallestBudgetBytes >= infeasible.smallestBudgetBytes) continue;
-    limit = infeasible;
-  }
-  return {points, limit};
+  const limits = received.flatMap(({infeasible}) => infeasible ?? []);
+  limits.sort((a, b) => Number(b.smallestBudgetBytes - a.smallestBudgetBytes));
+  return {points, limit: limits[0]};
 }
 
 export interface Domain {

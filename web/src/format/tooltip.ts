@@ -8,5 +8,5 @@ export interface TooltipContent {
 
 /** A tooltip in one line, to be read out. */
 export function spoken(content: TooltipContent): string {
-  return [content.title, ...content.rows.map((row) => row.join(' '))].join(', ');
+  return [content.title, ...content.rows.map((row) => row.join(' ').trim())].join(', ');
 }

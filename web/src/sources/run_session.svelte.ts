@@ -46,10 +46,20 @@ export class RunSession {
   /** What the axis of ops needs. */
   readonly steps = new StepSource();
 
-  #runId = '';
-  #stopWatch: (() => void) | undefined;
   readonly #explained = new Asked<Explanation>();
   readonly #bare = new Asked<Explanation | undefined>();
+  readonly explanation: Explanation | undefined = $derived(this.#explained.found);
+  /** Of the step as it is, of a run that has no plan. */
+  readonly unplanned: Explanation | undefined = $derived(this.#bare.found);
+  readonly explanationWhy: string = $derived(this.#explained.why || this.#bare.why);
+  readonly curveDone: boolean = $derived(this.sweep.found === true);
+  /** What the plan was made for: a what-if for the same is comparable with it. */
+  readonly capabilities: Capabilities | undefined = $derived(this.explanation?.capabilities);
+  /** It has a step graph and no plan: a person may ask for one. */
+  readonly plannable: boolean = $derived(!!this.run?.graphId && this.run.planId === '');
+
+  #runId = '';
+  #stopWatch: (() => void) | undefined;
   #bareAsked = false;
   #sweepKey = '';
 
@@ -81,34 +91,6 @@ export class RunSession {
       this.steps.stop();
       clearTimeout(this.#timelineTimer);
     };
-  }
-
-  get explanation(): Explanation | undefined {
-    return this.#explained.found;
-  }
-
-  /** Of the step as it is, of a run that has no plan. */
-  get unplanned(): Explanation | undefined {
-    return this.#bare.found;
-  }
-
-  get explanationWhy(): string {
-    return this.#explained.why || this.#bare.why;
-  }
-
-  get curveDone(): boolean {
-    return this.sweep.found === true;
-  }
-
-  /** What the plan was made for: a what-if for the same is comparable with it. */
-  get capabilities(): Capabilities | undefined {
-    return this.explanation?.capabilities;
-  }
-
-  /** It has a step graph and no plan: a person may ask for one. */
-  get plannable(): boolean {
-    const {run} = this;
-    return run !== undefined && run.graphId !== '' && run.planId === '';
   }
 
   /** Part of the step to show (undefined: all of it), in so many columns. */
