@@ -34,20 +34,15 @@ export interface WatchSink {
   state(state: WatchState): void;
 }
 
-export interface WatchTimes {
-  readonly retryMs: readonly number[];
-  /** Asks for a run this often when nothing else is heard of it. */
-  readonly quietMs: number;
-}
-
-const TIMES: WatchTimes = {retryMs: [250, 500, 1000, 2000], quietMs: 5000};
+/** `quietMs`: asks for a run this often when nothing else is heard of it. */
+const TIMES = {retryMs: [250, 500, 1000, 2000], quietMs: 5000};
 
 /** Starts watching; returns what stops it. */
 export function watchRun(
   source: WatchSource,
   runId: string,
   sink: WatchSink,
-  {retryMs, quietMs}: WatchTimes = TIMES,
+  {retryMs, quietMs} = TIMES,
 ): () => void {
   const abort = new AbortController();
   const stop = abort.signal;

@@ -46,16 +46,13 @@ export function ranOut(shown: ShownMoment): boolean {
   return shown.moment?.reason === MomentReason.OUT_OF_MEMORY;
 }
 
-/** How a step ended, to be marked on its curve. */
-export interface MomentMark {
-  /** Undefined: it is not known, or the step was over. */
-  readonly op: number | undefined;
-  readonly bytes: number;
-  readonly name: string;
-}
+export type MomentMark = NonNullable<ReturnType<typeof markOf>>;
 
-/** Undefined where it is of another step graph, or nothing is known to have been alive. */
-export function markOf(shown: ShownMoment | undefined, graphId: string): MomentMark | undefined {
+/**
+ * How a step ended, to be marked on its curve; undefined where it is of another step graph, or nothing
+ * is known to have been alive. Without an op that is not known, or the step was over.
+ */
+export function markOf(shown: ShownMoment | undefined, graphId: string) {
   const moment = shown?.moment;
   if (!moment || moment.graphId !== graphId) return undefined;
   // Of a job that was killed the newest op may have ended, and the step with it.

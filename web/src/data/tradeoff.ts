@@ -54,12 +54,7 @@ export function tradeoff(received: readonly TradeoffPoint[]): Tradeoff {
   return {points, limit: limits[0]};
 }
 
-export interface Domain {
-  readonly low: number;
-  readonly high: number;
-  /** Below this no plan fits, or is known: the grey region is [low, possible). */
-  readonly possible: number;
-}
+export type Domain = NonNullable<ReturnType<typeof domainOf>>;
 
 /**
  * The budgets worth showing: from somewhat below what is possible to what the
@@ -72,7 +67,7 @@ export function domainOf(
   basePeakBytes: number,
   done: boolean,
   marks: readonly number[] = [],
-): Domain | undefined {
+) {
   const least = curve.points[0]?.budgetBytes;
   const most = curve.points[curve.points.length - 1]?.budgetBytes;
   const known = num(curve.limit?.smallestBudgetBytes) || (done ? least : undefined);
@@ -82,6 +77,7 @@ export function domainOf(
   const margin = Math.max(high - from, high * 0.05) * 0.15;
   // What is marked on the axis is on it, also while the curve is still coming.
   const low = Math.max(0, Math.min(from - margin, ...marks.filter((mark) => mark > 0)));
+  // Below `possible` no plan fits, or is known: the grey region is [low, possible).
   return {low, high: Math.max(high, ...marks), possible: known ?? low};
 }
 
@@ -101,17 +97,12 @@ export function nearest(
 }
 
 /** A plan on the picture of the curve. */
-export interface Mark {
-  readonly bytes: number;
-  readonly overhead: number;
-}
-
-export function markOf(plan: Plan | undefined): Mark | undefined {
+export function markOf(plan: Plan | undefined) {
   return plan?.feasible ? {bytes: num(plan.budgetBytes), overhead: plan.overhead} : undefined;
 }
 
 /** What was measured; undefined where peak or times are not known, or the times not comparable. */
-export function measuredMark(verdict: Verdict | undefined): Mark | undefined {
+export function measuredMark(verdict: Verdict | undefined) {
   if (!verdict || verdict.otherLoad !== '') return undefined;
   const [bytes, step, base] = [
     num(verdict.measuredPeakBytes),
