@@ -27,14 +27,12 @@ export class StepSource {
     const {signal} = this.#stop;
     let graph: StepGraph | undefined;
     try {
-      if (this.#graphId !== run.graphId) {
-        graph = await readGraph(run.graphId, signal);
-      }
+      if (this.#graphId !== run.graphId) graph = await readGraph(run.graphId, signal);
       if (measured && this.planned?.step !== Number(measured.step)) {
-        this.planned = await this.#read(run.runId, true, signal);
+        this.planned = await this.#read(run.runId, true);
       }
       if (measuredBase && this.base?.step !== Number(measuredBase.step)) {
-        this.base = await this.#read(run.runId, false, signal);
+        this.base = await this.#read(run.runId, false);
       }
     } catch (error) {
       if (!signal.aborted && !isCancelled(error)) this.why = sentenceOf(error);
@@ -52,13 +50,9 @@ export class StepSource {
     this.#stop.abort();
   }
 
-  async #read(
-    runId: string,
-    planned: boolean,
-    signal: AbortSignal,
-  ): Promise<TracedStep | undefined> {
+  async #read(runId: string, planned: boolean): Promise<TracedStep | undefined> {
     const reader = new StepReader();
-    for await (const part of query.readStep({runId, planned}, {signal})) {
+    for await (const part of query.readStep({runId, planned}, {signal: this.#stop.signal})) {
       if (reader.take(part)) continue;
       this.why = 'The traced step has more records than a page reads.';
       return undefined;
@@ -70,13 +64,7 @@ export class StepSource {
 
 /** Joined from the parts of its stream. */
 async function readGraph(graphId: string, signal: AbortSignal): Promise<StepGraph> {
-  const parts: Uint8Array[] = [];
-  for await (const part of planner.getGraph({graphId}, {signal})) parts.push(part.data);
-  const data = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
-  let at = 0;
-  for (const part of parts) {
-    data.set(part, at);
-    at += part.length;
-  }
-  return fromBinary(StepGraphSchema, data);
+  const parts: BlobPart[] = [];
+  for await (const part of planner.getGraph({graphId}, {signal})) parts.push(part.data as BlobPart);
+  return fromBinary(StepGraphSchema, new Uint8Array(await new Blob(parts).arrayBuffer()));
 }
