@@ -20,6 +20,7 @@ BUDGETS = {
     "masked": "0.5x",
     "detector": "0.9x",
     "ragged": "0.6x",
+    "packed": "0.6x",
     "exits": "0.6x",
 }
 

@@ -127,5 +127,10 @@ def planned_step(
 
 
 def different(left: dict[str, Tensor], right: dict[str, Tensor]) -> list[str]:
+    """Returns the names of tensors whose bits differ. The same NaN is no difference."""
     assert left.keys() == right.keys()
-    return [n for n in left if not torch.equal(left[n], right[n])]
+    return [n for n in left if not torch.equal(_bits(left[n]), _bits(right[n]))]
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    return tensor.contiguous().reshape(-1).view(torch.uint8)
