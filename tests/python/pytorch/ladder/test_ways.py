@@ -189,9 +189,9 @@ def test_where_guesses_exceed_the_budget_the_plan_of_the_largest_variant_is_take
 
     ladder.after(small, matched=False, above=True)
 
-    for _ in range(50):  # of any variant
+    for step in range(200):  # of any variant
         assert ladder.pick(small.key) is large
-        ladder.after(large, matched=False)
+        ladder.after(large, matched=False, where=f"op {step % 3}")
         assert not ladder.wants(small.key)
         assert not ladder.hopeless
 
@@ -228,7 +228,7 @@ def test_a_program_that_has_changed_for_good_is_captured_although_it_keeps_its_b
     ladder, (_, large) = _ladder(10, 20)
     ladder.after(large, matched=False, above=True)
 
-    for _ in range(64):
+    for _ in range(256):
         ladder.pick(large.key)
         assert not ladder.wants(large.key)
         ladder.after(large, matched=False)

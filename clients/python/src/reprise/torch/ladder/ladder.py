@@ -21,8 +21,8 @@ Steps of one size that are different programs are *variants*. Which one comes ca
 it runs: the guess is the one that followed the last one last time. A wrong guess costs memory in
 that step, never a bit (the tape disarms). Where the data decides which comes, as in a forward that
 ends early, guesses are wrong again and again. So where guesses have led to more steps above the
-budget than the plan of the largest variant has, that one is taken, for as long as it comes now and
-then: a smaller variant that leaves it has discarded enough by then.
+budget than the plan of the largest variant has, that one is taken: a smaller variant that leaves it
+has discarded enough by then. Where all steps leave it in the same way, they are guessed again.
 
 Everything is decided from what is here: no call to the server inside a step.
 """
@@ -48,6 +48,8 @@ MANY_CAPTURES = 8
 MISMATCHES_BEFORE_CAPTURE = 3
 # So many steps in a row as captured: it has settled, and its next change is a first one again.
 SETTLED = 64
+# So many in a row that leave the largest variant's plan in the same way: it does not come any more.
+FOR_GOOD = 256
 # Steps that are captured to see another kind.
 LOOKED_AT = 2
 # Mostly other programs than those captured, and above the budget, over so many steps: planning
@@ -89,6 +91,8 @@ class Ladder:
     # largest one or of the one that was guessed.
     _above: Counter[bool] = field(default_factory=Counter)
     takes_largest: bool = False
+    _where: str = ""  # in what the last step differed that was not as captured
+    _alike: int = 0  # such steps in a row that differ in that
 
     # ---- Growing ----------------------------------------------------------------
 
@@ -329,10 +333,16 @@ class Ladder:
     # ---- After it -------------------------------------------------------------------
 
     def after(
-        self, rung: Rung, matched: bool, above: bool = False, may_be_larger: bool = False
+        self,
+        rung: Rung,
+        matched: bool,
+        above: bool = False,
+        may_be_larger: bool = False,
+        where: str = "",
     ) -> None:
         """Notes that a step has run under a rung. `matched`: it was as captured, as far as is
-        known; `above`: it peaked above the budget; `may_be_larger`: it did more, or may have."""
+        known; `above`: it peaked above the budget; `may_be_larger`: it did more, or may have;
+        `where`: in what it differed."""
         others = {
             r.graph.structure
             for r in self.rungs
@@ -344,7 +354,7 @@ class Ladder:
             self._above[self.takes_largest] += 1
         self._recent.append(matched or not above)
         if matched:
-            self._in_a_row = 0
+            self._in_a_row = self._alike = 0
             self._matched += 1
             if self._matched == SETTLED or not rung.matched:
                 self._again = 0  # captures help
@@ -353,8 +363,10 @@ class Ladder:
         else:
             self._mismatches += above or not self.takes_largest
             self._in_a_row += 1
-            if self._in_a_row >= SETTLED:
-                self._above.clear()  # the largest variant does not come any more
+            self._alike = self._alike + 1 if where == self._where else 1
+            self._where = where
+            if self._alike == FOR_GOOD:
+                self._above.clear()  # another program came for good
             self._matched = 0
             # Not what was expected: of two known ways, it was the other one, unless there is a
             # third: so it counts as unknown all the same.

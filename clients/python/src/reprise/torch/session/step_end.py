@@ -176,6 +176,7 @@ class StepEnd:
                 above=is_over,
                 # A plan that discards nothing compares nothing either.
                 may_be_larger=counts.ran_on or not counts.dropped,
+                where=counts.first_mismatch,
             )
         if stats.kept_all:
             self._leaving.left(rung, counts, step.forwards)
