@@ -10,6 +10,7 @@ class Functions(FunctionMode):
 from __future__ import annotations
 
 import types
+from collections.abc import Callable
 from functools import cache
 from typing import Any, ClassVar
 
@@ -38,28 +39,29 @@ class Op:
         self.out: Any = None
 
     def run(self) -> Any:
-        """Calls the op and returns its result. Its exceptions belong to the program."""
-        if _writes_many(self.func):
-            return self._many()
+        """Calls the op and returns its result. Its exceptions belong to the program. Many ops that
+        write a list of tensors write one after another, by calls that are not counted below a mode:
+        a graph that waits for one of the tensors would not notice the write."""
+        many = _writes_many(self.func)
         self.begun = True
-        self.out = out = self.func(*self.args, **self.kwargs)
+        if many:
+            self.out = out = counted(self.func, *self.args, **self.kwargs)
+        else:
+            self.out = out = self.func(*self.args, **self.kwargs)
         self.done = True
         return out
 
-    def _many(self) -> Any:
-        """Calls an op that writes a list of tensors, so that their version counters rise as without
-        a mode. Many of these ops write one tensor after another, by calls that are not counted
-        below a mode: a graph that waits for one of them would not notice the write."""
-        exclude = torch._C._dispatch_tls_set_dispatch_key_excluded
-        before = torch._C._dispatch_tls_is_dispatch_key_excluded(_COUNTING)
-        exclude(_COUNTING, False)
-        try:
-            self.begun = True
-            self.out = out = self.func(*self.args, **self.kwargs)
-            self.done = True
-        finally:
-            exclude(_COUNTING, before)
-        return out
+
+def counted(do: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Calls a function so that version counters are as above a dispatch mode, where they would not
+    be below it: a write raises them, and an alias shares them."""
+    exclude = torch._C._dispatch_tls_set_dispatch_key_excluded
+    before = torch._C._dispatch_tls_is_dispatch_key_excluded(_COUNTING)
+    exclude(_COUNTING, False)
+    try:
+        return do(*args, **kwargs)
+    finally:
+        exclude(_COUNTING, before)
 
 
 @cache

@@ -343,14 +343,9 @@ class Ladder:
         """Notes that a step has run under a rung. `matched`: it was as captured, as far as is
         known; `above`: it peaked above the budget; `may_be_larger`: it did more, or may have;
         `where`: in what it differed."""
-        others = {
-            r.graph.structure
-            for r in self.rungs
-            if r.key.kind == rung.key.kind and r.graph.structure != rung.graph.structure
-        }
         if above and self.takes_largest and may_be_larger:
             self._others = LOOKED_AT  # of a variant that is larger than those known
-        elif above and (others or not matched):
+        elif above and (not matched or self._variants(rung)):
             self._above[self.takes_largest] += 1
         self._recent.append(matched or not above)
         if matched:
@@ -370,7 +365,13 @@ class Ladder:
             self._matched = 0
             # Not what was expected: of two known ways, it was the other one, unless there is a
             # third: so it counts as unknown all the same.
+            others = self._variants(rung)
             self._saw(others.pop() if len(others) == 1 else self._unknown())
+
+    def _variants(self, rung: Rung) -> set[str]:
+        """Returns the structures of the other programs that take inputs of the rung's kind."""
+        kin = (r.graph.structure for r in self.rungs if r.key.kind == rung.key.kind)
+        return {structure for structure in kin if structure != rung.graph.structure}
 
     def _unknown(self) -> str:
         """Returns what stands for the structure of a step that no rung knows, in the order of

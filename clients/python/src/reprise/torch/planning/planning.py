@@ -292,9 +292,9 @@ class Planning:
             self._install(rung, reply.plan)
         elif reply.kind == "refused" and rung.plan is None:
             self._refused(rung, reply)
-        elif reply.kind == "refused" and reply.smallest_budget and self._raises_share(rung):
-            pass
         elif reply.kind == "refused":
+            if reply.smallest_budget and self._raises_share(rung):
+                return
             rung.final = True
             if rung.awaited:
                 job.say(f"{reply.why.rstrip('.')}. The previous plan stays")

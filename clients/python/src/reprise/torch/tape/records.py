@@ -29,13 +29,13 @@ from torch import Tensor
 from reprise.torch.compiled.shortcut import Shortcut
 from reprise.torch.internals.ambient import GeneratorState, current
 from reprise.torch.internals.guard import told
+from reprise.torch.internals.modes import counted
 from reprise.torch.internals.ops import hidden_writes, without_statistics
 from reprise.torch.internals.saved_hooks import GONE, refuse_stale
 from reprise.torch.internals.subclass import Geometry, geometry_of, version_of
 
 _CELL = "_reprise_cell"
 _NOTHING: dict[str, Any] = {}
-_INPLACE_OR_VIEW = torch._C.DispatchKey.ADInplaceOrView
 
 
 class Cell:
@@ -258,13 +258,7 @@ def alias_below(tensor: Tensor) -> Tensor:
 
     Below autograd, `detach` would give the alias a counter of its own, and a write to the original
     would go unnoticed."""
-    exclude = torch._C._dispatch_tls_set_dispatch_key_excluded
-    before = torch._C._dispatch_tls_is_dispatch_key_excluded(_INPLACE_OR_VIEW)
-    exclude(_INPLACE_OR_VIEW, False)
-    try:
-        return tensor.detach()
-    finally:
-        exclude(_INPLACE_OR_VIEW, before)
+    return counted(tensor.detach)  # type: ignore[no-any-return]
 
 
 def record(
