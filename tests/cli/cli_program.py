@@ -30,6 +30,13 @@ class Result:
         return json.loads(self.out)
 
 
+def shown(text: str) -> str:
+    """Returns what was printed, in which no indented line of ours was printed as a stranger's text
+    is, with the end of the line before it written out."""
+    assert "\\u000a   " not in text, text
+    return text
+
+
 @dataclass(frozen=True)
 class Reprise:
     program: Path
@@ -53,7 +60,7 @@ class Reprise:
             timeout=timeout,
             check=False,
         )
-        return Result(done.returncode, done.stdout, done.stderr)
+        return Result(done.returncode, shown(done.stdout), shown(done.stderr))
 
     def on_terminal(self, *arguments: str, timeout: float = 120, **environment: str) -> str:
         """What a person sees: stdout and stderr on one pseudo-terminal."""
@@ -74,7 +81,7 @@ class Reprise:
                 seen += part
         os.close(parent)
         process.wait(timeout=timeout)
-        return seen.decode()
+        return shown(seen.decode())
 
     def fails(self, code: int, *arguments: str, **environment: str) -> str:
         """The one sentence of an error: exit code and form are checked here."""

@@ -24,7 +24,6 @@ std::string LineOf(const v1::AuditEntry& entry) {
   if (!entry.run_id().empty()) line += StrCat("  run ", entry.run_id());
   if (!entry.subject().empty()) line += StrCat("  ", entry.subject());
   if (!entry.peer().empty()) line += StrCat("  from ", entry.peer());
-  if (!entry.detail().empty()) line += StrCat("\n      ", entry.detail());
   return line;
 }
 
@@ -64,6 +63,9 @@ class AuditCommand : public Command {
     }
     for (const v1::AuditEntry& entry : response.entries()) {
       console.Line(LineOf(entry));
+      if (!entry.detail().empty()) {
+        console.Line(StrCat("      ", entry.detail()));
+      }
     }
     if (response.entries().empty()) {
       console.Line(run_.empty() ? "nothing was done yet"

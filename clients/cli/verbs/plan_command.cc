@@ -139,9 +139,9 @@ class PlanCommand : public Command {
       if (!written.ok()) return console.Error(written);
       if (!globals.json) {
         console.Line(StrCat("  wrote ", out_));
-        console.Note(StrCat("\nNext:  reprise show ", out_,
-                            "   see what it changes\n       reprise sweep ",
-                            graph_, "   see what other budgets cost"));
+        console.Note(
+            StrCat("\nNext:  reprise show ", out_, "   see what it changes"));
+        NoteSweep(console);
       }
     }
     return kDone;
@@ -160,11 +160,15 @@ class PlanCommand : public Command {
   void NoteWhatFits(Console& console, const v1::Infeasible& why) const {
     const int64_t known = why.smallest_known_bytes();
     if (known <= 0) return;
-    console.Note(
-        StrCat("\nNext:  the same with --budget ", known, "   ",
-               formats::FormatBytesUp(known),
-               ", the smallest with a known plan\n       reprise sweep ",
-               graph_, "   see what other budgets cost"));
+    console.Note(StrCat("\nNext:  the same with --budget ", known, "   ",
+                        formats::FormatBytesUp(known),
+                        ", the smallest with a known plan"));
+    NoteSweep(console);
+  }
+
+  void NoteSweep(Console& console) const {
+    console.Note(StrCat("       reprise sweep ", graph_,
+                        "   see what other budgets cost"));
   }
 
   std::string graph_;

@@ -94,7 +94,8 @@ void PrintExplanation(const v1::Explanation& explanation, Console& console) {
     }
     if (s.alive_at_peak()) alive.push_back(&s);
   }
-  console.Line(StrCat("  recomputes ", recomputed, " storages (",
+  console.Line(StrCat("  recomputes ", recomputed,
+                      recomputed == 1 ? " storage (" : " storages (",
                       FormatBytes(recomputed_bytes), "), keeps ",
                       explanation.storages_size() - recomputed, " (",
                       FormatBytes(saved_bytes), ")"));

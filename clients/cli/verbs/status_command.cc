@@ -123,13 +123,12 @@ class StatusCommand : public Command {
     console.Line(StrCat("  queue    ", status.plan_queue(),
                         status.plan_queue() == 1 ? " plan" : " plans"));
     for (const v1::AgentStatus& agent : status.agents()) {
-      std::string line =
-          StrCat("  agent    pid ", agent.pid(), ", run ", agent.run_id(),
-                 agent.connected() ? ", connected" : ", gone");
+      console.Line(StrCat("  agent    pid ", agent.pid(), ", run ",
+                          agent.run_id(),
+                          agent.connected() ? ", connected" : ", gone"));
       for (const std::string& capability : agent.capabilities()) {
-        line += "\n             " + capability;
+        console.Line("             " + capability);
       }
-      console.Line(line);
     }
     if (status.agents().empty()) console.Line("  agents   none");
   }
