@@ -114,7 +114,10 @@ StatusOr<Task> MakeTask(const v1::StepGraph& graph, std::string graph_id,
   // refuses it and names the op.
   task.request.budget_bytes =
       std::max<int64_t>(1, task.budget_bytes - task.reserve_bytes);
-  if (graph.flavour() == kFromShapes) task.request.target_gap = kShapesGap;
+  if (graph.flavour() == kFromShapes) {
+    task.request.target_gap = kShapesGap;
+    task.waits = true;
+  }
   task.graph_id = std::move(graph_id);
   task.structure = graph.structure();
   task.inferred = WhyInferred(graph);

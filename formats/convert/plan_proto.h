@@ -41,6 +41,7 @@ struct Task {
   int64_t base_peak_bytes = 0;
   int64_t measured_step_ns = 0;  // 0: not measured
   uint32_t replan = 0;
+  bool waits = false;  // the first step of a job does, for any good plan
 };
 
 // Builds the task. `extra_reserve` is added to the measured difference; a

@@ -148,13 +148,16 @@ TEST(PlanProto, AScheduleOfAnotherGraphIsRefused) {
   EXPECT_FALSE(ToSchedule(plan, task.graph).ok());
 }
 
-TEST(PlanProto, APlanOfAStepThatHasNotRunMayBeFartherFromTheOptimum) {
+TEST(PlanProto, AStepThatHasNotRunWaitsForAPlanThatMayBeFarFromTheOptimum) {
   v1::StepGraph graph = SmallGraph();
-  const double usual = TaskFor("0.5x", graph).request.target_gap;
+  const Task usual = TaskFor("0.5x", graph);
 
   graph.set_flavour("eager-shapes");
 
-  EXPECT_GT(TaskFor("0.5x", graph).request.target_gap, usual);
+  const Task waiting = TaskFor("0.5x", graph);
+  EXPECT_GT(waiting.request.target_gap, usual.request.target_gap);
+  EXPECT_TRUE(waiting.waits);
+  EXPECT_FALSE(usual.waits);
 }
 
 TEST(PlanProto, ABudgetThatCannotBeReadIsRefused) {

@@ -93,18 +93,20 @@ StatusOr<v1::Plan> Planning::Solve(const v1::PlanRequest& request,
     sent = Clock::now();
     hooks.on_progress(ProgressMessage(last, MillisecondsSince(start)));
   };
+  const bool waits = task.waits && request.time_limit_ms() == 0;
   task.request.should_stop = [&] {
     if (hooks.on_progress && Clock::now() - sent >= kHeartbeat) send();
+    const auto enough = waits && last.overhead >= 0
+                            ? std::chrono::milliseconds(kFirstStepMs)
+                            : limit;
     return stopping_ || entry.asked_to_finish() ||
            (hooks.cancelled && hooks.cancelled()) ||
-           Clock::now() - start >= limit;
+           Clock::now() - start >= enough;
   };
-  if (hooks.on_progress) {
-    task.request.on_progress = [&](const planner::Progress& progress) {
-      last = progress;
-      send();
-    };
-  }
+  task.request.on_progress = [&](const planner::Progress& progress) {
+    last = progress;
+    if (hooks.on_progress) send();
+  };
   ASSIGN_OR_RETURN(
       const planner::Plan plan,
       formats::SolvePlan(task.graph, task.request,

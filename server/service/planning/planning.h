@@ -107,6 +107,8 @@ class Replacements {
 inline constexpr uint32_t kMaxReplans = 4;
 
 inline constexpr uint32_t kDefaultTimeLimitMs = 5000;
+// A search for which the first step of a job waits ends here if it has a plan.
+inline constexpr uint32_t kFirstStepMs = 1000;
 inline constexpr uint32_t kMaxTimeLimitMs = 600'000;
 // Plans with a larger time limit have lower priority.
 inline constexpr uint32_t kMaxPromptMs = 10'000;

@@ -164,6 +164,39 @@ def test_a_step_made_from_shapes_is_the_one_that_is_captured() -> None:
     assert 0.95 < off < 1.1  # the loss is another one, and the output may be held
 
 
+@pytest.mark.parametrize(("batches", "to_none"), [(3, True), (3, False), (1, False)])
+def test_steps_that_add_to_gradients_are_planned_as_such_from_the_second_one_on(
+    batches: int, to_none: bool
+) -> None:
+    plain, planned, agent = made(), made(), LocalAgent()
+    session = arm(planned, agent, first="auto")
+
+    losses = [adding(model, 8, batches, to_none) for model in (plain, planned)]
+
+    assert losses[0] == losses[1]
+    assert session.job.measured.over_budget_steps == 0
+    shapes, adds, captured = agent.graphs
+    assert [g["flavour"] for g in agent.graphs] == ["eager-shapes"] * 2 + ["eager-dispatch"]
+    assert shapes["measured_peak_bytes"] < 0.95 * captured["measured_peak_bytes"]
+    assert 0.98 < adds["measured_peak_bytes"] / captured["measured_peak_bytes"] < 1.05
+
+
+def adding(model: nn.Module, steps: int, batches: int, to_none: bool) -> list[str]:
+    """Trains with gradients of several micro-batches, or with some that are there before them;
+    returns the losses and the weights."""
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    torch.manual_seed(3)
+    seen = []
+    for _ in range(steps):
+        optimizer.zero_grad(set_to_none=to_none)
+        for _ in range(batches):
+            loss = model(torch.randn(32, 32)).square().mean()
+            loss.backward()
+            seen.append(loss.item().hex())
+        optimizer.step()
+    return seen + [p.detach().double().sum().item().hex() for p in model.parameters()]
+
+
 @pytest.mark.mostly_long(6)
 @pytest.mark.parametrize("seed", range(20))
 def test_shapes_alone_give_the_ops_of_the_forward(seed: int) -> None:

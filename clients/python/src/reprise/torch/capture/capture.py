@@ -61,7 +61,14 @@ from reprise.torch.internals.subclass import parts_of
 from reprise.torch.internals.traces import program_call, program_line
 from reprise.torch.internals.watch import tell, waiting
 from reprise.torch.meter.meter import Meter
-from reprise.torch.meter.state import known_names, model_device, now_ns, stream_of, work_clock
+from reprise.torch.meter.state import (
+    known_names,
+    missing_gradients,
+    model_device,
+    now_ns,
+    stream_of,
+    work_clock,
+)
 from reprise.torch.meter.windows import OpRecorder
 
 
@@ -100,6 +107,7 @@ class Capture(Mode):
             for part in parts_of(parameter)
         }
         self._parameters = frozenset(parameters)
+        self._missing = 0  # bytes of gradients that are not there yet
         self._unpacked = Unpacked(self._ops)
         self._place = Place(root, self._unpacked)
         self.storages = Storages(self._ops, parameters, meter, self._place)
@@ -134,6 +142,7 @@ class Capture(Mode):
         del prior
         self._others = waiting(self)
         prepare()
+        self._missing = missing_gradients(self._root)
         self._meter.reset_peak()
         self.storages.live_begin = self._peak = self._meter.live()
         self._hooks = Hooks(self._packing.pack, self._packing.unpack)
@@ -221,6 +230,7 @@ class Capture(Mode):
             worked=self._clock is thread_time_ns,
             apart=self._host is not None or self.storages.held,
             parameters=self._parameters,
+            missing_bytes=self._missing,
         )
         step.stretch(stretched)
         return without_idle(step)

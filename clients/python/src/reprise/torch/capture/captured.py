@@ -146,6 +146,7 @@ class CapturedStep:
     filled_by: str = ""
     # The storages of the model's parameters, of which gathered ones are made.
     parameters: frozenset[int] = frozenset()
+    missing_bytes: int = 0  # of gradients that were not there when it began
 
     def stretch(self, by: float) -> None:
         """Scales all times as if the machine had been busy by this factor."""

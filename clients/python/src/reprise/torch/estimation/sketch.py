@@ -3,6 +3,7 @@
 
     sketch = sketched(model, args, kwargs, live_bytes)     # RepriseError: says why there is none
     sketch = sketched(..., holds=False)      # of a program that does not hold the output
+    sketch = sketched(..., adds=True)        # whose backward adds to gradients that are there
     sketch.graph, sketch.least_peak_bytes
 
 For the first steps of a job. Nothing is allocated and no kernel runs. A copy of the model runs
@@ -13,8 +14,9 @@ The loss is not known when the forward begins. What leads from the outputs to a 
 the model, and no plan touches it; but it is alive with what the plan keeps. If the model returns a
 scalar, that is the loss. Otherwise a cross entropy over the last dimension of each output stands
 for it, in single precision: it keeps one tensor as large as the output and makes two in the
-backward, which few losses exceed. Whether the program holds the output itself until then is not
-known either. In the graph it does; the least peak is that of a program that does not.
+backward. A mean square takes one more, and few losses exceed that. Whether the program holds the
+output itself until then is not known either. In the graph it does; the least peak is that of a
+program that does not.
 
 A forward that communicates with other ranks has no such step: they would wait for the copy.
 """
@@ -67,10 +69,13 @@ def sketched(
     live_bytes: int,
     *,
     holds: bool = True,
+    adds: bool = False,
 ) -> Sketch:
     """Returns a step made from shapes alone. Of the arguments, a `Shape` stands for a tensor.
     `live_bytes`: what is alive on the device now; `holds`: whether the program holds the output of
-    the model while the loss is computed. Times are a roofline of this machine."""
+    the model while the loss is computed; `adds`: whether the backward adds to gradients that are
+    alive when the step begins, as those of micro-batches do. Times are a roofline of this
+    machine."""
     device = str(model_device(model))
     generators = Generators()
     what, held = _FAULT, 0  # of what fails now; bytes that the program may hold
@@ -81,6 +86,7 @@ def sketched(
             what = "the model has no copy without memory"
             fake = faked(model, mode, device)
             what = _FAULT
+            gradients = _given_gradients(fake, device) if adds else []
             inputs = tree_map(
                 lambda value: value.fake() if isinstance(value, Shape) else value,
                 shapes_of((args, kwargs)),
@@ -95,7 +101,7 @@ def sketched(
                 what = _FAULT
 
             def alive() -> list[Tensor]:
-                return [*fake.parameters(), *fake.buffers(), *tensors_in(inputs)]
+                return [*fake.parameters(), *fake.buffers(), *gradients, *tensors_in(inputs)]
 
             with torch.enable_grad(), mode.counted(alive()) as meter:
                 step = capture_once(fake, whole, meter, alive)
@@ -132,6 +138,14 @@ def _backward(outputs: list[Any], holds: bool) -> int:
         found.clear()
     torch.autograd.backward(losses, [torch.ones_like(loss) for loss in losses])
     return held
+
+
+def _given_gradients(fake: nn.Module, device: str) -> list[Tensor]:
+    """Gives each parameter of a copy a gradient, and returns these."""
+    for parameter in fake.parameters():
+        if parameter.requires_grad:
+            parameter.grad = Shape.of(parameter.detach()).fake(device)
+    return [p.grad for p in fake.parameters() if p.grad is not None]
 
 
 def _stand_in(output: Tensor) -> Tensor:

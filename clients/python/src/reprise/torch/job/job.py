@@ -120,6 +120,7 @@ class Step:
         self.run: Run | None = None  # None: it is not planned
         self.check: Check | None = None  # of its gradients; None: they are not compared
         self.live_begin = 0  # bytes alive when it began
+        self.missing = 0  # bytes of gradients that were not there; of several ranks, else 0
         self.peak = 0  # bytes, before the meter was last reset
         self.forwards = 0
         self.cycle = Cycle()

@@ -136,6 +136,27 @@ class Rung:
         return len(self.graph.step.regions)
 
     @property
+    def live_begin(self) -> int:
+        """The bytes that are alive when its step begins, as its graph has it."""
+        # A step from shapes knows its own tensors only; what else is alive is in static memory.
+        return self.graph.static_bytes if self.sketch else self.graph.step.live_begin
+
+    @property
+    def live_end(self) -> int:
+        """The bytes that are alive when its step ends, as its graph has it."""
+        step = self.graph.step
+        return self.live_begin + step.live_end - step.live_begin
+
+    def beside(self, live: int, missing: int) -> int:
+        """Returns the bytes that a step has beside it which its own does not know: `live` bytes are
+        alive when it begins, and so many of gradients are missing (0: not looked at). What holds
+        the missing ones is alive, and they will be made beside it."""
+        known, more = self.live_begin, live - self.live_begin
+        if missing:
+            more = max(more, live + missing - known - self.graph.step.missing_bytes)
+        return max(0, more)
+
+    @property
     def plan(self) -> Plan | None:
         """The newest plan, also after it was removed; None if there was none."""
         return None if self.planned is None else self.planned.plan

@@ -96,6 +96,13 @@ def _bytes_of(tensors: list[Tensor]) -> int:
     return sum(sizes.values())
 
 
+def missing_gradients(model: nn.Module) -> int:
+    """Returns the bytes of the gradients that the trainable parameters of a model do not have. What
+    holds gradients for them meanwhile, as DistributedDataParallel may, is alive all the same."""
+    trained = (p for p in model.parameters() if p.requires_grad and p.grad is None)
+    return sum(part.nbytes for parameter in trained for part in parts_of(parameter))
+
+
 def open_meter(device: str | torch.device = "cpu") -> Meter:
     """Returns the best meter that works here for a device ("cpu", "cuda:0"). Raises RepriseError if
     the memory of the device cannot be measured."""

@@ -7,9 +7,10 @@
     coordinator.captured(made)           # what this rank has seen of it
 
 Ranks meet when an optimizer has ended a step, at points that all of them compute from what they
-have in common: until the first plan, after a capture of all, every MEET_EVERY steps, and while a
-plan is under way. No meeting is within a forward. What a rank has to say is in one message, so most
-meetings are one collective, and nobody waits for a server but the rank that asked it.
+have in common: until the first plan, after a capture of all, while a plan is under way, 1, 2, 4 and
+8 steps after a new one, and every MEET_EVERY steps. No meeting is within a forward. What a rank has
+to say is in one message, so most meetings are one collective, and nobody waits for a server but the
+rank that asked it.
 
 The first capture is of the same step on all ranks, whatever their inputs: structures leave sizes
 out. Later a rank that sees an input which its ladder does not cover captures that step by itself,
@@ -97,6 +98,7 @@ class RankCoordinator:
         self._together = False  # all ranks capture the step that begins
         self._awaited_until = 0
         self._next = 0  # the step that begins, or will
+        self._installed = 0  # the first step under the newest plan
         self._lost = 0
         self._ended = False
         self._asks: dict[int, int] = {}  # by rung: the rank that asks for its plans
@@ -174,7 +176,10 @@ class RankCoordinator:
         self._next = self._job.step.number + 1
         awaits = bool(self._awaited) and self._next <= self._awaited_until
         begins = not self._planning.ladder.captured or self._together
-        return begins or awaits or self._next % MEET_EVERY == 0
+        # How far its steps keep to a plan is seen soon after it came, if ever.
+        under = self._next - self._installed
+        young = 0 < under < MEET_EVERY and not under & (under - 1)
+        return begins or awaits or young or self._next % MEET_EVERY == 0
 
     def _meet(self) -> None:
         job, ladder, fresh = self._job, self._planning.ladder, self._fresh
@@ -355,6 +360,7 @@ class RankCoordinator:
                 self._asks.pop(rung.number)  # the same would come again
                 continue
             planning.apply(rung, found)
+            self._installed = self._next
         if rungs and not (
             self._awaited or any(r.tape is not None for r in planning.ladder.captured)
         ):

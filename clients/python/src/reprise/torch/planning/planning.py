@@ -147,17 +147,19 @@ class Planning:
             )
         self.send(rung, message, budget)
 
-    def sketched(self, sketch: Sketch, spare_bytes: int) -> Rung | str:
+    def sketched(self, sketch: Sketch, spare_bytes: int, missing_bytes: int = 0) -> Rung | str:
         """Asks for a plan of a step of which only the shapes are known and that is about to run,
-        which holds back so many bytes, and waits for it. Returns its rung, which has no plan where
-        the step fits without; or why there is no plan."""
+        which holds back so many bytes, and waits for it. `missing_bytes`: of its static memory,
+        what is not alive yet. Returns its rung, which has no plan where the step fits without; or
+        why there is no plan."""
         job, graph = self._job, sketch.graph
         rung = self.ladder.sketched(job.step.key, graph)
         rung.spare_bytes = spare_bytes
         budget = request.own_budget(job, self.notes)
         if budget.is_share:
             # Of the smallest step that it may be: the budget does not shrink later.
-            budget = Budget(budget.of_step(graph.static_bytes, sketch.least_peak_bytes) or 0)
+            static = graph.static_bytes - missing_bytes
+            budget = Budget(budget.of_step(static, sketch.least_peak_bytes) or 0)
         self.send(rung, graph.message(), budget)
         reply = self.reply(rung, self.wait_s)
         why = rung.refused or reply.why or "no plan arrived in time"
@@ -235,7 +237,11 @@ class Planning:
         self._together.begins()
         job = self._job
         if not self._alone:
-            return  # it has met the others when the last step ended
+            # Met the others when the last step ended; what is from shapes is this rank's own.
+            for rung in [r for r in self.ladder.rungs if r.sketch and r.awaited]:
+                self._ask(rung, waits=True)
+                rung.awaited = False
+            return
         if job.stage is Stage.WAITING and self._together.holds():
             return
         needed = self.ladder.lacks(job.step.key)

@@ -11,8 +11,10 @@ does, the first steps are plain; on a GPU whose memory may not do for that, thei
 on the host. Which it is, and why, is said in one line.
 
 What is alive when a step begins may grow after the first one: the program keeps outputs, or
-gradients that are not reset before the forward. A plan from shapes holds back what gradients take,
-if there is one that does; whatever else is found to be alive, the next one holds back, too.
+gradients that are not reset before the forward. The first plan from shapes holds back what
+gradients take, if there is one that does. Where a backward adds to gradients that are there, as
+those of micro-batches do, the next step is planned as one that does; whatever else is found to be
+alive, the next plan holds back, too.
 
 A plain forward that runs out of memory is tried once more on the host, where that is memory
 elsewhere. With several ranks nothing is tried again. Each of them has a plan from shapes of its
@@ -36,7 +38,7 @@ from reprise.torch.job.stages import Stages
 from reprise.torch.ladder.ranks import coming, in_pipeline
 from reprise.torch.ladder.rung import Rung
 from reprise.torch.meter.room import room_on
-from reprise.torch.meter.state import blocked
+from reprise.torch.meter.state import blocked, missing_gradients
 from reprise.torch.planning.planning import Planning
 from reprise.torch.policy.events import StartBegins, StartSettled, StartStepEnded
 from reprise.torch.policy.state import Stage
@@ -65,6 +67,8 @@ class Startup:
         self._begun = False
         self._sizes = 0  # of inputs that were planned from shapes
         self._needs = 0  # what the last of them needs without a plan, in bytes; 0: not known
+        self._adding: set[int] = set()  # rungs of steps that add to gradients
+        self._held: dict[int, int] = {}  # by rung: what its plan holds back for what is alive
 
     def skip(self) -> None:
         """Takes the first steps plainly, because the job is not to be planned."""
@@ -130,7 +134,10 @@ class Startup:
         job = self._job
         covering = [rung for rung in self._known if rung.covers(job.step.key)]
         if covering:
-            self._hold_back(covering[0])
+            if self._adds() and covering[0].number not in self._adding:
+                self._plan_again(covering[0], args, kwargs)
+            else:
+                self._hold_back(covering[0])
             return
         if not (first or self._known) or self._sizes == SIZES:
             return
@@ -141,10 +148,25 @@ class Startup:
         elif why:
             job.say(f"the first steps run without a plan: {why}")
 
+    def _plan_again(self, rung: Rung, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Requests a plan of a step that adds to gradients in the place of one that makes them."""
+        self._adding.add(rung.number)
+        why = self._plan(args, kwargs)
+        if why:
+            self._job.say(f"{why.rstrip('.')}. The previous plan stays")
+        else:
+            self._job.plans.ladder.rungs.remove(rung)
+
+    def _adds(self) -> bool:
+        """Returns whether the backward of the step that begins is known to add to gradients: some
+        are there, or the last step had several forwards."""
+        job = self._job
+        return job.step.forwards > 1 or any(p.grad is not None for p in job.model.parameters())
+
     def _plan(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """Requests a plan made from shapes; returns why there is none, or "" if there is one, or if
         none is needed."""
-        job = self._job
+        job, known, adds = self._job, bool(self._known), self._adds()
         if job.agent.status == "inert":
             return job.agent.why
         if blocked():
@@ -154,33 +176,40 @@ class Startup:
         if several_ranks():
             coming()  # the others may be at their next meeting before this one is
         _allocate_workspace(job.device)
+        gradients = sum(p.nbytes for p in job.model.parameters() if p.requires_grad)
+        missing = missing_gradients(job.model) if adds else 0
+        live = job.meter.live() + missing
         try:
-            sketch = sketched(job.model, args, kwargs, job.meter.live())
-            found = self._planned_from(sketch)
+            sketch = sketched(job.model, args, kwargs, live, adds=adds)
+            found = self._planned_from(sketch, 0 if adds else gradients, missing)
             if isinstance(found, str) and sketch.least_peak_bytes < self._needs:
                 # Better above by an output than by all that a step without a plan keeps.
-                other = sketched(job.model, args, kwargs, job.meter.live(), holds=False)
-                found = self._planning.sketched(other, 0)
+                other = sketched(job.model, args, kwargs, live, holds=False, adds=adds)
+                found = self._planning.sketched(other, 0, missing)
         except RepriseError as error:
             return str(error)
         if isinstance(found, str):
             return found
-        if found.tape is not None:
+        (self._adding.add if adds else self._adding.discard)(found.number)
+        if found.tape is not None and not known:
             job.happened(StartSettled())
             job.say("the first steps run under a plan made from their shapes alone")
         return ""
 
-    def _planned_from(self, sketch: Sketch) -> Rung | str:
-        """Requests plans of a step that hold back ever less; returns the first there is, or why
-        there is none."""
-        job, graph = self._job, sketch.graph
-        gradients = sum(p.nbytes for p in job.model.parameters() if p.requires_grad)
+    def _planned_from(self, sketch: Sketch, gradients: int, missing: int) -> Rung | str:
+        """Requests plans of a step that hold back ever less, `gradients` bytes at the most; returns
+        the first there is, or why there is none."""
+        graph = sketch.graph
         self._needs = graph.measured_peak_bytes
         margin = int(COARSE * max(0, graph.measured_peak_bytes - graph.static_bytes))
+        # Of a loss outside the model, which takes more than the one that stands for it.
+        loss = graph.measured_peak_bytes - sketch.least_peak_bytes
         found: Rung | str = ""
-        for spare in (gradients + margin, margin, 0):
-            found = self._planning.sketched(sketch, spare)
+        ways = ((gradients, margin + loss), (0, margin + loss), (0, margin), (0, 0))
+        for held, spare in dict.fromkeys(ways):
+            found = self._planning.sketched(sketch, held + spare, missing)
             if isinstance(found, Rung):
+                self._held[found.number] = held
                 break
         return found
 
@@ -201,9 +230,12 @@ class Startup:
         job, plan = self._job, rung.plan
         if plan is None or not rung.may_tighten:
             return
-        more = job.meter.live() - rung.graph.static_bytes - rung.spare_bytes
+        missing = missing_gradients(job.model) if rung.number in self._adding else 0
+        held, spare = self._held.get(rung.number, 0), rung.spare_bytes
+        more = job.meter.live() + missing - rung.graph.static_bytes - held
         if more > MORE * plan.budget_bytes:
             self._planning.replaced(rung, more)
+            self._held[rung.number] = held + rung.spare_bytes - spare
 
 
 def _allocate_workspace(device: torch.device) -> None:

@@ -45,7 +45,7 @@ class LateFrees:
         if self._in_vain >= _STEPS:
             return
         # What the program holds by now and did not hold when the step was captured.
-        beside = max(0, job.step.live_begin - rung.graph.step.live_begin)
+        beside = rung.beside(job.step.live_begin, job.step.missing)
         most = (plan.budget_bytes if self._in_vain else plan.peak_bytes) + beside
         if job.budget is None or not job.budget.is_share:
             most = min(most, plan.budget_bytes)

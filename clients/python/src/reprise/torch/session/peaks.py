@@ -52,7 +52,7 @@ class Peaks:
         varies from step to step, as the sizes that data decides, may vary more."""
         job, plan = self._job, rung.plan
         assert plan is not None
-        if job.state.several_ranks:
+        if job.state.several_ranks and not rung.sketch:
             return  # which sees it at the ranks' next meeting
         more = peak - plan.peak_bytes
         if self._beside(rung) < more * STANDS:
@@ -94,7 +94,7 @@ class Peaks:
 
     def capture_again(self, rung: Rung, peak: int) -> None:
         """Has the step captured again, because no plan of its graph leaves room for it."""
-        if self._job.state.several_ranks:
+        if self._job.state.several_ranks and not rung.sketch:
             return
         text = f"{self._text(rung, peak)}, and no plan leaves room for it"
         if not rung.sketch:
@@ -134,6 +134,6 @@ class Peaks:
     def _beside(self, rung: Rung) -> int:
         """Returns the bytes that were alive when the step under way began or are alive when it
         ends, and were not when it was captured."""
-        job, captured = self._job, rung.graph.step
-        begin = job.step.live_begin - captured.live_begin
-        return max(0, begin, job.meter.live() - captured.live_end)
+        job, step = self._job, self._job.step
+        begin = rung.beside(step.live_begin, step.missing)
+        return max(begin, job.meter.live() - rung.live_end)

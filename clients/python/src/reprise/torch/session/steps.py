@@ -26,13 +26,20 @@ from torch.optim import Optimizer
 from reprise.agent import abi
 from reprise.torch.capture.capture import Capture
 from reprise.torch.capture.captured import BACKWARD, FORWARD, OPTIMIZER
+from reprise.torch.internals.distributed import several_ranks
 from reprise.torch.internals.dynamo import compiled_in_pieces
 from reprise.torch.internals.dynamo import watch as watch_compiled
 from reprise.torch.internals.watch import close_watches, resume
 from reprise.torch.job.job import EagerJob
 from reprise.torch.ladder.ranks import coming
 from reprise.torch.ladder.rung import Rung, key_of
-from reprise.torch.meter.state import alive_tensors, blocked, known_names, now_ns
+from reprise.torch.meter.state import (
+    alive_tensors,
+    blocked,
+    known_names,
+    missing_gradients,
+    now_ns,
+)
 from reprise.torch.meter.windows import KernelWindow, OpRecorder
 from reprise.torch.planning.meetings import Meetings
 from reprise.torch.planning.op_times import OpTimes
@@ -135,6 +142,7 @@ class Steps:
         if now.capture is None:
             job.meter.reset_peak()
         now.live_begin = job.meter.live()
+        now.missing = missing_gradients(job.model) if several_ranks() else 0
         if now.run is not None and job.plans.rung is not None:
             self._late.begin(job.plans.rung)
         now.times.begin()
