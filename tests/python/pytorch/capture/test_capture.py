@@ -13,6 +13,7 @@ from nets import Chain, Checkpointed, ConvNet, Custom, RandomNet, job
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from reprise.torch.capture.step_graph import build
 from reprise.torch.meter.state import alive_bytes, alive_tensors
 
 PARAMETER, GRADIENT, STATE = 1, 2, 3  # reprise.v1.Category
@@ -74,6 +75,20 @@ def test_two_captures_of_one_program_have_one_structure() -> None:
 
     assert first.structure == second.structure
     assert len(first.message()["ops"]) == len(second.message()["ops"])
+
+
+def test_where_a_node_peaks_makes_no_other_structure() -> None:
+    made = warm(job(RandomNet(3)))
+    meter = start_meter()
+    graphs = [captured(made, meter), captured(made, meter)]
+    fused = [op for op in graphs[1].step.ops if op.first is not None]
+    assert fused
+    for op in fused:
+        op.name, op.ordinal = "aten.another.default", 7
+
+    structures = [build(g.step, name="", measured_peak_bytes=0, measured_step_ns=0) for g in graphs]
+
+    assert structures[0].structure == structures[1].structure
 
 
 @pytest.mark.train

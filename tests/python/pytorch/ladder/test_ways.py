@@ -103,7 +103,7 @@ def test_memory_of_the_capture_itself_does_not_count_in_the_base_peak() -> None:
 
 def test_a_program_that_has_settled_is_captured_soon_when_it_changes_again() -> None:
     key = Key((), ((6, WIDTH),))
-    graph: Any = SimpleNamespace(structure="one", storages=())
+    graph: Any = SimpleNamespace(structure="one", varies=False, storages=())
     rung = Rung(1, key, key.size, graph, frozenset())
     ladder = Ladder([rung])
 
@@ -174,7 +174,7 @@ def _ladder(*peaks: int) -> tuple[Ladder, list[Rung]]:
     rungs = []
     for number, peak in enumerate(peaks):
         graph: Any = SimpleNamespace(
-            structure=str(number), storages=(), measured_peak_bytes=peak, step=None
+            structure=str(number), varies=False, storages=(), measured_peak_bytes=peak, step=None
         )
         planned: Any = SimpleNamespace(tape=object(), plan=object())
         rungs.append(Rung(number, key, key.size, graph, frozenset(), planned=planned))

@@ -78,6 +78,7 @@ class MadeUpGraph:
     structure: str
     shortcuts: frozenset[int]
     idle_bytes: int = 7
+    varies: bool = False
     storages: tuple[Any, ...] = ()
     measured_peak_bytes: int = 1
 

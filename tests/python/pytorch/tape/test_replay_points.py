@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import referee
 import torch
@@ -10,7 +12,8 @@ from jobs import captured, different, plain_step, planned_step, start_meter
 from nets import ConvNet, job
 from torch import Tensor, nn
 
-from reprise.torch.capture.kinds import Chosen, chosen_by
+from reprise.torch.capture.identity import Storages
+from reprise.torch.capture.kinds import Chosen, Exchange, chosen_by
 from reprise.torch.capture.step_graph import own_frees
 
 
@@ -124,3 +127,63 @@ def test_two_standard_deviations_more_rows_are_expected() -> None:
     assert chosen == Chosen(100, 118)
     assert chosen.largest(100 * 8) == 118 * 8
     assert Chosen(0, 0).largest(24) == 24
+
+
+class Parted(nn.Module):
+    """Works on a part of the rows that the data chooses, and on all of them in another shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = nn.Linear(16, 48)
+        self.whole = nn.Linear(32, 48)
+
+    def forward(self, x: Tensor) -> Tensor:
+        chosen = x[x[:, 0] > 0]
+        half = len(chosen) // 2
+        pairs = chosen[: 2 * half].clone().view(half, 32)
+        return self.part(chosen[:half]).sum(0) + self.whole(pairs).sum(0)
+
+
+def test_a_part_of_chosen_rows_varies_as_they_do() -> None:
+    made = job(Parted(), 400, 16)
+    graph = captured(made, start_meter())
+
+    sizes = {s.name: s.chosen for s in graph.storages}
+
+    chosen = sizes["aten.index.Tensor"]
+    assert chosen is not None
+    half = chosen.rows // 2
+    most = math.ceil(half * chosen.most / chosen.rows)
+    assert sizes["part.aten.addmm.default"] == Chosen(half, most)
+
+
+def test_a_count_of_as_many_kinds_as_are_asked_for_does_not_vary() -> None:
+    values, count = torch.tensor([0, 3, 1, 1]), torch.ops.aten.bincount.default
+
+    assert chosen_by(count, (values, None, 8), torch.bincount(values, minlength=8)) is None
+    assert chosen_by(count, (values,), torch.bincount(values)) is not None
+
+
+def test_what_comes_back_from_other_ranks_is_as_much_as_was_sent_there() -> None:
+    places, sent = Storages([], {}, start_meter(), None), torch.ones(10, 4)  # type: ignore[arg-type]
+    exchange = torch.ops._c10d_functional.all_to_all_single.default
+    there, back, even = torch.empty(12, 4), torch.empty(10, 4), torch.empty(10, 4)
+    for tensor in (there, back, even):
+        storage = places.of(tensor)
+        assert storage is not None
+        storage.prior = False
+
+    found = []
+    for made, given, received, to in (
+        (there, sent, [5, 7], [4, 6]),
+        (back, there, [4, 6], [5, 7]),
+        (even, sent, [5, 5], [5, 5]),
+    ):
+        one = Exchange.of(exchange, (given, received, to, "0"), made)
+        if one is not None:
+            places.exchanged(one)
+        storage = places.of(made)
+        assert storage is not None
+        found.append(storage.chosen)
+
+    assert found == [Chosen(12, 17), None, None]  # of 20: sqrt(12 * 0.4) = 2.19, twice that is 5

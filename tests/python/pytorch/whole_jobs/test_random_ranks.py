@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random models on two ranks have the bits of their plain jobs and keep their budgets.
+"""Random models on two ranks, and experts that are divided among them, have the bits of their plain
+jobs and keep their budgets.
 
 REPRISE_RANK_PROGRAMS=100 looks longer.
 """
@@ -18,37 +19,45 @@ import pytest
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("one_daemon")]
 
-JOB = Path(__file__).parents[1] / "random_ranks_job.py"
+JOBS = Path(__file__).parents[1]
 PROGRAMS = int(os.environ.get("REPRISE_RANK_PROGRAMS", "6"))
 
 # Until a plan of a captured step is in force, for which the ranks meet.
 FIRST_STEPS = 7
 
 
-@pytest.mark.long
-def test_random_models_on_two_ranks_train_as_they_do_plainly(root: Path) -> None:
+def on_two_ranks(root: Path, job: str, *arguments: str, timeout: float) -> list[str]:
+    """Runs a job of two ranks to its end; returns what each of them has printed."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    environment = {**os.environ, "PYTHONPATH": str(root / "clients/python/src")}
     ranks = [
         subprocess.Popen(
-            [sys.executable, str(JOB), str(rank), port, "0", str(PROGRAMS)],
-            env=environment,
+            [sys.executable, str(JOBS / job), str(rank), port, *arguments],
+            env={**os.environ, "PYTHONPATH": str(root / "clients/python/src")},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
         for rank in range(2)
     ]
-    planned = 0
+    printed = []
     for process in ranks:
-        out, errors = process.communicate(timeout=60 + 30 * PROGRAMS)
+        out, errors = process.communicate(timeout=timeout)
         assert process.returncode == 0, errors
+        printed.append(out)
+    return printed
+
+
+@pytest.mark.long
+def test_random_models_on_two_ranks_train_as_they_do_plainly(root: Path) -> None:
+    planned = 0
+    arguments, timeout = ("0", str(PROGRAMS)), 60 + 30 * PROGRAMS
+    for out in on_two_ranks(root, "random_ranks_job.py", *arguments, timeout=timeout):
         results = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
         assert len(results) == PROGRAMS
         for result in results:
-            assert result["equal"], (result, errors)
+            assert result["equal"], result
             assert result["failed"] == 0, result
             kept = re.search(r"Every step since step (\d+) kept to its plan", result["sentence"])
             # A plan made from shapes cannot always hold back what DistributedDataParallel keeps
@@ -56,3 +65,20 @@ def test_random_models_on_two_ranks_train_as_they_do_plainly(root: Path) -> None
             assert result["over"] == 0 or (kept and int(kept[1]) <= FIRST_STEPS + 1), result
             planned += result["planned"]
     assert planned >= PROGRAMS
+
+
+@pytest.mark.mostly_long(1)
+@pytest.mark.parametrize("budget", ["0.5x", "0.8x"])
+def test_tokens_that_are_sent_to_experts_of_other_ranks_keep_to_the_budget(
+    root: Path, budget: str
+) -> None:
+    plain, planned = (
+        [json.loads(out) for out in on_two_ranks(root, "experts_job.py", b, "30", timeout=300)]
+        for b in ("none", budget)
+    )
+
+    for before, after in zip(plain, planned, strict=True):
+        assert after["seen"] == before["seen"]
+        assert after["failed"] == 0
+        assert after["planned"] >= 20, after["sentence"]
+        assert after["over"] == 0, after["sentence"]

@@ -40,7 +40,14 @@ from reprise.torch.capture.captured import (
 )
 from reprise.torch.capture.fuse import without_idle
 from reprise.torch.capture.identity import Storages
-from reprise.torch.capture.kinds import CAPTURED_TYPES, chosen_by, kind_of, signature_of, written_by
+from reprise.torch.capture.kinds import (
+    CAPTURED_TYPES,
+    Exchange,
+    chosen_by,
+    kind_of,
+    signature_of,
+    written_by,
+)
 from reprise.torch.capture.lent import Resizes
 from reprise.torch.capture.packing import Packing
 from reprise.torch.capture.place import Place
@@ -311,6 +318,8 @@ class Capture(Mode):
         reads(op, op.arguments)
         self._unpacked.read_by(op)
         self._note_writes(op, number, args, kwargs)
+        if exchange := Exchange.of(func, args, out):
+            self.storages.exchanged(exchange)
         op.kind = kind_of(op, args, kwargs, out, arguments)
         if FakeTensor in types:
             self._mark_echo(op)

@@ -80,6 +80,7 @@ class CapturedOp:
     covered: bool = False  # ran under saved-tensor hooks of the program, as in a checkpoint
     echo: bool = False  # a view of fake tensors that no real step makes (fuse.py)
     node: int = -1  # number of the autograd node whose saved tensors it reads
+    first: CapturedOp | None = None  # of a fused node: its first op; the name is that of another
     live_before: int = 0  # live bytes before it, as the meter counts
     live_bytes: int = 0  # live bytes after it
     peak_bytes: int = 0  # the peak while it ran

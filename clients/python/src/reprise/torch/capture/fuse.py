@@ -12,7 +12,8 @@ Of a step on fake tensors, a view that autograd makes once more after a write to
 op that writes: of real tensors it makes none.
 
 Storages that live and die inside the node are its workspace: the measured peak inside, minus what
-was alive before, minus what it leaves behind. Its name is that of the op at its peak.
+was alive before, minus what it leaves behind. Its name is that of the op at its peak, which sizes
+decide; whether two captures are of one program, its first op tells.
 
 A forward whose graph had no backward in the step is a batch that was skipped, or a validation with
 gradients. No step needs it, and in another one the next forward takes its place (tape_run.py).
@@ -80,7 +81,7 @@ def _fused(members: list[CapturedOp], alive: set[CapturedStorage]) -> CapturedOp
     kind = OpKind.ONCE if any(m.kind == OpKind.ONCE for m in members) else OpKind.PURE
     fused = CapturedOp(top.func, top.name, first.phase, kind, in_region=False)
     fused.module, fused.call, fused.ordinal = top.module, top.call, top.ordinal
-    fused.source = top.source
+    fused.source, fused.first = top.source, first
     fused.signature = ";".join(f"{m.name}({m.signature})" for m in members)
     fused.node = first.node
     for member in members:

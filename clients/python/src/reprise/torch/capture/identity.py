@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from reprise.torch.capture.captured import FORWARD, CapturedOp, CapturedStorage, Chosen
-from reprise.torch.capture.kinds import follow
+from reprise.torch.capture.kinds import Exchange, follow
 from reprise.torch.capture.place import Place
 from reprise.torch.internals.guard import quiet
 from reprise.torch.internals.ops import OpKind, outputs_in, tensors_in
@@ -53,6 +53,7 @@ class Storages:
         self._by_cdata: dict[int, CapturedStorage] = {}
         self._objects: dict[int, weakref.ref[Tensor]] = {}
         self._autograd_objects: dict[int, weakref.ref[Tensor]] = {}
+        self._exchanged: set[tuple[tuple[int, ...], ...]] = set()  # rows, with other ranks
         # What autograd keeps instead of a storage, which would be alive for as long.
         self._copies: dict[int, tuple[weakref.ref[Any], CapturedStorage]] = {}
 
@@ -125,7 +126,7 @@ class Storages:
                 storage.birth, storage.prior = number, False
                 storage.in_region = op.in_region
                 storage.pinned = self._keep_all > 0
-                storage.chosen = chosen or follow(op.arguments, tensor)
+                storage.chosen = chosen or self._followed(op, arguments, tensor)
                 storage.name = f"{op.module}.{op.name}" if op.module else op.name
                 if op.phase != FORWARD:
                     storage.category = _TEMPORARY
@@ -136,6 +137,22 @@ class Storages:
             self.add_program_object(tensor, storage)
         op.outputs = tuple(found)
         return sum(s.bytes for s in op.writes)
+
+    def _followed(
+        self, op: CapturedOp, arguments: tuple[Tensor, ...], tensor: Tensor
+    ) -> Chosen | None:
+        if all(source.chosen is None for source in op.arguments):
+            return None
+        return follow(((t, self.of(t)) for t in arguments), tensor)
+
+    def exchanged(self, exchange: Exchange) -> None:
+        """Notes how many rows other ranks have sent to this one, unless it is what this one has
+        sent them before."""
+        splits = exchange.received_from, exchange.sent_to
+        storage, is_new = self.of(exchange.made), splits[::-1] not in self._exchanged
+        self._exchanged.add(splits)
+        if is_new and storage is not None and not storage.prior:
+            storage.chosen = storage.chosen or exchange.chosen
 
     def ignored(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Assigns the outputs of an ignored op to the owner of its inputs: autograd or the

@@ -13,14 +13,15 @@ A captured step shows one size. A plan that fits this size exactly would exceed 
 next step, so the planner is given a size that is seldom exceeded: if n of m rows were chosen, it
 assumes a binomial distribution and takes n + 2 sqrt(n (1 - n / m)). The number of rows is followed
 from the op that chose them (`nonzero`, a mask) through everything made from it that has the same
-number of rows.
+number of rows. So are the rows that other ranks have sent to this one, where each has sent another
+number (`all_to_all_single`), and those of a part of chosen rows, as one expert's.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -116,18 +117,61 @@ def chosen_by(func: Any, args: tuple[Any, ...], out: Any) -> Chosen | None:
     if not chooses_rows(func, args) or not outputs or not outputs[0].dim():
         return None
     rows = outputs[0].shape[0]
+    if func.__name__.startswith("bincount") and args[2:] and rows == args[2]:
+        return None  # as many as the program has asked for
     if func.__name__.startswith("index"):
         possible = max(t.numel() for t in tensors_in(args[1]))
     else:
         possible = max((t.numel() for t in tensors_in(*args)), default=rows)
+    return _spread(rows, possible)
+
+
+class Exchange(NamedTuple):
+    """Rows that ranks have sent to each other: as many as the data of each decides."""
+
+    made: Tensor
+    sent: Tensor
+    received_from: tuple[int, ...]  # rows, by rank
+    sent_to: tuple[int, ...]
+
+    @classmethod
+    def of(cls, func: Any, args: tuple[Any, ...], out: Any) -> Exchange | None:
+        """Returns what a call has exchanged; None if it is another collective, or if each rank has
+        sent as much."""
+        name = str(func)
+        if name == "c10d.alltoall_base_.default":
+            made, sent, *splits = args[0], args[1], args[3], args[4]
+        elif name == "_c10d_functional.all_to_all_single.default":
+            made, sent, *splits = out, *args[:3]
+        else:
+            return None
+        if len(set(splits[0])) < 2 and len(set(splits[1])) < 2:
+            return None
+        return cls(made, sent, tuple(splits[0]), tuple(splits[1]))
+
+    @property
+    def chosen(self) -> Chosen:
+        """How many rows were received of those that there are, as if each rank had as many."""
+        return _spread(sum(self.received_from), len(self.sent_to) * sum(self.sent_to))
+
+
+def _spread(rows: int, possible: int) -> Chosen:
     spread = DEVIATIONS * math.sqrt(rows * max(0.0, 1 - rows / max(1, possible)))
     return Chosen(rows, min(max(possible, rows), rows + math.ceil(spread)))
 
 
-def follow(sources: Iterable[CapturedStorage], tensor: Tensor) -> Chosen | None:
+def follow(
+    sources: Iterable[tuple[Tensor, CapturedStorage | None]], tensor: Tensor
+) -> Chosen | None:
     """Returns the choice that determines the size of a new tensor: that of a source, if a dimension
-    of the tensor has that length; otherwise None."""
-    for source in sources:
-        if source.chosen is not None and source.chosen.rows in tensor.shape:
-            return source.chosen
+    of the tensor has that length, or of the rows that the source is a part of; otherwise None."""
+    for source, storage in sources:
+        if storage is None or storage.chosen is None:
+            continue
+        chosen = storage.chosen
+        if chosen.rows in tensor.shape:
+            return chosen
+        part = source.shape[0] if source.dim() else 0
+        if 0 < part < chosen.rows and part in tensor.shape and source.nbytes < storage.bytes:
+            return Chosen(part, math.ceil(part * chosen.most / chosen.rows))
     return None

@@ -63,6 +63,11 @@ class CapturedGraph:
     measured_step_ns: int
     flavour: str = "eager-dispatch"
 
+    @property
+    def varies(self) -> bool:
+        """Whether the data decides sizes within the step."""
+        return any(storage.chosen is not None for storage in self.storages)
+
     def message(self) -> dict[str, Any]:
         """Returns the step graph as proto3 JSON, with the names of the proto."""
         stops = {unpack.op for unpack in self.step.unpacks}
@@ -303,6 +308,7 @@ def _structure(ops: list[CapturedOp]) -> str:
     digest = hashlib.sha256()
     for op in ops:
         producers = ",".join(str(-1 if s.prior or s.id < 0 else s.birth) for s in op.arguments)
-        key = (op.module, op.call, op.name, op.ordinal, op.signature, producers)
+        named = op.first or op
+        key = (named.module, named.call, named.name, named.ordinal, op.signature, producers)
         digest.update(repr(key).encode())
     return digest.hexdigest()

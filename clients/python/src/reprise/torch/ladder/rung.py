@@ -127,8 +127,7 @@ class Rung:
     varies: bool = field(init=False)  # the data decides sizes within the step
 
     def __post_init__(self) -> None:
-        # Once, because every planned step asks for it.
-        self.varies = any(storage.chosen is not None for storage in self.graph.storages)
+        self.varies = self.graph.varies  # once, because every planned step asks for it
 
     @property
     def forwards(self) -> int:
@@ -217,7 +216,7 @@ def _same(ops: list[CapturedOp], forwards: int) -> list[list[CapturedOp]]:
     """Returns, for each op of a micro-batch, that op of all of them."""
     named: defaultdict[tuple[int, str, str], list[CapturedOp]] = defaultdict(list)
     for op in ops[1:]:
-        named[op.phase, op.module, op.name].append(op)
+        named[op.phase, op.module, (op.first or op).name].append(op)
     found = []
     for same in named.values():
         each, rest = divmod(len(same), max(1, forwards))

@@ -43,6 +43,7 @@ from reprise.torch.job.job import EagerJob
 from reprise.torch.ladder.ladder import MAX_RUNGS
 from reprise.torch.ladder.ranks import PLAN, Ranks
 from reprise.torch.ladder.rung import Key, Rung
+from reprise.torch.planning import request
 from reprise.torch.planning.graphs import Made
 from reprise.torch.planning.planning import Planning
 from reprise.torch.policy.events import GraphSent
@@ -63,7 +64,7 @@ class _Word:
     out: str  # why it does not take part any more; empty: it does
     ready: bool  # for the first capture
     tighter: float
-    over: dict[int, int]  # by rung: bytes that were measured above the budget
+    over: dict[int, int]  # by rung: what its steps need beyond the plan, if above the budget
     run: str  # of the server's, which ranks may share
     structure: str = ""  # of the step that was captured since the last meeting; empty: none was
     key: Key | None = None
@@ -84,6 +85,8 @@ class _Share:
     """What a rank has to say of a step of which all are to have a plan."""
 
     idle_bytes: int
+    spare_bytes: int  # what it may need beyond its own peak, where the data decides sizes; else 0
+    peak_bytes: int
     shortcuts: frozenset[int]
     is_planned: bool  # another size of it is, on this rank: its shortcuts stay as they are
 
@@ -149,14 +152,15 @@ class RankCoordinator:
         return self._asks.get(rung.number) == self._ranks.place
 
     def _over_budget(self) -> dict[int, int]:
-        """By rung: how far its plan's steps were above the budget on this rank."""
-        peak_under = self._job.measured.peak_under
-        found = {
-            rung.number: peak_under(rung.number) - rung.plan.budget_bytes
-            for rung in self._planning.ladder.captured
-            if rung.tape is not None and rung.plan is not None
-        }
-        return {number: bytes_over for number, bytes_over in found.items() if bytes_over > 0}
+        """By rung: how far above its plan the steps were on this rank that exceeded the budget, or
+        will be one day."""
+        found = {}
+        for rung in self._planning.ladder.captured:
+            if rung.tape is not None and rung.plan is not None:
+                peak = request.needed(self._job, rung)
+                if peak > rung.plan.budget_bytes:
+                    found[rung.number] = peak - rung.plan.peak_bytes
+        return found
 
     # ---- Common ---------------------------------------------------------------------
 
@@ -267,8 +271,7 @@ class RankCoordinator:
         known = self._known(word.structure)
         said = None
         if known is not None:
-            graph = known.made.graph
-            said = _Share(graph.idle_bytes, graph.shortcuts, known is not self._fresh)
+            said = self._share(known)
         shares: list[_Share | None] = self._ranks.meet(said, PLAN)
         every = [share for share in shares if share is not None]
         shortcuts = frozenset.intersection(*(share.shortcuts for share in every))
@@ -280,8 +283,21 @@ class RankCoordinator:
         known.made.graph.only_shortcuts(shortcuts)
         rung = ladder.add(word.key, *known.made, own_size=known.size)
         assert rung is not None  # none is of this step
-        rung.beside_bytes = max(share.idle_bytes for share in every) - known.made.graph.idle_bytes
+        own = known.made.graph
+        rung.beside_bytes = max(share.idle_bytes for share in every) - own.idle_bytes
+        if any(share.spare_bytes for share in every):
+            most = max(share.peak_bytes + share.spare_bytes for share in every)
+            rung.spare_bytes = max(0, most - own.measured_peak_bytes)
         self._submit(rung, owner, min(word.tighter for word in words))
+
+    def _share(self, known: _Known) -> _Share:
+        """Returns what this rank has to say of a step that it knows."""
+        graph, fresh = known.made.graph, known is self._fresh
+        spare, peak = 0, graph.measured_peak_bytes
+        if graph.varies:
+            spread = self._job.measured.spread(known.key, graph.step.peak_bytes)
+            spare = request.spared(graph, spread)
+        return _Share(graph.idle_bytes, spare, peak, graph.shortcuts, is_planned=not fresh)
 
     def _submit(self, rung: Rung, owner: int, tighter: float) -> None:
         """Asks for the plan of a rung that all ranks have, and waits for it: no other is for it."""
@@ -375,7 +391,9 @@ class RankCoordinator:
             if owner is None or rung.plan is None or not rung.may_tighten:
                 continue
             seen = [w.over.get(rung.number, 0) for w in words if w.run == words[owner].run]
-            over = max(word.over.get(rung.number, 0) for word in words) - max(seen)
+            over = max(word.over.get(rung.number, 0) for word in words)
+            if not rung.varies:  # else it needs more than what was measured
+                over -= max(seen)
             if over > 0 and rung.number not in self._awaited:
                 self._asked(rung, owner)
                 if self._asks_for(rung):

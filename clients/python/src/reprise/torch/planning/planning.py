@@ -104,7 +104,7 @@ class Planning:
         made = made._replace(graph=graph)
         if not self._alone:
             return made
-        first = not known and all(storage.chosen is None for storage in graph.storages)
+        first = not known and not graph.varies
         if first and self._job.measured.differs(key):
             self.ladder.expect_others()
         # Under a plan of another program it would leave it at once.
@@ -141,10 +141,15 @@ class Planning:
         """Asks for a plan of a captured step; with a message, of one that nobody has seen."""
         job, message = self._job, message or rung.graph.message()
         budget, largest = request.own_budget(job, self.notes), job.measured.largest_peak_bytes
-        if self._alone:  # ranks have one share for each size, that of all of them
+        if self._alone:
             budget = self._share.within(
                 budget, rung.number, message, largest, in_bytes=rung.spare_bytes > 0
             )
+        elif rung.spare_bytes and budget.is_share:
+            # Ranks have one share for each size, that of the rank with most static memory.
+            static, peak = message["static_bytes"], message["measured_peak_bytes"]
+            own = budget.of_step(static + rung.beside_bytes, peak + rung.beside_bytes)
+            budget = Budget(own or 0)
         self.send(rung, message, budget)
 
     def sketched(self, sketch: Sketch, spare_bytes: int, missing_bytes: int = 0) -> Rung | str:

@@ -146,6 +146,25 @@ SPARE = 0.01
 UNKNOWN = 0.2
 
 
+# Factor on what a step has needed beyond its plan, where it may vary.
+MARGIN = 1.5
+# Steps of one plan before which nothing is concluded from how far their peaks spread.
+FIRST_LOOK = 8
+
+
+def needed(job: EagerJob, rung: Rung) -> int:
+    """Returns the peak that plans of a rung are to leave room for, in bytes, by the steps under its
+    present one: their highest, and more where the data decides sizes."""
+    plan, peak = rung.plan, job.measured.peak_under(rung.number)
+    if plan is None or not rung.varies:
+        return peak
+    if peak > plan.budget_bytes:
+        peak = plan.peak_bytes + int(MARGIN * (peak - plan.peak_bytes))
+    if job.measured.count_under(rung.number) >= FIRST_LOOK:
+        peak = max(peak, job.measured.likely_under(rung.number))
+    return peak
+
+
 def spared(graph: CapturedGraph, spread_bytes: int) -> int:
     """Returns what the first plan of a step holds back in which the data decides sizes: other steps
     have other sizes. `spread_bytes`: by how much plain steps have peaked above this one."""

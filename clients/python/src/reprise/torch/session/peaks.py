@@ -18,15 +18,11 @@ from reprise.plan import Plan
 from reprise.torch.job.job import EagerJob
 from reprise.torch.ladder.rung import Rung
 from reprise.torch.planning.planning import Planning
-from reprise.torch.planning.request import spared
+from reprise.torch.planning.request import FIRST_LOOK, MARGIN, spared
 
 # An excess is known to the byte if at least this share of it is in use during the whole step, as
 # averaged weights are.
 STANDS = 0.9
-# Factor on any other excess.
-MARGIN = 1.5
-# Steps of one plan before which nothing is concluded from how far their peaks spread.
-FIRST_LOOK = 8
 
 
 class Peaks:
