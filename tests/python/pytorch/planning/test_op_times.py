@@ -67,6 +67,23 @@ def test_every_op_of_the_forward_is_timed_and_training_stays_as_it_was() -> None
     assert all(took >= 0 for times in known.values() for took in times)
 
 
+def test_every_op_of_a_forward_under_a_plan_from_shapes_is_timed() -> None:
+    expected = train(net(), 8, rows=32)
+    model = net()
+    session = arm(model, first="auto")
+
+    assert train(model, 8, rows=32) == expected
+
+    assert session.job.measured.plain_steps == 0
+    names = Counter(op.name for op in captured(session).ops if op.in_region)
+    known = session.op_times._known[session.job.step.key]
+    assert {name: len(known.get(name, [])) for name in names} == dict(names)
+    scale = captured(session).stretched
+    for op in captured(session).ops:
+        if op.in_region:
+            assert op.time_ns <= int(max(known[op.name]) * scale)
+
+
 @pytest.mark.parametrize(
     ("options", "why"),
     [

@@ -193,8 +193,8 @@ inline bool LetThrough(Track& track, const c10::OperatorHandle& op,
   return IsIgnored(op);
 }
 
-// The kernel behind the gate's key: every op of an open step, and of a plain
-// forward that is being timed, arrives here.
+// The kernel behind the gate's key: every op of an open step, and of a forward
+// that is being timed, arrives here.
 inline void Gate(const c10::OperatorHandle& op, DispatchKeySet keys,
                  torch::jit::Stack* stack) {
   const DispatchKeySet below =
@@ -202,21 +202,23 @@ inline void Gate(const c10::OperatorHandle& op, DispatchKeySet keys,
   Track* const track = open_track;
   // There is no step here: another thread inherited our dispatch keys, the
   // caller excludes all modes, or a plain forward is being timed.
+  const auto run = [&] {
+    const auto call = [&] { op.redispatchBoxed(below, stack); };
+    if (op_clock) {
+      op_clock->Time(op, call);
+    } else {
+      call();
+    }
+  };
   if (track == nullptr || tls_is_dispatch_key_excluded(DispatchKey::Python)) {
     const c10::impl::ExcludeDispatchKeyGuard once(kGate);
-    const auto run = [&] { op.redispatchBoxed(below, stack); };
-    if (op_clock) {
-      op_clock->Time(op, run);
-    } else {
-      run();
-    }
+    run();
     return;
   }
   const auto before = track->next;
   if (LetThrough(*track, op, *stack)) {
     const c10::impl::ExcludeDispatchKeyGuard once(kGate);
     if (!others.empty() && MayWrite(op)) TellOthers(op, *stack);
-    const auto run = [&] { op.redispatchBoxed(below, stack); };
     const Sheet& page = track->Page();
     const auto row = static_cast<size_t>(before);
     if (track->next != before && page.specials[row]) {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Measures how long the ops of a plain forward take, without Python in between.
+// Measures how long the ops of a forward take, without Python in between.
 //
 // A capture inspects every op from Python and thereby pulls much of its data
 // into the CPU cache before the next op runs. What it measures is therefore
 // longer than the op takes in a step: by some microseconds for small ops, by a
 // third for convolutions. A replayed op runs between other ops, as it does in a
-// plain step. So the gate reads the clock before and after each op of an
-// otherwise plain forward (op_times.py).
+// step. So the gate reads the clock before and after each op of a forward that
+// is plain, or runs under a plan made from shapes (op_times.py).
 //
 // Costs about 1.4 us per op with the thread's CPU clock, most of it in the
 // kernel.
@@ -78,12 +78,12 @@ class OpClock {
   int64_t look_ns_;
 };
 
-// The clock of the plain forward that is being timed on this thread.
+// The clock of the forward that is being timed on this thread.
 inline thread_local std::optional<OpClock> op_clock;
 
-// clock(cpu) -> bool: starts timing the ops of this thread. False while the
-// gate is open for a step, and while the program has a dispatch mode on the
-// stack.
+// clock(cpu) -> bool: starts timing the ops of this thread, also those of a step
+// that the gate is opened for from then on. False while it is open, and while
+// the program has a dispatch mode on the stack.
 inline PyObject* Clock(PyObject*, PyObject* cpu) {
   HANDLE_TH_ERRORS
   const int by_cpu = PyObject_IsTrue(cpu);

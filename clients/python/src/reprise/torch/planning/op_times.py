@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the ops of a forward take in plain steps: timed in C++, before one is captured.
+"""What the ops of a forward take in steps that nobody looks at: timed in C++, before one is
+captured.
 
     times = OpTimes(job)
-    with times.around(): ...            # a forward; timed where it tells something
+    with times.around(): ...            # a plain forward; timed where it tells something
+    with times.around(sketch): ...      # one under a plan made from shapes
     times.spent_ns()                    # the step has ended: what looking at clocks took of it
     times.apply(step, key)              # the ops of a captured step take what they took then
 
 A capture looks at every op from Python, which evicts from the caches what the next op reads: it
 finds convolutions a third slower than they are in a step, and small ops several times slower. A
-replay takes as long as the op takes in a plain step, so ops are timed there (op_clock.h): in all
-steps of the warm-up but the first, which pays for what is set up once. The least of several times
-counts: nothing makes an op quicker than it is.
+replay takes as long as the op takes in a plain step, so ops are timed there (op_clock.h), or under
+the plan of the first steps: in all steps of the warm-up but the first, which pays for what is set
+up once. The least of several times counts: nothing makes an op quicker than it is.
 
 Ops are told apart by name and order: the third convolution is the third convolution. Where the two
 forwards differ in how often they call an op, and for shapes that were not timed, all ops of one
@@ -33,7 +35,7 @@ import torch
 
 from reprise.torch.capture.captured import CapturedOp, CapturedStep
 from reprise.torch.job.job import EagerJob
-from reprise.torch.ladder.rung import Key
+from reprise.torch.ladder.rung import Key, Rung
 from reprise.torch.meter.state import blocked
 from reprise.torch.policy.state import Stage
 from reprise.torch.tape.tape import native_engine
@@ -42,7 +44,7 @@ Times = dict[str, list[int]]  # by name, in the order of the calls
 
 
 class OpTimes:
-    """The op times of the plain steps of one session."""
+    """The op times of one session's steps."""
 
     def __init__(self, job: EagerJob) -> None:
         self._job = job
@@ -51,9 +53,10 @@ class OpTimes:
         self._scales: dict[str, float] = {}  # by name: in a step, by in a capture
 
     @contextmanager
-    def around(self) -> Iterator[None]:
-        """Times the ops of a plain forward inside the context."""
-        library = native_engine() if self._wanted() else None
+    def around(self, sketch: Rung | None = None) -> Iterator[None]:
+        """Times the ops of a forward inside the context: of one under a plan made from shapes, if
+        its rung is given, or else of a plain one."""
+        library = native_engine() if self._wanted(sketch) else None
         if library is None or not library.clock(_by_cpu()):
             yield
             return
@@ -64,13 +67,16 @@ class OpTimes:
                 space, _, short = name.partition("::")
                 self._now[f"{space}.{short}.{overload or 'default'}"].append(took)
 
-    def _wanted(self) -> bool:
+    def _wanted(self, sketch: Rung | None) -> bool:
         job = self._job
+        if sketch is not None:
+            is_time = job.measured.count_under(sketch.number) > 0
+        else:
+            is_time = job.stage is Stage.WARMUP and job.measured.plain_steps > 0
         return (
-            job.budget is not None
+            is_time
+            and job.budget is not None
             and job.agent.status != "inert"
-            and job.stage is Stage.WARMUP
-            and job.measured.plain_steps > 0
             and job.device.type == "cpu"
             and not blocked()
         )

@@ -300,8 +300,12 @@ class Steps:
             run.audit = audit
         planned_retry = self._parts.planned_retry
         planned_retry.before(call, args, kwargs)
-        with rung.tape.region():
-            out = call(*args, **kwargs)
+        if rung.sketch:
+            with self._parts.op_times.around(rung), rung.tape.region():
+                out = call(*args, **kwargs)
+        else:
+            with rung.tape.region():
+                out = call(*args, **kwargs)
         planned_retry.after(out)
         return out
 
