@@ -108,6 +108,7 @@ test('a memory snapshot opens as a viewer: who is alive at any instant, and wher
   const alive = page.getByRole('region', {name: 'Alive at the instant'});
   // x of 1000 and y of 2000 bytes, and the 3000 that were there before.
   await alive.getByText('5.9 KiB in 3 allocations').waitFor();
+  await alive.getByRole('button', {name: 'one by one'}).click();
   expect(await alive.getByRole('row').count()).toBe(4);
   await alive.getByRole('button', {name: 'model.py:12 forward'}).click();
   await alive.getByText('/home/me/train.py:7 main').waitFor();
@@ -143,6 +144,38 @@ test('a memory snapshot opens as a viewer: who is alive at any instant, and wher
   await phone.getByText('5.9 KiB in 3 allocations').waitFor();
   expect(await phone.evaluate(() => document.documentElement.scrollWidth)).toBe(390);
   await look(phone, 'memory-390-dark');
+});
+
+test('the flame graph of a snapshot is worked by keys, from the callers and from the owners', async () => {
+  const page = await open();
+  await page.getByLabel('Files to import').setInputFiles(join(folder, 'snapshot.pickle'));
+  const flame = page.getByRole('group', {name: 'Flame graph'});
+  const shown = (): Promise<string[]> =>
+    flame
+      .getByRole('button')
+      .evaluateAll((all) => all.map((one) => one.getAttribute('title')!.split(', ')[0]!));
+  const [root, rest, main] = ['', ' › not known', ' › train.py:7 main'].map((path) => `all${path}`);
+  const [all, half] = [`${root}: 5.9 KiB`, `${main}: 2.9 KiB`];
+  const below = [`${main} › model.py:12 forward: 2.0 KiB`, `${main} › model.py:11 forward: 1000 B`];
+
+  await expect.poll(shown).toEqual([all, `${rest}: 2.9 KiB`, half, ...below]);
+  await flame.getByRole('button', {name: all}).focus();
+  await page.keyboard.press('ArrowDown');
+  await page.keyboard.press('ArrowRight');
+  await page.keyboard.press('Enter');
+  await expect.poll(shown).toEqual([all, half, ...below]);
+  expect(await page.locator(':focus').getAttribute('title')).toBe(`${half}, 50.0 %, activations`);
+  await page.keyboard.press('Escape');
+  await expect.poll(shown).toEqual([all, `${rest}: 2.9 KiB`, half, ...below]);
+  // A click does the same.
+  await flame.getByRole('button', {name: rest!}).click();
+  await expect.poll(shown).toEqual([all, `${rest}: 2.9 KiB`]);
+  await flame.getByRole('button', {name: all}).click();
+
+  await page.getByRole('button', {name: 'inverted'}).click();
+
+  const title = 'all › model.py:12 forward › train.py:7 main: 2.0 KiB, 33.3 %, activations';
+  await flame.getByTitle(title).waitFor();
 });
 
 test('several files at once stay on a list, and each says how it went', async () => {

@@ -179,15 +179,16 @@ test('its graph has the operators of the program, by module', async () => {
   await fits(page, 'real-graph', 1440);
 }, 200_000);
 
-test('its memory has an owner for every large allocation', async () => {
+test('its memory has a module and an owner for every large allocation', async () => {
   const page = await open(`/runs/${runId}/memory`);
   const alive = region(page, 'Alive at the instant');
 
-  await alive.getByText('aten.gelu.default').first().waitFor();
+  await alive.getByTitle(/^all › 0 › up › aten\.addmm\.default: [\d.]+ MiB/).waitFor();
   expect(await textOf(page, 'Memory over the recording')).toMatch(/recorded, peak [\d.]+ MiB/);
-  await alive.getByRole('button', {name: 'by owner'}).click();
-  const owner = alive.getByRole('row').filter({hasText: 'aten.addmm.default'});
-  await expect.poll(() => owner.textContent(), LONG).toMatch(/[\d.]+ MiB/);
+  await alive.getByRole('button', {name: 'inverted'}).click();
+  await alive.getByTitle(/^all › aten\.addmm\.default › up › 0: [\d.]+ MiB/).waitFor();
+  await alive.getByRole('button', {name: 'one by one'}).click();
+  await alive.getByText('aten.gelu.default').first().waitFor();
   await fits(page, 'real-memory', 390);
 }, 200_000);
 
