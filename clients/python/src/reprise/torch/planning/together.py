@@ -107,8 +107,9 @@ class Together:
         job = self._job
         return [
             other
-            for other in (self._overlapping() if self._may_join() else [])
-            if other._may_join()
+            for other in self._overlapping()
+            if self._may_join()
+            and other._may_join()
             and other._job.budget == job.budget
             and other._job.device == job.device
         ]

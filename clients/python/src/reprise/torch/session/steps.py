@@ -26,7 +26,6 @@ from torch.optim import Optimizer
 from reprise.agent import abi
 from reprise.torch.capture.capture import Capture
 from reprise.torch.capture.captured import BACKWARD, FORWARD, OPTIMIZER
-from reprise.torch.internals.distributed import several_ranks
 from reprise.torch.internals.dynamo import compiled_in_pieces
 from reprise.torch.internals.dynamo import watch as watch_compiled
 from reprise.torch.internals.watch import close_watches, resume
@@ -142,7 +141,7 @@ class Steps:
         if now.capture is None:
             job.meter.reset_peak()
         now.live_begin = job.meter.live()
-        now.missing = missing_gradients(job.model) if several_ranks() else 0
+        now.missing = missing_gradients(job.model) if job.state.several_ranks else 0
         if now.run is not None and job.plans.rung is not None:
             self._late.begin(job.plans.rung)
         now.times.begin()
