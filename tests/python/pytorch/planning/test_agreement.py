@@ -225,7 +225,9 @@ def test_ranks_that_see_anything_meet_at_the_same_points_and_have_the_same_rungs
     for rank, job in enumerate(jobs):
         ranks: Any = MadeUpRanks(rooms, rank, everybody)
         known: Any = job
-        coordinators.append(RankCoordinator(known, known.planning, ranks))
+        coordinator = RankCoordinator(known, known.planning)
+        coordinator._ranks, coordinator._alone = ranks, False  # they have met
+        coordinators.append(coordinator)
     failed: list[BaseException] = []
 
     def run(rank: int, inputs: list[tuple[str, int]]) -> None:

@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ladder of ranks that run the same ops: the same rungs on each, each with one plan.
 
-    coordinator = RankCoordinator(job, planning, ranks)
-    coordinator.meet()                   # after every step; meets the other ranks where it must
+    coordinator = RankCoordinator(job, planning)
+    coordinator.begin()                  # the first step begins: there may be other ranks
+    coordinator.due                      # are they met when this step ends?
+    coordinator.meet()                   # it has ended: meets the other ranks where it must
     coordinator.wants()                  # is the step that begins captured on this rank?
     coordinator.captured(made)           # what this rank has seen of it
+
+The first meeting finds out who trains the model, at the end of the first step or, where not all
+come, of the second. From then on the ranks decide together.
 
 Ranks meet when an optimizer has ended a step, at points that all of them compute from what they
 have in common: until the first plan, after a capture of all, while a plan is under way, 1, 2, 4 and
@@ -41,15 +46,16 @@ from reprise.agent.agent import PlanReply
 from reprise.base.errors import RepriseError
 from reprise.torch.job.job import EagerJob
 from reprise.torch.ladder.ladder import MAX_RUNGS
-from reprise.torch.ladder.ranks import PLAN, Ranks
+from reprise.torch.ladder.ranks import PLAN, Missing, Ranks, in_pipeline
 from reprise.torch.ladder.rung import Key, Rung
 from reprise.torch.planning import request
 from reprise.torch.planning.graphs import Made
 from reprise.torch.planning.planning import Planning
-from reprise.torch.policy.events import GraphSent
+from reprise.torch.policy.events import GraphSent, RanksMet
 from reprise.torch.policy.state import Stage
 from reprise.torch.tape.executor import TapePlan
 
+MEETINGS = 2  # at the most, for the ranks to find each other
 MEET_EVERY = 16
 # A rank that waits for a plan meets the others this often, in seconds, before their patience ends.
 WAIT_S = 2.0
@@ -94,19 +100,46 @@ class _Share:
 class RankCoordinator:
     """This rank among the others. What is not local is the same on all of them."""
 
-    def __init__(self, job: EagerJob, planning: Planning, ranks: Ranks) -> None:
+    _ranks: Ranks  # once they are met
+
+    def __init__(self, job: EagerJob, planning: Planning) -> None:
         self._job = job
         self._planning = planning
-        self._ranks = ranks
+        self._left = 0  # meetings, for the ranks to find each other
+        self._alone = True  # no other rank is known, or this one goes on without them
         self._together = False  # all ranks capture the step that begins
         self._awaited_until = 0
         self._next = 0  # the step that begins, or will
         self._installed = 0  # the first step under the newest plan
         self._lost = 0
-        self._ended = False
         self._asks: dict[int, int] = {}  # by rung: the rank that asks for its plans
         self._awaited: set[int] = set()  # rungs whose next plan is under way
         self._fresh: _Known | None = None  # local: captured since the last meeting
+
+    # ---- The first meeting ----------------------------------------------------------
+
+    def begin(self) -> None:
+        """Has the ranks find each other when the step under way ends."""
+        self._left = 0 if in_pipeline() else MEETINGS
+
+    @property
+    def unknown(self) -> bool:
+        """Whether the other ranks are still to be met for the first time."""
+        return self._left > 0
+
+    def _find(self) -> None:
+        self._left -= 1
+        try:
+            ranks = Ranks.here()
+        except RepriseError as error:
+            if not isinstance(error, Missing) or not self._left:
+                self._left = 0
+                self._job.say(f"{error}; this rank is planned by itself")
+            return
+        self._left = 0
+        if ranks is not None:
+            self._ranks, self._alone = ranks, False
+            self._job.happened(RanksMet())
 
     # ---- Local ----------------------------------------------------------------------
 
@@ -123,7 +156,7 @@ class RankCoordinator:
         job, ladder = self._job, self._planning.ladder
         if self._together:
             return True
-        may = bool(ladder.captured) and ladder.room and self._fresh is None and not self._ended
+        may = bool(ladder.captured) and ladder.room and self._fresh is None and not self._alone
         may = may and self._lost < LOST_AT_MOST and job.stage is Stage.PLANNED
         return may and ladder.wants(job.step.key)
 
@@ -166,17 +199,19 @@ class RankCoordinator:
 
     def meet(self) -> None:
         """Meets the other ranks at the end of a step, if it is time to."""
+        if self.unknown:
+            self._find()
         try:
-            if self.is_due():
+            if self.due and not self.unknown:
                 self._meet()
         except RepriseError as error:
             self._go_alone(f"{error}; this rank is planned by itself")
 
-    def is_due(self) -> bool:
-        """Returns whether the ranks meet at the end of this step: the same on all that still take
-        part."""
-        if self._ended:
-            return False
+    @property
+    def due(self) -> bool:
+        """Whether the ranks meet at the end of this step: the same on all that still take part."""
+        if self.unknown or self._alone:
+            return self.unknown
         self._next = self._job.step.number + 1
         awaits = bool(self._awaited) and self._next <= self._awaited_until
         begins = not self._planning.ladder.captured or self._together
@@ -210,20 +245,20 @@ class RankCoordinator:
             self._hold(words)  # first: what was measured was not under the plans that come now
             if any(reply.kind != "pending" for reply in replies.values()):
                 self._install(replies)
-            if not self._ended and any(word.structure for word in words):
+            if not self._alone and any(word.structure for word in words):
                 self._grow(words)
-            elif not ladder.captured and not self._ended:
+            elif not ladder.captured and not self._alone:
                 self._together = all(word.ready for word in words)
         self._fresh = None
 
     def _end(self, why: str) -> None:
-        self._ended = True
+        self._alone = True
         self._planning.drop(why)
 
     def _go_alone(self, why: str = "") -> None:
         """Plans for this rank alone from now on: the step that it has captured, if it is not
         planned yet, and what it has asked for."""
-        self._ended, self._together, fresh = True, False, self._fresh
+        self._alone, self._together, fresh = True, False, self._fresh
         if why:
             self._job.say(why)
         asked = {number for number, rank in self._asks.items() if rank == self._ranks.place}
@@ -333,7 +368,7 @@ class RankCoordinator:
     def _await(self) -> None:
         """What is under way. Also what is asked for instead, where a plan leaves too little."""
         left, why = self._planning.wait_s, "no plan arrived in time"
-        while self._awaited and not self._ended:
+        while self._awaited and not self._alone:
             found = self._replies(min(left, WAIT_S))
             left = max(0.0, left - WAIT_S)
             every = self._ranks.meet((found, bool(found) and left > 0), PLAN)
@@ -343,7 +378,7 @@ class RankCoordinator:
             elif not any(waits for _, waits in every):
                 why = next((r.why for r in replies.values() if r.why), why)
                 break
-        if not self._ended and all(r.tape is None for r in self._planning.ladder.captured):
+        if not self._alone and all(r.tape is None for r in self._planning.ladder.captured):
             self._end(f"training without a plan: {why}")
 
     def _install(self, replies: dict[int, PlanReply]) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a captured step to the plan that the next steps run under.
 
-    planning.captured(step)       # sends the step graph; where ranks decide, they do (meetings.py)
+    planning.captured(step)       # sends the step graph, unless ranks decide (coordination.py)
     planning.ask()                # between steps: waits for the first plan, takes newer ones
     job.plans                     # what has come of it
 

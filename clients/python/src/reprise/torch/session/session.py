@@ -38,8 +38,8 @@ from reprise.torch.job.stages import Stages, arm, stages_of
 from reprise.torch.ladder.ranks import leave
 from reprise.torch.meter.meter import Meter
 from reprise.torch.meter.state import captures_graph
+from reprise.torch.planning.coordination import RankCoordinator
 from reprise.torch.planning.graphs import Graphs
-from reprise.torch.planning.meetings import Meetings
 from reprise.torch.planning.notes import Notes
 from reprise.torch.planning.offers import Offers
 from reprise.torch.planning.op_times import OpTimes
@@ -112,7 +112,7 @@ class Session(TrainingLoop):
         self.progress = Progress(job)
         self.startup = Startup(job, self.planning)
         self.planned_retry = PlannedRetry(job, self.progress)
-        self.meetings = Meetings(job, self.planning)
+        self.ranks = RankCoordinator(job, self.planning)
         self.answer = Answer(job)
         retry = Retry(job, self._together)
         step_end = StepEnd(
@@ -125,7 +125,7 @@ class Session(TrainingLoop):
         )
         parts = Parts(
             planning=self.planning,
-            meetings=self.meetings,
+            ranks=self.ranks,
             startup=self.startup,
             planned_retry=self.planned_retry,
             progress=self.progress,
@@ -148,7 +148,7 @@ class Session(TrainingLoop):
                 Action.NOTE_REFUSAL: retry.refused,
                 Action.LOOK_AT_REFUSAL: lambda peak: retry.ended(job.step.key, peak),
                 Action.FORGET_STEPS: lambda _: self.planning.forget_steps(),
-                Action.FIND_RANKS: lambda _: self.meetings.begin(),
+                Action.FIND_RANKS: lambda _: self.ranks.begin(),
                 Action.END_START: lambda _: self.startup.fits(),
                 Action.SAY_UNPLANNED: self._unplanned.say,
                 Action.SAY_STATUS: lambda _: self._say_status(),

@@ -40,7 +40,7 @@ from reprise.torch.meter.state import (
     now_ns,
 )
 from reprise.torch.meter.windows import KernelWindow, OpRecorder
-from reprise.torch.planning.meetings import Meetings
+from reprise.torch.planning.coordination import RankCoordinator
 from reprise.torch.planning.op_times import OpTimes
 from reprise.torch.planning.planning import Planning
 from reprise.torch.policy.events import StepBegins
@@ -73,7 +73,7 @@ class Parts:
     """What steps call on their way."""
 
     planning: Planning
-    meetings: Meetings
+    ranks: RankCoordinator
     startup: Startup
     planned_retry: PlannedRetry
     progress: Progress
@@ -151,15 +151,14 @@ class Steps:
         `first`: the first one with an input of its size."""
         job, parts = self._job, self._parts
         inert = job.agent.status == "inert"
-        if parts.meetings.unknown:
+        if parts.ranks.unknown:
             return False  # whether there are other ranks is not known yet
         event = StepBegins(again, first, other_captures=bool(_capturing), is_inert=inert)
         actions = job.happened(event)
         if Action.CAPTURE_IF_WATCHED in actions:
             return parts.watched.wants()
         if Action.CAPTURE_IF_RANKS_DO in actions:
-            ranks = parts.meetings.coordinator
-            return ranks is not None and ranks.wants()
+            return parts.ranks.wants()
         if Action.CAPTURE_IF_CHANGED in actions:
             return parts.retry.wants(self._now.key)
         return Action.CAPTURE_IF_NEW in actions and job.plans.ladder.wants(self._now.key)
@@ -350,7 +349,7 @@ class Steps:
 
     def _ends(self) -> None:
         job, now, parts = self._job, self._now, self._parts
-        if parts.meetings.due:
+        if parts.ranks.due:
             coming()  # what follows may take long, and the other ranks wait for it
         now.stop_check()  # its backward ran within the optimizer: the gradients have been used
         if torch._C._current_graph_task_id() == -1:
@@ -388,7 +387,7 @@ class Steps:
         """Meets the other ranks after a step, once."""
         if not self._is_met:
             self._is_met = True
-            self._parts.meetings.meet()
+            self._parts.ranks.meet()
 
     def _end_capture(self, capture: Capture) -> None:
         job, now, parts = self._job, self._now, self._parts
@@ -416,8 +415,7 @@ class Steps:
         if job.budget is None:
             parts.watched.captured(step)
         elif (made := parts.planning.captured(step)) is not None:
-            assert parts.meetings.coordinator is not None
-            parts.meetings.coordinator.captured(made)
+            parts.ranks.captured(made)
 
     def abandon(self) -> None:
         """Forgets the step: it may be tried again, or given up. A capture of half a step is worth
