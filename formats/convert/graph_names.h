@@ -26,15 +26,6 @@ inline constexpr std::string_view kCategoryTexts[] = {
     "temporaries", "communication",
     "unknown",     "parameters, buffers and optimizer state"};
 
-// Returns the number of a word; 0 if there is no such word.
-inline int NumberOf(std::span<const std::string_view> names,
-                    std::string_view word) {
-  for (size_t i = 1; i < names.size(); ++i) {
-    if (names[i] == word) return static_cast<int>(i);
-  }
-  return 0;
-}
-
 // Returns the word of a number, or an empty string.
 inline std::string_view WordOf(std::span<const std::string_view> names,
                                int number) {

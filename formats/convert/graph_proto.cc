@@ -2,6 +2,7 @@
 #include "formats/convert/graph_proto.h"
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,13 @@ namespace reprise::formats {
 namespace {
 
 using Ids = google::protobuf::RepeatedField<uint32_t>;
+
+// By the number of the planner's.
+constexpr v1::Phase kPhases[] = {v1::PHASE_FORWARD, v1::PHASE_BACKWARD,
+                                 v1::PHASE_OPTIMIZER};
+constexpr v1::OpKind kKinds[] = {v1::OP_KIND_PURE, v1::OP_KIND_SEEDED,
+                                 v1::OP_KIND_ONCE, v1::OP_KIND_COLLECTIVE,
+                                 v1::OP_KIND_VIEW};
 
 Status CheckCount(std::string_view what, int count) {
   if (count <= kMaxGraphItems) return OkStatus();
@@ -78,43 +86,20 @@ StatusOr<planner::Op> ConvertOp(const v1::Op& from, int id, int storages) {
         field("id"), ": ids count from 0 without holes, got ", from.id()));
   }
   planner::Op to;
-  switch (from.phase()) {
-    case v1::PHASE_FORWARD:
-      to.phase = planner::Phase::kForward;
-      break;
-    case v1::PHASE_BACKWARD:
-      to.phase = planner::Phase::kBackward;
-      break;
-    case v1::PHASE_OPTIMIZER:
-      to.phase = planner::Phase::kOptimizer;
-      break;
-    default:
-      return InvalidArgument(StrCat(
-          field("phase"), ": must be forward, backward or optimizer, got ",
-          static_cast<int>(from.phase())));
+  const auto* phase = std::find(kPhases, std::end(kPhases), from.phase());
+  if (phase == std::end(kPhases)) {
+    return InvalidArgument(
+        StrCat(field("phase"), ": must be forward, backward or optimizer, got ",
+               static_cast<int>(from.phase())));
   }
-  switch (from.kind()) {
-    case v1::OP_KIND_PURE:
-      to.kind = planner::OpKind::kPure;
-      break;
-    case v1::OP_KIND_SEEDED:
-      to.kind = planner::OpKind::kSeeded;
-      break;
-    case v1::OP_KIND_ONCE:
-      to.kind = planner::OpKind::kOnce;
-      break;
-    case v1::OP_KIND_COLLECTIVE:
-      to.kind = planner::OpKind::kCollective;
-      break;
-    case v1::OP_KIND_VIEW:
-      to.kind = planner::OpKind::kView;
-      break;
-    default:
-      return InvalidArgument(
-          StrCat(field("kind"),
-                 ": must be pure, seeded, once, collective or view, got ",
-                 static_cast<int>(from.kind())));
+  to.phase = static_cast<planner::Phase>(phase - kPhases);
+  const auto* kind = std::find(kKinds, std::end(kKinds), from.kind());
+  if (kind == std::end(kKinds)) {
+    return InvalidArgument(StrCat(
+        field("kind"), ": must be pure, seeded, once, collective or view, got ",
+        static_cast<int>(from.kind())));
   }
+  to.kind = static_cast<planner::OpKind>(kind - kKinds);
   to.time_ns = from.time_ns();
   to.workspace_bytes = from.workspace_bytes();
   to.again_ns = from.again_ns();
@@ -201,11 +186,6 @@ StatusOr<planner::StepGraph> ToPlanner(const v1::StepGraph& proto) {
 }
 
 v1::StepGraph ToProto(const planner::StepGraph& graph) {
-  static constexpr v1::Phase kPhases[] = {v1::PHASE_FORWARD, v1::PHASE_BACKWARD,
-                                          v1::PHASE_OPTIMIZER};
-  static constexpr v1::OpKind kKinds[] = {
-      v1::OP_KIND_PURE, v1::OP_KIND_SEEDED, v1::OP_KIND_ONCE,
-      v1::OP_KIND_COLLECTIVE, v1::OP_KIND_VIEW};
   v1::StepGraph proto;
   proto.set_name(graph.name);
   proto.set_static_bytes(graph.static_bytes);

@@ -108,15 +108,18 @@ class Verifier {
                plan_.budget_bytes() - plan_.certificate().reserve_bytes();
   }
 
+  // Returns what is proven, as a fraction of the time without a plan.
+  double Proven() const {
+    return base_ns_ > 0 ? static_cast<double>(found_.proven_ns()) /
+                              static_cast<double>(base_ns_)
+                        : 0;
+  }
+
   void CheckBound() {
     const int64_t added_ns = found_.time_ns() - base_ns_;
     const bool proves = IsOfBudget() && !proof_.refuses;
     if (!proves) found_.set_proven_ns(0);
-    const double proven = base_ns_ > 0
-                              ? static_cast<double>(found_.proven_ns()) /
-                                    static_cast<double>(base_ns_)
-                              : 0;
-    const bool all = Reaches(proven, plan_.bound());
+    const bool all = Reaches(Proven(), plan_.bound());
     found_.set_bound_proof(all && (proves || added_ns == 0)
                                ? v1::BOUND_PROOF_CHECKED
                            : plan_.bound() > 0 ? v1::BOUND_PROOF_SOLVER
@@ -131,7 +134,7 @@ class Verifier {
     if (plan_.bound_proof() == v1::BOUND_PROOF_CHECKED && !all) {
       Wrong(StrCat("the bound is said to be checked, but of ",
                    FormatPercent(plan_.bound()), " only ",
-                   FormatPercent(proven), " is proven"));
+                   FormatPercent(Proven()), " is proven"));
     }
     if (plan_.proven_optimal() && !found_.proven_optimal() &&
         plan_.bound_proof() != v1::BOUND_PROOF_UNSPECIFIED) {
@@ -177,14 +180,11 @@ class Verifier {
     if (found_.bound_proof() == v1::BOUND_PROOF_NONE) {
       return walked + " No bound is claimed.";
     }
-    const double proven = base_ns_ > 0
-                              ? static_cast<double>(found_.proven_ns()) /
-                                    static_cast<double>(base_ns_)
-                              : 0;
     return StrCat(
         walked,
         " Not proven here: that every schedule of this executor adds at least ",
-        bound, " is the solver's word; ", FormatPercent(proven), " is proven.");
+        bound, " is the solver's word; ", FormatPercent(Proven()),
+        " is proven.");
   }
 
   const v1::Plan& plan_;

@@ -95,7 +95,7 @@ class Window {
     int32_t id;  // an op, or a value
     size_t window = 0;
   };
-  std::vector<Arc> reruns_, keeps_, infinite_;
+  std::vector<Arc> reruns_, keeps_;
   Flow flow_{0};
 };
 
