@@ -44,7 +44,6 @@ struct TraceEvent {
   bool has_wrong_time = false;
   int64_t external_id = -1;
   int64_t sequence = -1;
-  int64_t forward_thread = 0;
   // For "[memory]" events.
   int64_t bytes = 0;
   uint64_t address = 0;

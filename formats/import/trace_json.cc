@@ -196,7 +196,6 @@ class Reader : public nlohmann::json_sax<Json> {
     static constexpr Field kFields[] = {
         {"External id", &TraceEvent::external_id},
         {"Sequence number", &TraceEvent::sequence},
-        {"Fwd thread id", &TraceEvent::forward_thread},
         {"Bytes", &TraceEvent::bytes},
         {"Device Type", &TraceEvent::device_type},
         {"Device Id", &TraceEvent::device_id},

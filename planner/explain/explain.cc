@@ -17,6 +17,9 @@
 namespace reprise::planner {
 namespace {
 
+// Storages that get a counterfactual. Each costs one evaluation; long schedules
+// get fewer.
+constexpr int kMostWhatIfs = 200;
 // Ticks for the price, and execs for all counterfactuals together.
 constexpr int64_t kPriceTicks = 40'000'000;
 constexpr int64_t kWhatIfExecs = 20'000'000;
@@ -273,7 +276,7 @@ std::vector<StorageExplanation> ExplainStorages(const Problem& problem,
 
 // Adds counterfactuals to the largest storages that are recomputed or alive at
 // the peak.
-void AddWhatIfs(const Problem& problem, const Plan& plan, int most,
+void AddWhatIfs(const Problem& problem, const Plan& plan,
                 std::vector<StorageExplanation>& storages) {
   std::vector<StorageId> order;
   for (const StorageExplanation& s : storages) {
@@ -285,6 +288,7 @@ void AddWhatIfs(const Problem& problem, const Plan& plan, int most,
     return problem.bytes[a] > problem.bytes[b];
   });
   const Counterfactual counterfactual(problem, plan.schedule, plan.evaluation);
+  int most = kMostWhatIfs;
   int64_t left = kWhatIfExecs;
   for (const StorageId s : order) {
     left -= plan.evaluation.execs;
@@ -373,8 +377,7 @@ WorkingSet ExplainWorkingSet(const Problem& problem, const Plan& plan) {
 }  // namespace
 
 Explanation Explain(const StepGraph& graph, const Plan& plan,
-                    int64_t budget_bytes, const Capabilities& capabilities,
-                    const ExplainOptions& options) {
+                    int64_t budget_bytes, const Capabilities& capabilities) {
   const Problem problem = MakeProblem(graph, capabilities);
   Explanation result;
   result.working_set = ExplainWorkingSet(problem, plan);
@@ -394,7 +397,7 @@ Explanation Explain(const StepGraph& graph, const Plan& plan,
   result.storages = ExplainStorages(problem, plan, result.price_ns_per_byte);
   // The opposite decision alone would leave copies where they are.
   if (!UsesHost(plan.schedule)) {
-    AddWhatIfs(problem, plan, options.most_what_ifs, result.storages);
+    AddWhatIfs(problem, plan, result.storages);
   }
   result.groups = GroupStorages(problem, result.storages);
   return result;

@@ -98,18 +98,11 @@ struct Explanation {
   WorkingSet working_set;
 };
 
-struct ExplainOptions {
-  // Number of storages that get a counterfactual, the largest first. Each costs
-  // one evaluation; long schedules get fewer.
-  int most_what_ifs = 200;
-};
-
 // Explains a plan of the planner, or a stored one that passed the evaluator.
 // Reads only its `feasible`, `schedule`, `evaluation` and `infeasible`. For
 // infeasible plans, explains the working set and the storages of the step
 // without a plan. O(schedule x what-ifs), and ten windows.
 Explanation Explain(const StepGraph& graph, const Plan& plan,
-                    int64_t budget_bytes, const Capabilities& capabilities,
-                    const ExplainOptions& options = {});
+                    int64_t budget_bytes, const Capabilities& capabilities);
 
 }  // namespace reprise::planner
