@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "formats/convert/graph_json.h"
 
-#include <google/protobuf/util/json_util.h>
-
 #include <nlohmann/json.hpp>
 
 #include "base/str_cat.h"
@@ -15,14 +13,11 @@ namespace {
 
 constexpr std::string_view kGraphFormat = "reprise.graph/1";
 
-StatusOr<v1::StepGraph> ReadProto3(std::string_view text) {
+StatusOr<v1::StepGraph> ReadMessage(std::string_view text) {
   v1::StepGraph graph;
-  google::protobuf::util::JsonParseOptions options;
-  options.ignore_unknown_fields = true;
-  const auto result = google::protobuf::util::JsonStringToMessage(
-      {text.data(), text.size()}, &graph, options);
-  if (result.ok()) return graph;
-  const std::string why(result.message().data(), result.message().size());
+  const Status read = ReadProto3(text, graph);
+  if (read.ok()) return graph;
+  const std::string& why = read.message();
   return InvalidArgument(
       StrCat("not a StepGraph: ", why.substr(0, why.find('\n'))));
 }
@@ -200,7 +195,7 @@ StatusOr<v1::StepGraph> ReadGraphText(std::string_view text) {
     return InvalidArgument("ops: missing; this is JSON, but not a step graph");
   }
   ASSIGN_OR_RETURN(v1::StepGraph graph,
-                   scan.has_format ? ReadGraphFile(text) : ReadProto3(text));
+                   scan.has_format ? ReadGraphFile(text) : ReadMessage(text));
   ASSIGN_OR_RETURN([[maybe_unused]] const planner::StepGraph checked,
                    ToPlanner(graph));
   return graph;

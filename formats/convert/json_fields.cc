@@ -2,6 +2,7 @@
 #include "formats/convert/json_fields.h"
 
 #include <google/protobuf/descriptor.h>
+#include <google/protobuf/util/json_util.h>
 
 #include <algorithm>
 #include <cmath>
@@ -203,6 +204,14 @@ void JsonFields::Set(const FieldDescriptor& field, const Json& value) {
         fields->SetString(&to_, &field, value.get<std::string>());
       }
   }
+}
+
+Status ReadProto3(std::string_view json, Message& to) {
+  google::protobuf::util::JsonParseOptions options;
+  options.ignore_unknown_fields = true;
+  const auto read = google::protobuf::util::JsonStringToMessage(
+      {json.data(), json.size()}, &to, options);
+  return read.ok() ? OkStatus() : InvalidArgument(std::string(read.message()));
 }
 
 std::string JsonText(std::string_view text) {

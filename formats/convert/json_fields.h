@@ -66,6 +66,10 @@ class JsonFields {
   Status status_;
 };
 
+// Reads a message from proto3 JSON; keys that are no fields are ignored. An error
+// is in the words of protobuf, and does not say of what it is.
+Status ReadProto3(std::string_view json, google::protobuf::Message& to);
+
 // Returns a text as a JSON string; bytes that are not UTF-8 are replaced.
 std::string JsonText(std::string_view text);
 

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <google/protobuf/util/json_util.h>
-
 #include <algorithm>
 #include <string>
 
 #include "base/str_cat.h"
 #include "formats/convert/digest.h"
+#include "formats/convert/json_fields.h"
 #include "server/collect/agent_session.h"
 #include "server/collect/columns_writer.h"
 
@@ -82,15 +81,10 @@ v1::Moment MomentOf(const reprise_place& place) {
 }
 
 StatusOr<v1::Moment> ParseMoment(std::string_view json) {
-  google::protobuf::util::JsonParseOptions options;
-  options.ignore_unknown_fields = true;
   v1::Moment moment;
-  const auto parsed = google::protobuf::util::JsonStringToMessage(
-      google::protobuf::StringPiece(json.data(), json.size()), &moment,
-      options);
-  if (!parsed.ok()) {
-    return InvalidArgument(
-        StrCat("moment: is none in JSON: ", std::string(parsed.message())));
+  const Status read = formats::ReadProto3(json, moment);
+  if (!read.ok()) {
+    return InvalidArgument(StrCat("moment: is none in JSON: ", read.message()));
   }
   // A job cannot report that it was killed.
   if (moment.reason() != v1::MOMENT_REASON_OUT_OF_MEMORY) {

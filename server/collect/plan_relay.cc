@@ -9,6 +9,7 @@
 #include "base/str_cat.h"
 #include "formats/convert/capabilities.h"
 #include "formats/convert/digest.h"
+#include "formats/convert/json_fields.h"
 #include "profiler/include/reprise_wire.h"
 #include "server/core/caller.h"
 
@@ -250,15 +251,12 @@ StatusOr<v1::StepGraph> PlanRelay::ParseGraph(const Job& job) const {
                                     ": has more than ", kMaxJsonObjects,
                                     " objects"));
   }
-  google::protobuf::util::JsonParseOptions options;
-  options.ignore_unknown_fields = true;
   v1::StepGraph graph;
-  const auto parsed = google::protobuf::util::JsonStringToMessage(
-      google::protobuf::StringPiece(json.data(), json.size()), &graph, options);
-  if (!parsed.ok()) {
+  const Status read = formats::ReadProto3(json, graph);
+  if (!read.ok()) {
     return InvalidArgument(
         StrCat("graph ", formats::HexId(id),
-               ": is no step graph in JSON: ", std::string(parsed.message())));
+               ": is no step graph in JSON: ", read.message()));
   }
   if (graph.static_bytes() == 0) {
     graph.set_static_bytes(static_cast<int64_t>(job.wish.static_bytes));

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/str_cat.h"
+#include "formats/convert/json_fields.h"
 
 namespace reprise::server {
 
@@ -31,16 +32,12 @@ Status Decode(std::string_view bytes, bool json, Message& message) {
     return InvalidArgument(
         StrCat("the body is not a serialized ", message.GetTypeName()));
   }
-  google::protobuf::util::JsonParseOptions options;
-  options.ignore_unknown_fields = true;
   // An empty body means an empty message.
-  const auto status = google::protobuf::util::JsonStringToMessage(
-      bytes.empty() ? std::string("{}") : std::string(bytes), &message,
-      options);
-  if (status.ok()) return OkStatus();
+  const Status read =
+      formats::ReadProto3(bytes.empty() ? "{}" : bytes, message);
+  if (read.ok()) return OkStatus();
   return InvalidArgument(StrCat("the body is not the JSON of a ",
-                                message.GetTypeName(), ": ",
-                                std::string(status.message())));
+                                message.GetTypeName(), ": ", read.message()));
 }
 
 std::string Envelope(unsigned char flags, std::string_view payload) {
