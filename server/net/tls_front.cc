@@ -215,6 +215,8 @@ class Bridge : public std::enable_shared_from_this<Bridge> {
   }
 
  private:
+  using Buffer = std::array<char, kBufferBytes>;
+
   void Connect(const AdoptSocket& to_grpc, const AdoptSocket& to_http) {
     int ends[2];
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0,
@@ -246,49 +248,33 @@ class Bridge : public std::enable_shared_from_this<Bridge> {
     const bool grpc =
         std::string_view(reinterpret_cast<const char*>(name), size) == kHttp2;
     (grpc ? to_grpc : to_http)(ends[1]);
-    FromClient();
-    ToClient();
+    Pass(tls_, plain_, from_client_, [this] {
+      // Nothing more comes from the client; answers may still be on their way.
+      Error ignored;
+      plain_.shutdown(Plain::socket::shutdown_send, ignored);
+    });
+    Pass(plain_, tls_, to_client_, [this] { End(); });
   }
 
-  void FromClient() {
-    tls_.async_read_some(
-        asio::buffer(from_client_),
-        [self = shared_from_this()](Error error, size_t bytes) {
+  // Passes on what comes on one side, until it ends.
+  template <typename From, typename To, typename AtEnd>
+  void Pass(From& from, To& to, Buffer& buffer, AtEnd at_end) {
+    from.async_read_some(
+        asio::buffer(buffer), [self = shared_from_this(), &from, &to, &buffer,
+                               at_end](Error error, size_t bytes) {
           if (error) {
-            // Nothing more comes from the client; answers may still be on their
-            // way.
-            Error ignored;
-            self->plain_.shutdown(Plain::socket::shutdown_send, ignored);
+            at_end();
             return;
           }
-          asio::async_write(self->plain_,
-                            asio::buffer(self->from_client_, bytes),
-                            [self](Error failed, size_t) {
-                              if (failed) {
-                                self->Close();
-                              } else {
-                                self->FromClient();
-                              }
-                            });
-        });
-  }
-
-  void ToClient() {
-    plain_.async_read_some(
-        asio::buffer(to_client_),
-        [self = shared_from_this()](Error error, size_t bytes) {
-          if (error) {
-            self->End();
-            return;
-          }
-          asio::async_write(self->tls_, asio::buffer(self->to_client_, bytes),
-                            [self](Error failed, size_t) {
-                              if (failed) {
-                                self->Close();
-                              } else {
-                                self->ToClient();
-                              }
-                            });
+          asio::async_write(
+              to, asio::buffer(buffer, bytes),
+              [self, &from, &to, &buffer, at_end](Error failed, size_t) {
+                if (failed) {
+                  self->Close();
+                } else {
+                  self->Pass(from, to, buffer, at_end);
+                }
+              });
         });
   }
 
@@ -309,8 +295,8 @@ class Bridge : public std::enable_shared_from_this<Bridge> {
   Bridges& bridges_;
   Clients& clients_;
   std::string name_;  // of the plain socket; empty: none
-  std::array<char, kBufferBytes> from_client_{};
-  std::array<char, kBufferBytes> to_client_{};
+  Buffer from_client_{};
+  Buffer to_client_{};
 };
 
 class RunningFront final : public TlsFront {
