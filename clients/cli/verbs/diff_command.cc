@@ -20,19 +20,15 @@ namespace {
 StatusOr<formats::PeakSide> SideOfPlanFile(const std::string& path,
                                            const std::string& text) {
   ASSIGN_OR_RETURN(const formats::PlanText read, ReadPlan(path, text));
-  const auto graph_path = FindGraphOf(path, read.graph);
-  if (!graph_path) {
-    return NotFound(StrCat(path, ": its graph ", read.graph,
-                           " is not here; put it beside the plan"));
-  }
+  ASSIGN_OR_RETURN(const std::string graph_path, FindGraphOf(path, read.graph));
   if (!read.plan.feasible()) {
     return FailedPrecondition(
         StrCat(path, ": says that no plan fits and holds no schedule; compare ",
-               *graph_path, " instead"));
+               graph_path, " instead"));
   }
   ASSIGN_OR_RETURN(const CheckedPlan checked,
-                   CheckPlanFile(path, read.plan, *graph_path));
-  ASSIGN_OR_RETURN(const GraphFile file, ReadGraph(*graph_path));
+                   CheckPlanFile(path, read.plan, graph_path));
+  ASSIGN_OR_RETURN(const GraphFile file, ReadGraph(graph_path));
   const int64_t reserve_bytes =
       read.plan.peak_bytes() - checked.report.evaluation.peak_bytes;
   return formats::SideOfPlan(file.graph, checked.graph, read.plan,

@@ -94,18 +94,14 @@ class ExplainCommand : public Command {
 
   StatusOr<v1::Explanation> ExplainPlanFile(const std::string& text) {
     ASSIGN_OR_RETURN(const formats::PlanText read, ReadPlan(target_, text));
-    const auto graph = FindGraphOf(target_, read.graph);
-    if (!graph) {
-      return NotFound(StrCat(target_, ": its graph ", read.graph,
-                             " is not here; put it beside the plan"));
-    }
+    ASSIGN_OR_RETURN(const std::string graph, FindGraphOf(target_, read.graph));
     if (!read.plan.feasible()) {
       return FailedPrecondition(StrCat(
           target_, ": holds no schedule; explain the graph instead: ",
-          "reprise explain ", *graph, " --budget ", read.plan.budget_bytes()));
+          "reprise explain ", graph, " --budget ", read.plan.budget_bytes()));
     }
     ASSIGN_OR_RETURN(const CheckedPlan checked,
-                     CheckPlanFile(target_, read.plan, *graph));
+                     CheckPlanFile(target_, read.plan, graph));
     return ExplainCheckedPlan(checked, read.plan);
   }
 

@@ -86,13 +86,10 @@ class ExportCommand : public Command {
                  ": no plan fits its budget, so there is no step to show; "
                  "export the step graph for the one without a plan"));
     }
-    const auto graph_path = FindGraphOf(what_, read.graph);
-    if (!graph_path) {
-      return NotFound(StrCat(what_, ": its step graph ", read.graph,
-                             " is not there; put it beside the plan"));
-    }
+    ASSIGN_OR_RETURN(const std::string graph_path,
+                     FindGraphOf(what_, read.graph));
     ASSIGN_OR_RETURN(const CheckedPlan checked,
-                     CheckPlanFile(what_, read.plan, *graph_path));
+                     CheckPlanFile(what_, read.plan, graph_path));
     sentence_ = read.plan.sentence();
     budget_bytes_ = read.plan.budget_bytes();
     Timelines all;

@@ -53,15 +53,17 @@ StatusOr<formats::PlanText> ReadPlan(const std::string& path,
                 StrCat(path, ": ", read.status().message()));
 }
 
-std::optional<std::string> FindGraphOf(const std::string& plan_path,
-                                       const std::string& graph) {
-  if (graph.empty()) return std::nullopt;
-  if (Exists(graph)) return graph;
+StatusOr<std::string> FindGraphOf(const std::string& plan_path,
+                                  const std::string& graph) {
   namespace fs = std::filesystem;
   const std::string beside =
       (fs::path(plan_path).parent_path() / fs::path(graph).filename()).string();
-  if (Exists(beside)) return beside;
-  return std::nullopt;
+  if (!graph.empty()) {
+    if (Exists(graph)) return graph;
+    if (Exists(beside)) return beside;
+  }
+  return NotFound(StrCat(plan_path, ": its graph ", graph,
+                         " is not here; put it beside the plan"));
 }
 
 StatusOr<planner::Capabilities> CapabilitiesOf(const v1::Plan& plan) {
@@ -152,25 +154,29 @@ void PlanningOptions::Apply(planner::Request& request) const {
   request.strategy = strategy;
 }
 
-void PlanningOptions::Apply(v1::PlanRequest& request) const {
-  *request.mutable_capabilities() = capabilities;
-  if (has_time_limit) {
-    request.set_time_limit_ms(static_cast<uint32_t>(time_limit.count()));
+namespace {
+
+template <typename Request>
+void ApplyShared(const PlanningOptions& options, Request& request) {
+  *request.mutable_capabilities() = options.capabilities;
+  if (options.has_time_limit) {
+    request.set_time_limit_ms(
+        static_cast<uint32_t>(options.time_limit.count()));
   }
-  request.set_target_gap(target_gap);
-  request.set_seed(seed);
-  request.set_threads(static_cast<uint32_t>(threads));
+  request.set_target_gap(options.target_gap);
+  request.set_seed(options.seed);
+  request.set_threads(static_cast<uint32_t>(options.threads));
+}
+
+}  // namespace
+
+void PlanningOptions::Apply(v1::PlanRequest& request) const {
+  ApplyShared(*this, request);
   request.set_strategy(formats::ToProto(strategy));
 }
 
 void PlanningOptions::Apply(v1::SweepRequest& request) const {
-  *request.mutable_capabilities() = capabilities;
-  if (has_time_limit) {
-    request.set_time_limit_ms(static_cast<uint32_t>(time_limit.count()));
-  }
-  request.set_target_gap(target_gap);
-  request.set_seed(seed);
-  request.set_threads(static_cast<uint32_t>(threads));
+  ApplyShared(*this, request);
 }
 
 void PlanningFlags::Define(Verb& verb, bool with_strategy) {

@@ -6,7 +6,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <optional>
 #include <string>
 
 #include "base/status.h"
@@ -87,9 +86,9 @@ StatusOr<formats::PlanText> ReadPlan(const std::string& path,
                                      std::string_view text);
 
 // Returns the path of the graph that a plan names: as written, else next to the
-// plan; nothing if neither exists.
-std::optional<std::string> FindGraphOf(const std::string& plan_path,
-                                       const std::string& graph);
+// plan. NOT_FOUND if neither exists.
+StatusOr<std::string> FindGraphOf(const std::string& plan_path,
+                                  const std::string& graph);
 
 // A plan file whose schedule was evaluated on its graph.
 struct CheckedPlan {

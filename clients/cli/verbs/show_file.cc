@@ -131,7 +131,7 @@ Status ShowPlan(const std::string& path, const std::string& text,
   const v1::Plan& plan = read.plan;
   const auto graph_path = FindGraphOf(path, read.graph);
   std::optional<CheckedPlan> checked;
-  if (graph_path && plan.feasible()) {
+  if (graph_path.ok() && plan.feasible()) {
     ASSIGN_OR_RETURN(checked, CheckPlanFile(path, plan, *graph_path));
   }
   if (globals.json) {
