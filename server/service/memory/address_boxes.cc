@@ -100,21 +100,17 @@ std::vector<AddressLife> ChooseBoxes(const AddressView& view,
       kept.push_back(life);
     }
   }
+  const auto is_larger = [&](const AddressLife& a, const AddressLife& b) {
+    const double x = area_of(a), y = area_of(b);
+    return x != y ? x > y : a.index < b.index;
+  };
   // What is alive at the peak is the last to go.
-  std::sort(kept.begin(), kept.end(),
-            [&](const AddressLife& a, const AddressLife& b) {
-              const double x = area_of(a), y = area_of(b);
-              return x != y ? x > y : a.index < b.index;
-            });
+  std::sort(kept.begin(), kept.end(), is_larger);
   if (kept.size() > kMostBoxes) {
     std::stable_partition(kept.begin(), kept.end(),
                           [](const AddressLife& life) { return life.at_peak; });
     kept.resize(kMostBoxes);
-    std::sort(kept.begin(), kept.end(),
-              [&](const AddressLife& a, const AddressLife& b) {
-                const double x = area_of(a), y = area_of(b);
-                return x != y ? x > y : a.index < b.index;
-              });
+    std::sort(kept.begin(), kept.end(), is_larger);
   }
   double drawn = 0;
   for (const AddressLife& life : kept) drawn += area_of(life);
