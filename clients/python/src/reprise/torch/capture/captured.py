@@ -149,6 +149,11 @@ class CapturedStep:
     parameters: frozenset[int] = frozenset()
     missing_bytes: int = 0  # of gradients that were not there when it began
 
+    @property
+    def varies(self) -> bool:
+        """Whether the data decides sizes within the step."""
+        return any(storage.chosen is not None for storage in self.storages)
+
     def stretch(self, by: float) -> None:
         """Scales all times as if the machine had been busy by this factor."""
         for op in self.ops:

@@ -66,7 +66,7 @@ class CapturedGraph:
     @property
     def varies(self) -> bool:
         """Whether the data decides sizes within the step."""
-        return any(storage.chosen is not None for storage in self.storages)
+        return self.step.varies
 
     def message(self) -> dict[str, Any]:
         """Returns the step graph as proto3 JSON, with the names of the proto."""

@@ -49,10 +49,9 @@ class Graphs:
         step.stretch(measured.stretched(key) or step.stretched)
         self._op_times.apply(step, key)
         settle(step)
-        varies = any(storage.chosen is not None for storage in step.storages)
-        if is_stale or varies:
+        if is_stale or step.varies:
             measured.raise_base(key, step.peak_bytes)
-        if not varies:  # else it is planned for the largest
+        if not step.varies:  # else it is planned for the largest
             measured.take_like(key, step.peak_bytes, several)
         outside = {
             id(s) for op in step.ops if op.phase == FORWARD and not op.in_region for s in op.reads
