@@ -109,12 +109,19 @@ class MadeUpPlanning:
         self.submit(rung)
         return True
 
+    def holds_less(self, rung: Rung) -> bool:
+        """As if less were held back of every second step that does not fit."""
+        if self.draw.random() < 0.5:
+            return False
+        self.submit(rung)
+        return True
+
     def reply(self, rung: Rung, wait_s: float = 0) -> PlanReply:
         self.polls[rung.number] -= 1
         if self.polls[rung.number] != 0:
             return PlanReply("pending")
         if self.draw.random() < 0.1:
-            return PlanReply("refused", why="nothing fits")
+            return PlanReply("refused", why="nothing fits", smallest_budget=BUDGET + 1)
         self.plans += 1
         plan: Any = SimpleNamespace(
             plan_number=self.plans, feasible=True, budget_bytes=BUDGET, peak_bytes=BUDGET

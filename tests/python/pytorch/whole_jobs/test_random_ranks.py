@@ -67,8 +67,9 @@ def test_random_models_on_two_ranks_train_as_they_do_plainly(root: Path) -> None
     assert planned >= PROGRAMS
 
 
-@pytest.mark.mostly_long(1)
-@pytest.mark.parametrize("budget", ["0.5x", "0.8x"])
+# At 0.3x nothing fits that holds back as much as the first plan would.
+@pytest.mark.mostly_long(2)
+@pytest.mark.parametrize("budget", ["0.3x", "0.5x", "0.8x"])
 def test_tokens_that_are_sent_to_experts_of_other_ranks_keep_to_the_budget(
     root: Path, budget: str
 ) -> None:

@@ -97,6 +97,10 @@ class _Share:
     is_planned: bool  # another size of it is, on this rank: its shortcuts stay as they are
 
 
+def _does_not_fit(reply: PlanReply) -> bool:
+    return reply.plan is not None and not reply.plan.feasible
+
+
 class RankCoordinator:
     """This rank among the others. What is not local is the same on all of them."""
 
@@ -175,11 +179,14 @@ class RankCoordinator:
 
     def _replies(self, wait_s: float = 0) -> dict[int, PlanReply]:
         """For the rungs this rank asked for; waits for those that are under way."""
-        rungs = [r for r in self._planning.ladder.captured if self._asks_for(r)]
-        return {
-            rung.number: self._planning.reply(rung, wait_s if rung.number in self._awaited else 0)
-            for rung in rungs
-        }
+        planning, found = self._planning, {}
+        for rung in [r for r in planning.ladder.captured if self._asks_for(r)]:
+            reply = planning.reply(rung, wait_s if rung.number in self._awaited else 0)
+            is_refused = rung.plan is None and bool(reply.smallest_budget)
+            if (is_refused or _does_not_fit(reply)) and planning.holds_less(rung):
+                reply = PlanReply("pending")
+            found[rung.number] = reply
+        return found
 
     def _asks_for(self, rung: Rung) -> bool:
         return self._asks.get(rung.number) == self._ranks.place

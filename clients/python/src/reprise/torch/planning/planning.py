@@ -333,11 +333,17 @@ class Planning:
     def _raises(self, rung: Rung) -> bool:
         """Asks again for a plan of a step that was refused: with less of what is held back because
         the data decides sizes, or within a share of its own where it was one of smaller steps."""
-        if rung.varies and rung.spare_bytes and not rung.asked_least:
-            rung.spare_bytes = request.halved(rung.graph, rung.spare_bytes)
-            self.submit(rung)
-            return True
-        return self._raises_share(rung)
+        return (self._alone and self.holds_less(rung)) or self._raises_share(rung)
+
+    def holds_less(self, rung: Rung) -> bool:
+        """Asks again for a plan of a captured step that was refused, with less of what is held back
+        because the data decides sizes; returns whether anything was. Of several ranks only the one
+        that asks calls this."""
+        if not rung.spare_bytes or rung.sketch or rung.asked_least:
+            return False
+        rung.spare_bytes = request.halved(rung.graph, rung.spare_bytes)
+        self.submit(rung)
+        return True
 
     def _raises_share(self, rung: Rung) -> bool:
         """Asks again within a share of its own for a plan of a step that was refused one of smaller

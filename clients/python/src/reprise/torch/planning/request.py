@@ -173,7 +173,7 @@ def spared(graph: CapturedGraph, spread_bytes: int) -> int:
 
 def halved(graph: CapturedGraph, spare_bytes: int) -> int:
     """Returns what is held back of a step for which no plan leaves `spare_bytes`."""
-    return spare_bytes // 2 if spare_bytes > UNKNOWN / 4 * _chosen(graph) else 0
+    return spare_bytes // 2 if spare_bytes > UNKNOWN / 4 * _chosen(graph) > 0 else 0
 
 
 def _chosen(graph: CapturedGraph) -> int:
