@@ -318,7 +318,7 @@ class Capture(Mode):
         reads(op, op.arguments)
         self._unpacked.read_by(op)
         self._note_writes(op, number, args, kwargs)
-        if exchange := Exchange.of(func, args, out):
+        if exchange := Exchange.of(name, args, out):
             self.storages.exchanged(exchange)
         op.kind = kind_of(op, args, kwargs, out, arguments)
         if FakeTensor in types:

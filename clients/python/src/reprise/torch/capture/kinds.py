@@ -130,24 +130,22 @@ class Exchange(NamedTuple):
     """Rows that ranks have sent to each other: as many as the data of each decides."""
 
     made: Tensor
-    sent: Tensor
     received_from: tuple[int, ...]  # rows, by rank
     sent_to: tuple[int, ...]
 
     @classmethod
-    def of(cls, func: Any, args: tuple[Any, ...], out: Any) -> Exchange | None:
-        """Returns what a call has exchanged; None if it is another collective, or if each rank has
-        sent as much."""
-        name = str(func)
+    def of(cls, name: str, args: tuple[Any, ...], out: Any) -> Exchange | None:
+        """Returns what a call of the operator with this name has exchanged; None if it is another
+        one, or if each rank has sent as much."""
         if name == "c10d.alltoall_base_.default":
-            made, sent, *splits = args[0], args[1], args[3], args[4]
+            made, received, sent = args[0], args[3], args[4]
         elif name == "_c10d_functional.all_to_all_single.default":
-            made, sent, *splits = out, *args[:3]
+            made, received, sent = out, args[1], args[2]
         else:
             return None
-        if len(set(splits[0])) < 2 and len(set(splits[1])) < 2:
+        if len(set(received)) < 2 and len(set(sent)) < 2:
             return None
-        return cls(made, sent, tuple(splits[0]), tuple(splits[1]))
+        return cls(made, tuple(received), tuple(sent))
 
     @property
     def chosen(self) -> Chosen:

@@ -200,8 +200,6 @@ inline void Gate(const c10::OperatorHandle& op, DispatchKeySet keys,
   const DispatchKeySet below =
       keys & DispatchKeySet(DispatchKeySet::FULL_AFTER, kGate);
   Track* const track = open_track;
-  // There is no step here: another thread inherited our dispatch keys, the
-  // caller excludes all modes, or a plain forward is being timed.
   const auto run = [&] {
     const auto call = [&] { op.redispatchBoxed(below, stack); };
     if (op_clock) {
@@ -210,6 +208,8 @@ inline void Gate(const c10::OperatorHandle& op, DispatchKeySet keys,
       call();
     }
   };
+  // There is no step here: another thread inherited our dispatch keys, the
+  // caller excludes all modes, or a plain forward is being timed.
   if (track == nullptr || tls_is_dispatch_key_excluded(DispatchKey::Python)) {
     const c10::impl::ExcludeDispatchKeyGuard once(kGate);
     run();

@@ -117,6 +117,8 @@ class Rung:
     beside_bytes: int = 0
     asked_least: bool = False  # for the plan that needs least, because nothing fits
     spare_bytes: int = 0  # that its plan holds back
+    held_bytes: int = 0  # of these, of a step from shapes: for what is alive beside it
+    adds: bool = False  # to gradients that are there; of a step from shapes
     recaptured: bool = False  # it was captured again, because no plan left room for its steps
     own_ns: int = 0  # what a step under its plan takes beside its ops
     repeats: bool | None = None  # its forward can run again unnoticed; None: not known

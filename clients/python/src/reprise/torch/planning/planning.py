@@ -209,6 +209,7 @@ class Planning:
         is about to run, if there is one."""
         if self.needs_more(rung, more_bytes):
             rung.spare_bytes += more_bytes
+            rung.held_bytes += more_bytes
             rung.awaited = True
             self._ask(rung, waits=True)
             rung.awaited = False

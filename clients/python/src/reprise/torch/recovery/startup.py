@@ -67,8 +67,6 @@ class Startup:
         self._begun = False
         self._sizes = 0  # of inputs that were planned from shapes
         self._needs = 0  # what the last of them needs without a plan, in bytes; 0: not known
-        self._adding: set[int] = set()  # rungs of steps that add to gradients
-        self._held: dict[int, int] = {}  # by rung: what its plan holds back for what is alive
 
     def skip(self) -> None:
         """Takes the first steps plainly, because the job is not to be planned."""
@@ -133,8 +131,9 @@ class Startup:
         """Takes the step under a plan made from its shapes, if it needs one."""
         job = self._job
         covering = [rung for rung in self._known if rung.covers(job.step.key)]
+        adds = self._adds()
         if covering:
-            if self._adds() and covering[0].number not in self._adding:
+            if adds and not covering[0].adds:
                 self._plan_again(covering[0], args, kwargs)
             else:
                 self._hold_back(covering[0])
@@ -142,7 +141,7 @@ class Startup:
         if not (first or self._known) or self._sizes == SIZES:
             return
         self._sizes += 1
-        why = self._plan(args, kwargs)
+        why = self._plan(args, kwargs, adds=adds)
         if why and first and self.retries and not self._fits_plainly():
             self._to_host(f"no plan from shapes: {why}")
         elif why:
@@ -150,8 +149,8 @@ class Startup:
 
     def _plan_again(self, rung: Rung, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Requests a plan of a step that adds to gradients in the place of one that makes them."""
-        self._adding.add(rung.number)
-        why = self._plan(args, kwargs)
+        rung.adds = True  # not tried again
+        why = self._plan(args, kwargs, adds=True)
         if why:
             self._job.say(f"{why.rstrip('.')}. The previous plan stays")
         else:
@@ -163,10 +162,10 @@ class Startup:
         job = self._job
         return job.step.forwards > 1 or any(p.grad is not None for p in job.model.parameters())
 
-    def _plan(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    def _plan(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, adds: bool) -> str:
         """Requests a plan made from shapes; returns why there is none, or "" if there is one, or if
-        none is needed."""
-        job, known, adds = self._job, bool(self._known), self._adds()
+        none is needed. `adds`: of a step whose backward adds to gradients."""
+        job, known = self._job, bool(self._known)
         if job.agent.status == "inert":
             return job.agent.why
         if blocked():
@@ -176,12 +175,13 @@ class Startup:
         if several_ranks():
             coming()  # the others may be at their next meeting before this one is
         _allocate_workspace(job.device)
-        gradients = sum(p.nbytes for p in job.model.parameters() if p.requires_grad)
-        missing = missing_gradients(job.model) if adds else 0
+        # In a step that adds they are static memory, in another one they may become it.
+        without = missing_gradients(job.model)
+        missing, later = (without, 0) if adds else (0, without)
         live = job.meter.live() + missing
         try:
             sketch = sketched(job.model, args, kwargs, live, adds=adds)
-            found = self._planned_from(sketch, 0 if adds else gradients, missing)
+            found = self._planned_from(sketch, later, missing)
             if isinstance(found, str) and sketch.least_peak_bytes < self._needs:
                 # Better above by an output than by all that a step without a plan keeps.
                 other = sketched(job.model, args, kwargs, live, holds=False, adds=adds)
@@ -190,26 +190,26 @@ class Startup:
             return str(error)
         if isinstance(found, str):
             return found
-        (self._adding.add if adds else self._adding.discard)(found.number)
+        found.adds = adds
         if found.tape is not None and not known:
             job.happened(StartSettled())
             job.say("the first steps run under a plan made from their shapes alone")
         return ""
 
-    def _planned_from(self, sketch: Sketch, gradients: int, missing: int) -> Rung | str:
-        """Requests plans of a step that hold back ever less, `gradients` bytes at the most; returns
-        the first there is, or why there is none."""
+    def _planned_from(self, sketch: Sketch, later: int, missing: int) -> Rung | str:
+        """Requests plans of a step that hold back ever less, at first `later` bytes for what may
+        become alive beside it; returns the first there is, or why there is none."""
         graph = sketch.graph
         self._needs = graph.measured_peak_bytes
         margin = int(COARSE * max(0, graph.measured_peak_bytes - graph.static_bytes))
         # Of a loss outside the model, which takes more than the one that stands for it.
         loss = graph.measured_peak_bytes - sketch.least_peak_bytes
         found: Rung | str = ""
-        ways = ((gradients, margin + loss), (0, margin + loss), (0, margin), (0, 0))
+        ways = ((later, margin + loss), (0, margin + loss), (0, margin), (0, 0))
         for held, spare in dict.fromkeys(ways):
             found = self._planning.sketched(sketch, held + spare, missing)
             if isinstance(found, Rung):
-                self._held[found.number] = held
+                found.held_bytes = held
                 break
         return found
 
@@ -230,12 +230,10 @@ class Startup:
         job, plan = self._job, rung.plan
         if plan is None or not rung.may_tighten:
             return
-        missing = missing_gradients(job.model) if rung.number in self._adding else 0
-        held, spare = self._held.get(rung.number, 0), rung.spare_bytes
-        more = job.meter.live() + missing - rung.graph.static_bytes - held
+        missing = missing_gradients(job.model) if rung.adds else 0
+        more = job.meter.live() + missing - rung.graph.static_bytes - rung.held_bytes
         if more > MORE * plan.budget_bytes:
             self._planning.replaced(rung, more)
-            self._held[rung.number] = held + rung.spare_bytes - spare
 
 
 def _allocate_workspace(device: torch.device) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -298,12 +298,9 @@ class Steps:
             run.audit = audit
         planned_retry = self._parts.planned_retry
         planned_retry.before(call, args, kwargs)
-        if rung.sketch:
-            with self._parts.op_times.around(rung), rung.tape.region():
-                out = call(*args, **kwargs)
-        else:
-            with rung.tape.region():
-                out = call(*args, **kwargs)
+        timed = self._parts.op_times.around(rung) if rung.sketch else nullcontext()
+        with timed, rung.tape.region():
+            out = call(*args, **kwargs)
         planned_retry.after(out)
         return out
 
