@@ -84,6 +84,24 @@ def test_every_op_of_a_forward_under_a_plan_from_shapes_is_timed() -> None:
             assert op.time_ns <= int(max(known[op.name]) * scale)
 
 
+def test_the_same_ops_are_compared_under_the_plan_and_their_times_stay_as_they_were() -> None:
+    model = net()
+    session = arm(model)
+    reported: list[tuple[int, int]] = []
+    session.job.record.same_ops = lambda *times: reported.append(times)  # type: ignore[method-assign]
+    train(model, 4)
+    known = {
+        name: [*times] for name, times in session.op_times._known[session.job.step.key].items()
+    }
+
+    train(model, 8)
+
+    assert session.op_times._known == {session.job.step.key: known}
+    then = sum(map(sum, known.values()))
+    assert reported[:3] == [(0, 0), (0, 0), reported[2]]  # of three steps the least
+    assert all(then_ns == then and now_ns > 0 for then_ns, now_ns in reported[2:])
+
+
 @pytest.mark.parametrize(
     ("options", "why"),
     [

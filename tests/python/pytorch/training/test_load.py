@@ -99,3 +99,34 @@ def test_of_a_job_without_a_plain_step_the_captured_one_is_the_base(clock: Clock
         step(70, abi.STEP_PLANNED)
 
     assert "10 % of the time when the base was measured" in record.verdict().sentence
+
+
+def test_steps_that_take_very_different_times_are_not_compared(clock: Clock) -> None:
+    uneven = Load()
+    clock.steps(uneven, 5, 2, planned=False)
+    for step_ns in (1_000_000, 4_000_000) * 4:
+        uneven.step(step_ns, planned=True)
+
+    assert uneven.difference() == (
+        "of the steps under the plan a quarter took less than 1 ms, and a quarter more than 4 ms"
+    )
+
+
+@pytest.mark.parametrize(
+    ("takes", "says"),
+    [
+        (0.8, "the same ops take 20.0 % less time than when the base was measured"),
+        (1.25, "the same ops take 25.0 % more time than when the base was measured"),
+        (1.03, ""),
+    ],
+)
+def test_steps_on_a_machine_that_became_quicker_or_slower_are_not_compared(
+    takes: float, says: str
+) -> None:
+    record = Record(Agent(None, "", ""), on_host=True)
+    plan = Plan.from_message(json.loads(VERDICTS.read_text())["cases"][0]["plan"])
+    record.same_ops(1000, int(1000 * takes))
+    record.step(1, step_ns=STEP_NS, peak_bytes=1, flags=abi.STEP_PLANNED, plan=plan)
+
+    assert says in record.verdict().sentence
+    assert ("not comparable" in record.verdict().sentence) == bool(says)

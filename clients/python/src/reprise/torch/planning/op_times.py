@@ -4,7 +4,7 @@ captured.
 
     times = OpTimes(job)
     with times.around(): ...            # a plain forward; timed where it tells something
-    with times.around(sketch): ...      # one under a plan made from shapes
+    with times.around(rung): ...        # one under a plan
     times.spent_ns()                    # the step has ended: what looking at clocks took of it
     times.apply(step, key)              # the ops of a captured step take what they took then
 
@@ -18,6 +18,10 @@ Ops are told apart by name and order: the third convolution is the third convolu
 forwards differ in how often they call an op, and for shapes that were not timed, all ops of one
 name are scaled as those of that name were on the whole.
 
+Some forwards under the plan of a captured step are timed, too: where the same ops take another time
+than they did before, the machine has become quicker or slower, and the times of steps say nothing
+about the plan (load.py).
+
 Where the native engine of the tape is missing, replays are called from Python, as the captured ops
 were, and their times are right. On a GPU they are those of the kernels.
 """
@@ -25,7 +29,7 @@ were, and their times are right. On a GPU they are those of the kernels.
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -42,6 +46,9 @@ from reprise.torch.tape.tape import native_engine
 
 Times = dict[str, list[int]]  # by name, in the order of the calls
 
+# A plan is compared with the steps before it by the least times of so many of its newest steps.
+COMPARED = 3
+
 
 class OpTimes:
     """The op times of one session's steps."""
@@ -51,15 +58,18 @@ class OpTimes:
         self._now: Times = defaultdict(list)  # of the step under way
         self._known: dict[Key, Times] = {}
         self._scales: dict[str, float] = {}  # by name: in a step, by in a capture
+        self._plan: Rung | None = None  # of the step under way, if its base is known
+        self._under: dict[int, deque[Times]] = {}  # of steps under the plan of a captured step
 
     @contextmanager
-    def around(self, sketch: Rung | None = None) -> Iterator[None]:
-        """Times the ops of a forward inside the context: of one under a plan made from shapes, if
-        its rung is given, or else of a plain one."""
-        library = native_engine() if self._wanted(sketch) else None
+    def around(self, rung: Rung | None = None) -> Iterator[None]:
+        """Times the ops of a forward inside the context: of one under the plan of `rung`, or else
+        of a plain one."""
+        library = native_engine() if self._wanted(rung) else None
         if library is None or not library.clock(_by_cpu()):
             yield
             return
+        self._plan = None if rung is None or rung.sketch else rung
         try:
             yield
         finally:
@@ -67,12 +77,14 @@ class OpTimes:
                 space, _, short = name.partition("::")
                 self._now[f"{space}.{short}.{overload or 'default'}"].append(took)
 
-    def _wanted(self, sketch: Rung | None) -> bool:
+    def _wanted(self, rung: Rung | None) -> bool:
         job = self._job
-        if sketch is not None:
-            is_time = job.measured.count_under(sketch.number) > 0
-        else:
+        if rung is None:
             is_time = job.stage is Stage.WARMUP and job.measured.plain_steps > 0
+        else:
+            count = job.measured.count_under(rung.number)
+            few = count <= COMPARED or count & (count - 1) == 0
+            is_time = count > 0 and (rung.sketch or (few and job.step.key in self._known))
         return (
             is_time
             and job.budget is not None
@@ -87,11 +99,26 @@ class OpTimes:
         if not now:
             return 0
         known = self._known.setdefault(self._job.step.key, {})
-        for name, times in now.items():
-            before = known.get(name, times)
-            same = len(before) == len(times)
-            known[name] = list(map(min, before, times)) if same else times
+        if self._plan is None:
+            for name, times in now.items():
+                before = known.get(name, times)
+                same = len(before) == len(times)
+                known[name] = list(map(min, before, times)) if same else times
+        else:
+            self._compare(known, now, self._plan.number)
         return sum(map(len, now.values())) * _look_ns(_by_cpu())
+
+    def _compare(self, known: Times, now: Times, rung: int) -> None:
+        """Reports what the same ops took before and take under a plan."""
+        steps = self._under.setdefault(rung, deque(maxlen=COMPARED))
+        steps.append(now)
+        then_ns = now_ns = 0
+        for name, before in known.items():
+            times = [step[name] for step in steps if len(step.get(name, ())) == len(before)]
+            if len(times) == COMPARED:
+                then_ns += sum(before)
+                now_ns += sum(map(min, *times))
+        self._job.record.same_ops(then_ns, now_ns)
 
     def forget(self) -> None:
         """Forgets the step under way, which came to nothing."""

@@ -116,6 +116,7 @@ class StepEnd:
         if run is not None and rung is not None:
             self._planning.announce(rung)
         number = step.number
+        is_sketched = run is not None and rung is not None and rung.sketch
 
         def then(step_ns: int, work_ns: int) -> None:
             if ended.took is not None:
@@ -128,6 +129,7 @@ class StepEnd:
                 flags=ended.flags,
                 recomputed=ended.replayed,
                 mismatches=ended.mismatches,
+                is_base=is_sketched,
             )
 
         step.times.tell(then)
@@ -136,7 +138,7 @@ class StepEnd:
             warmup=job.options.warmup,
             planned_steps=job.measured.planned_steps,
             was_planned=run is not None,
-            is_sketched=run is not None and rung is not None and rung.sketch,
+            is_sketched=is_sketched,
             left_plan=bool(ended.mismatches),
             was_measured=ended.took is not None,
             # Which looks at all modules: asked only where the answer decides.

@@ -16,7 +16,7 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -298,8 +298,7 @@ class Steps:
             run.audit = audit
         planned_retry = self._parts.planned_retry
         planned_retry.before(call, args, kwargs)
-        timed = self._parts.op_times.around(rung) if rung.sketch else nullcontext()
-        with timed, rung.tape.region():
+        with self._parts.op_times.around(rung), rung.tape.region():
             out = call(*args, **kwargs)
         planned_retry.after(out)
         return out

@@ -73,11 +73,17 @@ class Record:
             window=bool(flags & abi.STEP_WINDOW),
         )
         if self._load is not None:
-            counts = is_base or (flags in (0, abi.STEP_PLANNED) and not mismatches)
+            counts = not mismatches and (is_base or flags in (0, abi.STEP_PLANNED))
             under = None if is_base else plan
             self._load.step(step_ns, planned=under is not None, representative=counts)
             if under is not None:
                 self._compare_loads(under, self._load.difference())
+
+    def same_ops(self, then_ns: int, now_ns: int) -> None:
+        """Notes what the ops of a forward took where the base was measured, and what the same ops
+        take under the plan; zeros if that is not known yet."""
+        if self._load is not None and then_ns and now_ns:
+            self._load.same_ops = now_ns / then_ns
 
     def _compare_loads(self, plan: Plan, why: str) -> None:
         """Reports once that the times under a plan are not comparable, and once that they are."""
