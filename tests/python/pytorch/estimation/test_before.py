@@ -18,6 +18,7 @@ from nets import WIDTH, ConvNet, RandomNet
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.testing._internal.two_tensor import TwoTensor
+from torch.utils.checkpoint import checkpoint
 from zoo import GPT, ResNet
 
 import reprise
@@ -94,6 +95,34 @@ def test_gradients_of_the_step_before_do_not_count_once_they_are_freed() -> None
     estimate = reprise.estimate(model, classify, *batch, optimizer=torch.optim.AdamW)
 
     assert abs(estimate.peak_bytes / real_peak(model, batch, classify) - 1) <= 0.01
+
+
+class Partly(nn.Module):
+    """A layer in a reentrant checkpoint, which hides its parameters from the graph, and one that
+    nobody calls."""
+
+    def __init__(self, *, has_unused: bool) -> None:
+        super().__init__()
+        self.first, self.hidden = nn.Linear(64, 64), nn.Linear(64, 64)
+        self.unused = nn.Linear(64, 64) if has_unused else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = checkpoint(self.hidden, self.first(x), use_reentrant=True)
+        return out
+
+
+@pytest.mark.parametrize("has_unused", [False, True])
+def test_there_is_optimizer_state_of_every_parameter_with_a_gradient(has_unused: bool) -> None:
+    model = Partly(has_unused=has_unused)
+    layer = sum(p.nbytes for p in model.first.parameters())
+    inputs = torch.empty(8, 64)
+    counters = 4 * 4  # one per parameter
+
+    made = reprise.estimate(
+        model, lambda m, x: m(x).sum(), inputs, optimizer=torch.optim.AdamW
+    ).static_bytes
+
+    assert made == (6 + has_unused) * layer + counters + inputs.nbytes
 
 
 def test_fakes_of_a_wrapper_are_counted_by_what_it_wraps() -> None:

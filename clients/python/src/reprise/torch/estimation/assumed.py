@@ -9,6 +9,7 @@ alive, peak, curve = walk(graph.message())   # where its memory is highest
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -63,21 +64,25 @@ def walk(message: dict[str, Any]) -> tuple[list[int], int, list[int]]:
     ops = message["ops"]
     last = {s["id"]: s["release_op"] for s in message["storages"]}
     for number, op in enumerate(ops):
-        for s in op["reads"]:
+        for s in (*op["reads"], *op["writes"]):
             last[s] = max(last[s], number)
     for s in message["required"]:
         last[s] = len(ops)
     sizes = {s["id"]: s["bytes"] for s in message["storages"]}
-    alive: dict[int, int] = {}
+    dies: dict[int, list[int]] = defaultdict(list)
+    for s, number in last.items():
+        dies[number].append(s)
+    alive: dict[int, None] = {}
     live, peak, kept = message["static_bytes"], 0, []
     curve = []
     for number, op in enumerate(ops):
         for s in op["writes"]:
-            alive[s] = sizes[s]
+            alive[s] = None
             live += sizes[s]
         curve.append(live + op["workspace_bytes"])
         if curve[-1] > peak:
             peak, kept = curve[-1], list(alive)
-        for s in [s for s in alive if last[s] <= number]:
-            live -= alive.pop(s)
+        for s in dies.pop(number, ()):
+            live -= sizes[s]
+            del alive[s]
     return kept, peak, curve

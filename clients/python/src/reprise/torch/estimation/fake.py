@@ -38,8 +38,8 @@ def fake_graph(
     device: str,
 ) -> CapturedGraph:
     """Returns the step graph of one step. The step runs twice: once so that gradients and optimizer
-    state exist, and once captured. `device` is where it will run. Raises RepriseError if the step
-    depends on values."""
+    state exist, for which its backward need not run, and once captured. `device` is where it will
+    run. Raises RepriseError if the step depends on values."""
     state = torch.get_rng_state()
     what = _FAULT  # what an error at this point means
     try:
@@ -50,19 +50,19 @@ def fake_graph(
             made = optimizer(fake.parameters()) if optimizer is not None else None
             what = _FAULT
 
-            def whole() -> None:
+            def whole(backward: Callable[[Tensor], None] = Tensor.backward) -> None:
                 nonlocal what
                 what = _STEP
                 if made is not None:
                     made.zero_grad()
                 else:
                     fake.zero_grad()
-                step(fake, *batch).backward()
+                backward(step(fake, *batch))
                 if made is not None:
                     made.step()
                 what = _FAULT
 
-            whole()
+            whole(lambda loss: _make_gradients(fake, loss))
 
             def alive() -> list[Tensor]:
                 found = [*fake.parameters(), *fake.buffers(), *filter(_is_tensor, batch)]
@@ -83,6 +83,25 @@ def fake_graph(
         ) from error
     finally:
         torch.set_rng_state(state)
+
+
+def _make_gradients(model: nn.Module, loss: Tensor) -> None:
+    """Gives every parameter the gradient that the backward of a loss will make. Runs the backward
+    only where its graph does not show that they all will have one."""
+    trained = {p for p in model.parameters() if p.requires_grad}
+    seen, nodes = set[Any](), [loss.grad_fn]
+    reached = set[Tensor]()
+    while nodes:
+        node = nodes.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            nodes += [following for following, _ in node.next_functions]
+            reached.add(getattr(node, "variable", loss))
+    if not trained <= reached:
+        return loss.backward()
+    for parameter in trained:
+        parameter.grad = torch.empty_like(parameter)
+    return None
 
 
 def _is_tensor(value: Any) -> bool:

@@ -16,13 +16,17 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from reprise.base.errors import RepriseError
 from reprise.torch.estimation.workspaces import workspace_bytes
 from reprise.torch.internals.ops import IGNORED
 from reprise.torch.meter.storage_meter import StorageMeter, storages_in
+
+# Asked several times for each op.
+_DEVICE = torch.ops.prim.device.default
 
 
 class FakeMeter(StorageMeter):
@@ -58,6 +62,8 @@ class FakeTensors(FakeTensorMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> object:
+        if func is _DEVICE and isinstance(args[0], FakeTensor):
+            return args[0].fake_device
         kwargs = kwargs or {}
         if "c10d" in func.namespace:
             raise RepriseError(f"the forward communicates with other ranks ({func.name()})")

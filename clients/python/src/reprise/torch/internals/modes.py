@@ -23,6 +23,8 @@ from reprise.torch.internals.calls import Call, around
 from reprise.torch.internals.guard import fault, ours, quietly, surely
 
 _COUNTING = torch._C.DispatchKey.ADInplaceOrView
+# The attribute of a fake tensor, which is read several times for each op.
+_DEVICE = torch.ops.prim.device.default
 
 
 class Op:
@@ -101,6 +103,8 @@ class Mode(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        if func is _DEVICE:
+            return func(*args)
         op = Op(func, args, kwargs or {})
         gate = self.gate
         # A call with a tensor subclass comes here without passing the gate. The ops that we call
