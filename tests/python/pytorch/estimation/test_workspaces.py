@@ -17,6 +17,8 @@ from reprise.torch.estimation.workspaces import workspace_bytes
 from reprise.torch.internals.ops import tensors_in
 
 IMAGE, WEIGHT = (4, 32, 32, 32), (64, 32, 3, 3)
+# By how much of the largest tensor an assumption may be wrong: the rules were made with AVX-512.
+OFF = 0.22 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 0.45
 
 
 class Measured(TorchDispatchMode):
@@ -64,6 +66,22 @@ CASES: dict[str, Callable[[], Tensor]] = {
     "logsumexp": lambda: dense(256, 256).logsumexp(-1),
     "convolution": lambda: F.conv2d(dense(*IMAGE), dense(*WEIGHT), padding=1),
     "convolution, stride 2": lambda: F.conv2d(dense(*IMAGE), dense(*WEIGHT), stride=2),
+    "convolution, channels of half a block": lambda: F.conv2d(
+        dense(4, 24, 24, 24), dense(12, 24, 3, 3), padding=1
+    ),
+    "convolution of an image": lambda: F.conv2d(
+        torch.randn(4, 3, 32, 32), dense(12, 3, 3, 3), padding=1
+    ),
+    "convolution, stride 2, odd channels": lambda: F.conv2d(
+        dense(4, 20, 32, 32), dense(40, 20, 3, 3), stride=2, padding=1
+    ),
+    "convolution, many of one pixel": lambda: F.conv2d(dense(18, 24, 8, 8), dense(40, 24, 1, 1)),
+    "convolution, transposed, stride 1": lambda: F.conv_transpose2d(
+        dense(3, 20, 16, 16), dense(20, 40, 3, 3), padding=1
+    ),
+    "convolution of each channel": lambda: F.conv2d(
+        dense(8, 24, 16, 16), dense(24, 1, 3, 3), padding=1, groups=24
+    ),
     "convolution, 1x1": lambda: F.conv2d(dense(*IMAGE), dense(64, 32, 1, 1)),
     "convolution, 1d": lambda: F.conv1d(dense(4, 32, 1024), dense(64, 32, 3)),
     "convolution, transposed": lambda: F.conv_transpose2d(
@@ -107,5 +125,5 @@ def test_ops_take_what_is_assumed_of_them(case: str) -> None:
 
     for name, took, assumed, largest in mode.found:
         shares = name, took, assumed, largest
-        assert took - assumed <= 0.45 * largest, shares
-        assert assumed - took <= 0.45 * largest or "1x1" in case, shares
+        assert took - assumed <= OFF * largest, shares
+        assert assumed - took <= OFF * largest or "1x1" in case, shares

@@ -97,11 +97,11 @@ def _make_gradients(model: nn.Module, loss: Tensor) -> None:
             seen.add(node)
             nodes += [following for following, _ in node.next_functions]
             reached.add(getattr(node, "variable", loss))
-    if not trained <= reached:
-        return loss.backward()
-    for parameter in trained:
-        parameter.grad = torch.empty_like(parameter)
-    return None
+    if trained <= reached:
+        for parameter in trained:
+            parameter.grad = torch.empty_like(parameter)
+    else:
+        loss.backward()
 
 
 def _is_tensor(value: Any) -> bool:

@@ -12,6 +12,7 @@ free.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -65,29 +66,109 @@ def _softmax(args: Any, _: Any) -> int:
 
 
 def _convolution(args: Any, result: Any) -> int:
-    source, weight, transposed = args[0], args[1], args[6]
-    if columns := _columns(source, weight, result, args[8]):
+    source, weight, transposed, groups = args[0], args[1], args[6], args[8]
+    if columns := _columns(source, weight, result, groups):
         return columns
-    if transposed:
-        return 2 * int(result.nbytes)
-    if not _is_blocked(source):
-        return 0
     if source.dtype in _HALVES:
+        if transposed or not _is_blocked(source):
+            return 2 * int(result.nbytes) if transposed else 0
         again = 1 if source.dtype is torch.bfloat16 and not _has_tiles() else 2
         return int(max(source.nbytes + weight.nbytes, again * result.nbytes))
-    return int(max(source.nbytes, result.nbytes) + weight.nbytes)
+    strided = max(args[3]) > 1
+    if transposed:
+        return 2 * int(result.nbytes) if strided else _moved(result, source, weight)
+    if not _is_blocked(source):
+        return 0
+    if not _is_onednn(source, weight, strided or max(args[5]) > 1, groups):
+        return _slow(source, weight, result)
+    is_plain = _is_plain(source, weight, groups, _block_of_channels() - 1)
+    return _moved(result, source, weight, is_plain=is_plain)
 
 
 def _convolution_backward(args: Any, _: Any) -> int:
     gradient, source, weight = args[:3]
-    if columns := _columns(source, weight, gradient, args[9]):
+    groups, mask = args[9], args[10]
+    if columns := _columns(source, weight, gradient, groups):
         return columns
     if not _is_blocked(source):
         return 0
     if source.dtype in _HALVES:
         again = 2 if source.dtype is torch.bfloat16 else 1
         return int(max(2 * source.nbytes, again * gradient.nbytes))
-    return int(source.nbytes + gradient.nbytes)
+    strided, transposed = max(args[4]) > 1, args[7]
+    if not transposed and not _is_onednn(source, weight, strided or max(args[6]) > 1, groups):
+        return _slow(source, weight, gradient)
+    # The gradient of the source comes first, and stays while that of the weight is made.
+    of_source = of_weight = 0
+    if mask[0]:
+        of_source = _moved(source, gradient, weight)
+        if strided and not transposed:
+            of_source = 2 * int(source.nbytes)
+        of_source -= mask[1] * int(weight.nbytes)
+    if mask[1]:
+        wide, narrow = (source, gradient) if transposed else (gradient, source)
+        few = _is_plain(narrow, weight, groups, _block_of_channels() // 2)
+        of_weight = _blocked(wide) + (0 if few else _blocked(narrow))
+        of_weight += _blocked_weight(weight, wide, None if few else narrow) - int(weight.nbytes)
+        of_weight += (torch.get_num_threads() > 1) * int(weight.nbytes)
+    return max(of_source, of_weight)
+
+
+def _moved(result: Tensor, source: Tensor, weight: Tensor, *, is_plain: bool = False) -> int:
+    """Returns what a convolution of oneDNN takes that makes its result in blocks of channels and
+    moves it to its place when all that it has read is gone. `is_plain`: it reads the source as it
+    is."""
+    made = _blocked(result)
+    read = 0 if is_plain else _blocked(source)
+    read += _blocked_weight(weight, result, None if is_plain else source)
+    return max(made + read - int(result.nbytes), made)
+
+
+def _is_plain(read: Tensor, weight: Tensor, groups: int, most: int) -> bool:
+    """Returns whether oneDNN reads a tensor of `most` channels or fewer as it is."""
+    return groups == 1 and read.size(1) <= most and max(weight.shape[2:]) > 1
+
+
+def _blocked(tensor: Tensor) -> int:
+    """Returns the bytes of a tensor whose channels are filled up to whole blocks."""
+    return int(tensor.nbytes // max(1, tensor.size(1)) * _whole(tensor.size(1)))
+
+
+def _blocked_weight(weight: Tensor, *sides: Tensor | None) -> int:
+    """Returns the bytes of a weight between tensors, with the channels of each filled up."""
+    size = int(weight.nbytes)
+    for side in sides:
+        if side is not None:
+            size = size * _whole(side.size(1)) // max(1, side.size(1))
+    return size
+
+
+def _whole(channels: int) -> int:
+    block = _block_of_channels()
+    return -(-channels // block) * block
+
+
+@cache
+def _block_of_channels() -> int:
+    """Returns how many single-precision numbers a processor register holds."""
+    return 16 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 8
+
+
+def _is_onednn(source: Tensor, weight: Tensor, spread: bool, groups: int) -> bool:
+    """Returns whether torch gives a convolution to oneDNN (`ConvParams::use_mkldnn`). `spread`: it
+    has strides or is dilated."""
+    window = (1, *weight.shape[2:])[-2:]
+    is_wide = max(window) > 1
+    quick = spread or source.size(0) >= 16 or is_wide or torch.get_num_threads() > 1
+    large = groups > 1 or min(window) > 3 or source.size(0) > 1 or source.numel() > 20480
+    return quick and large
+
+
+def _slow(source: Tensor, weight: Tensor, output: Tensor) -> int:
+    """Returns the bytes of the matrix that torch's own convolution multiplies."""
+    if max(weight.shape[2:]) == 1:
+        return 0
+    return int(source.size(0) * weight[0].numel() * output[0, 0].numel() * source.itemsize)
 
 
 def _is_blocked(source: Tensor) -> bool:

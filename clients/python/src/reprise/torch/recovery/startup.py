@@ -47,6 +47,8 @@ from reprise.torch.policy.state import Stage
 LEFT_FREE = 0.1
 # Inputs of so many sizes are planned from shapes while no step has been captured.
 SIZES = 4
+# Where the margin of a plan from shapes leaves none, one with so much less is tried before none.
+LESS = 4
 # Share of the budget by which more may be alive than was foreseen.
 MORE = 0.01
 
@@ -205,7 +207,8 @@ class Startup:
         # Of a loss outside the model, which takes more than the one that stands for it.
         loss = graph.measured_peak_bytes - sketch.least_peak_bytes
         found: Rung | str = ""
-        ways = ((later, margin + loss), (0, margin + loss), (0, margin), (0, 0))
+        ways = [(later, margin + loss), (0, margin + loss)]
+        ways += [(0, less) for less in (margin, margin // LESS, 0)]
         for held, spare in dict.fromkeys(ways):
             found = self._planning.sketched(sketch, held + spare, missing)
             if isinstance(found, Rung):
