@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -226,7 +227,9 @@ def test_a_job_that_runs_out_of_memory_without_a_plan_trains_within_its_budget(
 def test_a_job_without_a_budget_that_runs_out_of_memory_is_told_a_command_that_trains(
     job: Any,
 ) -> None:
-    hungry = HUNGRY.replace("range(20)", "range(7)")
+    # A function holds the model: it is gone with the traceback.
+    head, layers, body = HUNGRY.replace("range(20)", "range(7)").partition("layers =")
+    hungry = f"{head}def main():\n{textwrap.indent(layers + body, '    ')}\nmain()\n"
     plain, _ = job(hungry, "unlimited")
 
     found, errors = job(hungry, "limited", budget="none", code=1)
@@ -234,6 +237,8 @@ def test_a_job_without_a_budget_that_runs_out_of_memory_is_told_a_command_that_t
     assert len(found) < 7
     (budget,) = set(re.findall(r"reprise run --budget (\d+MiB) -- env MALLOC_", errors))
     assert "it would have fitted: the step needs" in errors
+    assert "could not find out" not in errors
+    assert "WHAT WAS ALIVE" in errors
     assert errors.count("(an estimate, from shapes): reprise run --budget") == 1
     assert errors.rstrip().endswith("train.py limited")  # after Next:
     trace = errors.partition("Traceback")[2].partition("RuntimeError")[0]

@@ -4,7 +4,7 @@
     answer = Answer(job)
     answer.calls(args, kwargs)      # a forward that trains begins, in a step that has
     answer.ran_out()                # memory has run out in its step
-    answer.give()                   # the error has ended the program: the last line of its log
+    answer.give(model)              # the error has ended the program: the last line of its log
 
 The step is made from the shapes of its call, and a plan is asked for within what there was: what
 was free and what was alive when the first step began, or what was alive when memory ran out, if
@@ -21,6 +21,8 @@ import shutil
 import sys
 import time
 from typing import Any
+
+from torch import nn
 
 from reprise.base.budget import Budget
 from reprise.base.errors import RepriseError
@@ -74,14 +76,14 @@ class Answer:
         job = self._job
         self._held = max(job.step.peak, job.meter.peak())
 
-    def give(self) -> None:
-        """Says what would have fitted."""
+    def give(self, model: nn.Module) -> None:
+        """Says what would have fitted of this model, which its job does not keep alive."""
         job, call = self._job, self._call
         if job.budget is not None or call is None or several_ranks():
             return
         self._call = None
         try:
-            job.say(self._answer(*call))
+            job.say(self._answer(model, *call))
         except RepriseError as error:
             job.say(f"what would have fitted is not known: {error}")
         except RuntimeError as error:
@@ -89,8 +91,8 @@ class Answer:
                 raise
             job.say("what would have fitted is not known: there is no memory left to find out")
 
-    def _answer(self, args: Any, kwargs: Any) -> str:
-        graph = sketched(self._job.model, args, kwargs, self._job.step.live_begin).graph
+    def _answer(self, model: nn.Module, args: Any, kwargs: Any) -> str:
+        graph = sketched(model, args, kwargs, self._job.step.live_begin).graph
         message = graph.message()
         usable = int(min(filter(None, (self._there, self._held)), default=0) * USABLE) >> 20 << 20
         budget = Budget(usable) if usable else Budget.least()

@@ -29,10 +29,12 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from reprise.torch.internals.contracts import OOM_OBSERVER
 from reprise.torch.internals.distributed import several_ranks
-from reprise.torch.internals.guard import is_oom
+from reprise.torch.internals.guard import is_oom, quietly
 from reprise.torch.internals.traces import let_go, without_ours
 from reprise.torch.rerun.snapshot import Buffers, Snapshot
 
+# Is called before what the functions of the program held is let go; what it returns, after that.
+Ended = Callable[[], Callable[[], None] | None]
 # Is called with the error or, before there is one, with the bytes that were asked for.
 Told = Callable[[BaseException | None, int], None]
 
@@ -42,7 +44,7 @@ _observed: list[Told] = []  # by CUDA's allocator, which has no way to take an o
 class _Watch:
     """Observes out-of-memory errors until `remove` is called."""
 
-    def __init__(self, device: torch.device, told: Told, ended: Callable[[], None]) -> None:
+    def __init__(self, device: torch.device, told: Told, ended: Ended) -> None:
         self._told = told
         self._ended = ended
         self._before = sys.excepthook
@@ -78,9 +80,11 @@ class _Watch:
             self._told(error, 0)
         self._before(kind, error, without_ours(error, trace))
         if ran_out:
+            then = self._ended()
             # What its functions held is let go before anything is made of it.
             let_go(trace)
-            self._ended()
+            if then is not None:
+                quietly(then)
 
 
 def _observer(device: int, asked: int, total: int, free: int) -> None:
@@ -92,7 +96,7 @@ def _ignore(error: BaseException | None, asked: int) -> None:
     """Ignores an error that comes after the last session has ended."""
 
 
-def watch(device: torch.device, told: Told, ended: Callable[[], None]) -> _Watch:
+def watch(device: torch.device, told: Told, ended: Ended) -> _Watch:
     """Tells whenever memory runs out, and calls `ended` when that has ended the program. `remove()`
     of what is returned stops it."""
     return _Watch(device, told, ended)

@@ -12,6 +12,7 @@ All but the last are stores in shared memory, some times a step and once an op o
 
 from __future__ import annotations
 
+import mmap
 from contextlib import suppress
 from typing import Any
 
@@ -25,6 +26,8 @@ from reprise.torch.training.loop import open_loops
 
 # Reports of what fills the memory per job: one takes up to half a second.
 MOMENTS_AT_MOST = 16
+# Address space on a CPU, not memory, that is given up to look at what fills it.
+RESERVE = 8 << 20
 
 
 class Progress:
@@ -35,6 +38,10 @@ class Progress:
         self._phase = 0
         self._moments = 0
         self._announced = False  # by the allocator; its error comes next
+        self._reserve: mmap.mmap | None = None
+        if job.device.type == "cpu":
+            with suppress(OSError):
+                self._reserve = mmap.mmap(-1, RESERVE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
     def begin(self, run: Run | None) -> None:
         """Tells the agent that a step has begun."""
@@ -72,6 +79,8 @@ class Progress:
         if getattr(error, "_reprise_told", False):
             return
         job = self._job
+        if self._reserve is not None:
+            self._reserve.close()
         announced, self._announced = self._announced, error is None
         if error is not None:
             error._reprise_told = True  # type: ignore[attr-defined]

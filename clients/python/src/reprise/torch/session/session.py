@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -432,12 +433,13 @@ def _stepping() -> bool:
     return any(frame.f_code.co_filename == _OPTIMIZER for frame in frames())
 
 
-def _answer() -> None:
-    """Says what would have fitted, after memory that ran out has ended the program: of the step
-    that began last."""
-    for session in sorted(_sessions(), key=lambda one: one.answer.asked_ns, reverse=True)[:1]:
-        if os.getpid() == session._pid:
-            session.answer.give()
+def _answer() -> Callable[[], None] | None:
+    """Returns what says what would have fitted, of the step that began last, after memory that ran
+    out has ended the program. It holds the model, which a function may have held alone."""
+    last = max(_sessions(), key=lambda one: one.answer.asked_ns, default=None)
+    if last is None or os.getpid() != last._pid:
+        return None
+    return partial(last.answer.give, last.job.model)
 
 
 def _ran_out(error: BaseException | None, asked: int) -> None:
