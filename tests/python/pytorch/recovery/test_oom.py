@@ -13,6 +13,7 @@ from arming import arm, remove_all
 from local_agent import LocalAgent
 from torch import Tensor, nn
 
+from reprise.torch.estimation.fake_meter import FakeTensors
 from reprise.torch.recovery import oom
 from reprise.torch.recovery.moment import asked_bytes, module_of
 
@@ -174,6 +175,24 @@ def test_finding_what_filled_the_memory_unpacks_nothing() -> None:
         model(torch.randn(16, 32))
 
     assert len(agent.moments) == 1
+
+
+@pytest.mark.filterwarnings("error")
+def test_finding_what_filled_the_memory_asks_no_fake_tensor_where_it_is() -> None:
+    agent, model = LocalAgent(), Hungry()
+    arm(model, agent, verify_every=0)
+    model.fail = True
+    with FakeTensors():
+        fake = torch.empty(8)
+    torch.set_warn_always(True)
+    try:
+        with pytest.raises(torch.OutOfMemoryError):
+            model(torch.randn(16, 32))
+    finally:
+        torch.set_warn_always(False)
+
+    assert len(agent.moments) == 1
+    assert fake.nbytes == 32  # it was alive all the time
 
 
 def test_naming_the_module_that_ran_out_keeps_nothing_of_its_forward() -> None:

@@ -98,12 +98,13 @@ class Finder:
     def _add(self, tensor: Tensor, **facts: Any) -> None:
         try:
             storage = tensor.untyped_storage()
-            there = storage.device.type
+            # A fake tensor's is nowhere, and torch warns of who asks where.
+            if storage.device.type != self._job.device.type:
+                return
             address, size = storage.data_ptr(), storage.nbytes()
         except (RuntimeError, NotImplementedError):
-            return  # no memory of its own: sparse, fake, functional
-        # A fake tensor's is nowhere.
-        if there != self._job.device.type or is_hidden(storage):
+            return  # no memory of its own: sparse, functional
+        if is_hidden(storage):
             return
         if address and size and address not in self._found:
             self._found[address] = _Found(size, **facts)
