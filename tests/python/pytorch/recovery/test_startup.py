@@ -538,6 +538,46 @@ def test_after_a_refused_budget_a_job_that_does_not_fit_keeps_saved_tensors_on_t
     assert session.job.measured.plain_steps == 0
 
 
+class Unsure(LocalAgent):
+    """No plan is found for a step that was captured, and no second one from shapes."""
+
+    def __init__(self, lack_bytes: int = 0) -> None:
+        super().__init__()
+        self.lack_bytes = lack_bytes  # of the budget, that what steps peak at is larger
+
+    def poll_plan(self, graph_id: int, have: int = 0) -> PlanReply:
+        if graph_id > 1:
+            return PlanReply("refused", why="No plan found yet.", smallest_budget=1 << 20)
+        reply = super().poll_plan(graph_id, have)
+        if reply.plan is not None and self.lack_bytes:
+            within = reply.plan.peak_bytes - self.lack_bytes
+            return PlanReply("plan", plan=replace(reply.plan, budget_bytes=within))
+        return reply
+
+
+@pytest.mark.parametrize("keeps_budget", [True, False])
+def test_the_plan_from_shapes_stays_where_its_steps_keep_the_budget_and_no_other_is_found(
+    keeps_budget: bool, expected: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    agent, model = Unsure(0 if keeps_budget else 200_000), made()
+    session = arm(model, agent, first="auto")
+
+    losses = train(model, 20)
+
+    assert same(model, losses, expected)
+    measured = session.job.measured
+    stays = "No plan found yet. The plan from shapes stays: its steps peaked at"
+    assert capsys.readouterr().err.count(stays) == keeps_budget
+    if keeps_budget:
+        assert session.job.stage is Stage.PLANNED
+        assert measured.plain_steps == measured.over_budget_steps == measured.failed_checks == 0
+        assert measured.mismatched_steps == 0
+        assert all(step["flags"] & abi.STEP_PLANNED for step in agent.steps)
+    else:
+        assert session.job.stage is Stage.PLAIN
+        assert measured.plain_steps > 0
+
+
 class Strict(LocalAgent):
     """No plan within what the program asks for: the one that needs least is within `least` bytes,
     and it is said that `smallest` may do."""

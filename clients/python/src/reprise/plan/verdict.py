@@ -304,10 +304,12 @@ def _fits(plan: Plan, verdict: Verdict) -> str:
             f"{format_bytes(plan.link.out_bytes_per_s)}/s out and "
             f"{format_bytes(plan.link.in_bytes_per_s)}/s in"
         )
-    return text
+    return text + (f" (an estimate: {plan.inferred})" if plan.inferred else "")
 
 
 def _optimality(plan: Plan, base_step_ns: int) -> str:
+    if plan.inferred:
+        return "not proven of the step"
     if plan.proven_optimal:
         return "proven optimal"
     claimed = ""

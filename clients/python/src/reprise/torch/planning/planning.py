@@ -17,6 +17,7 @@ from reprise.agent.agent import PlanReply
 from reprise.agent.received import InfeasibleBudget
 from reprise.base.budget import Budget
 from reprise.base.errors import RepriseError
+from reprise.base.units import format_bytes
 from reprise.plan import Plan
 from reprise.plan.wish import too_dear
 from reprise.torch.capture.captured import CapturedStep
@@ -377,7 +378,26 @@ class Planning:
         if self._job.stage in (Stage.WAITING, Stage.PLANNED) and rungs:
             if any(r.tape is not None or r.open for r in rungs):
                 return
-            self.stop(rungs[-1].refused)
+            if not self._stays(rungs[-1]):
+                self.stop(rungs[-1].refused)
+
+    def _stays(self, refused: Rung) -> bool:
+        """Keeps the plan from shapes of a step that was captured under it and is refused a plan of
+        its own, if its steps have kept the budget; returns whether they have."""
+        job, key = self._job, refused.key
+        sketch = self.ladder.sketch_for(key) if self._alone else None
+        if sketch is None or sketch.planned is None:
+            return False
+        peak = job.measured.peak_under(sketch.number)
+        if not 0 < peak <= sketch.planned.plan.budget_bytes:
+            return False
+        job.say(
+            f"{refused.refused.rstrip('.')}. The plan from shapes stays: its steps peaked at "
+            f"{format_bytes(peak)}"
+        )
+        sketch.sketch = False
+        self.apply(sketch, sketch.planned)
+        return True
 
     def _install(self, rung: Rung, plan: Plan) -> None:
         dear = too_dear(plan, self._job.options.max_overhead)
