@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from arming import arm
+from local_agent import LocalAgent
 from loops import curves, deep
 from nets import WIDTH
 from torch import Tensor, nn
@@ -84,3 +85,38 @@ def test_a_forward_that_is_dropped_costs_no_step_its_plan(
     assert session.job.measured.mismatched_steps == 0
     if extra is not looked_at:  # whose graph is alive beside the step
         assert session.job.measured.over_budget_steps == 0
+
+
+class Unrolled(nn.Module):
+    """Reads as much of its input as there is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.GRUCell(WIDTH, WIDTH), nn.GRUCell(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        low = high = x.new_zeros(x.shape[1], WIDTH)
+        out = []
+        for one in x:
+            low = self.first(one, low)
+            high = self.second(low, high)
+            out.append(high)
+        return torch.stack(out)
+
+
+@pytest.mark.usefixtures("half")
+@pytest.mark.parametrize("seed", range(3))
+def test_a_step_that_left_its_plan_holds_no_memory_when_it_is_over(seed: int) -> None:
+    torch.manual_seed(1)
+    model = Unrolled()
+    session = arm(model, LocalAgent(share=0.6, seed=seed))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    alive = []
+    for length in [12] * 6 + [5] * 2:
+        optimizer.zero_grad()
+        model(torch.randn(length, 64, WIDTH)).square().mean().backward()
+        optimizer.step()
+        alive.append(session.job.meter.live())
+
+    assert session.job.measured.mismatched_steps
+    assert set(alive[1:]) == {alive[0]}

@@ -161,10 +161,11 @@ class StepEnd:
         # What a larger input needs than the plan is for says nothing about the plan.
         covered = rung.uneven or rung.covers(step.key)
         self._waiting.planned()
+        stats = planned.stats()
         if planned.tape is not None:
             job.measured.in_python = planned.tape.in_python
+            planned.tape.end()
         ended.plan = plan if covered else None
-        stats = planned.stats()
         ended.replayed, ended.mismatches = stats.recomputed, stats.mismatches
         ended.flags = abi.STEP_PLANNED | (abi.STEP_KEPT_ALL if stats.kept_all else 0)
         looked = step.tracing.on or looks is not Looks.NOT

@@ -392,6 +392,7 @@ class Steps:
         step = capture.finish()
         if self._sketch is not None and self._sketch.tape is not None:
             self._sketch.tape.run.finish()
+            self._sketch.tape.end()
         self._kernel_window.close()
         plan = None if self._sketch is None else self._sketch.plan
         job.record.step(
