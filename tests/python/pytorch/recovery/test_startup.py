@@ -9,6 +9,7 @@ import os
 import random
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +36,7 @@ from reprise.torch.meter.state import alive_bytes
 from reprise.torch.planning import request
 from reprise.torch.policy.state import Stage
 from reprise.torch.recovery import startup
+from reprise.torch.training import load
 
 CPU = torch.device("cpu")
 
@@ -105,6 +107,28 @@ def test_a_step_under_the_plan_of_the_captured_step_is_recorded_in_detail() -> N
     assert not rung.sketch
     traced = [one for one in agent.steps if one["flags"] & abi.STEP_WINDOW]
     assert rung.plan.plan_number in [one["plan_id"] for one in traced]
+
+
+def test_the_base_is_as_busy_as_the_steps_under_the_plan_from_shapes_that_tell_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = made()
+    session = arm(model, LocalAgent(), first="auto")
+    waited, before = 0, time.perf_counter_ns()
+
+    def now() -> tuple[int, int, int]:
+        nonlocal waited, before
+        rung, passed = session.job.plans.rung, time.perf_counter_ns() - before
+        before += passed
+        if rung is not None and rung.sketch and session.job.stage is not Stage.CAPTURE:
+            waited += passed * 9 // 10
+        return 1, before, waited
+
+    monkeypatch.setattr(load, "_now", now)
+
+    train(model, 20)
+
+    assert "90 % of the time when the base was measured" in session.job.record.verdict().other_load
 
 
 def test_no_step_is_above_the_budget_and_no_bit_changes(

@@ -117,6 +117,8 @@ class StepEnd:
             self._planning.announce(rung)
         number = step.number
         is_sketched = run is not None and rung is not None and rung.sketch
+        # What a step without a plan takes is known from those under one made from shapes.
+        is_base = is_sketched and ended.flags == abi.STEP_PLANNED and not ended.mismatches
 
         def then(step_ns: int, work_ns: int) -> None:
             if ended.took is not None:
@@ -129,7 +131,7 @@ class StepEnd:
                 flags=ended.flags,
                 recomputed=ended.replayed,
                 mismatches=ended.mismatches,
-                is_base=is_sketched,
+                is_base=is_base,
             )
 
         step.times.tell(then)
