@@ -109,6 +109,18 @@ def test_a_step_under_the_plan_of_the_captured_step_is_recorded_in_detail() -> N
     assert rung.plan.plan_number in [one["plan_id"] for one in traced]
 
 
+@pytest.mark.parametrize("first", ["auto", "plain"])
+def test_the_plan_of_the_captured_step_is_compared_with_what_was_measured_once(
+    first: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = made()
+    arm(model, LocalAgent(), first=first)
+
+    train(model, 20)
+
+    assert capsys.readouterr().err.count("reprise: measured ") == 1
+
+
 def test_the_base_is_as_busy_as_the_steps_under_the_plan_from_shapes_that_tell_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -32,7 +32,7 @@ class StepEnded(Event):
 
     plain_steps: int = 0  # measured so far
     warmup: int = 1  # of them, before one is captured
-    planned_steps: int = 0  # measured so far
+    planned_steps: int = 0  # so far, under plans made from shapes or under others, as this one was
     was_planned: bool = False
     is_sketched: bool = False  # its plan was made from shapes
     left_plan: bool = False  # its ops were others

@@ -135,10 +135,11 @@ class StepEnd:
             )
 
         step.times.tell(then)
+        sketched = job.measured.sketched_steps
         event = StepEnded(
             plain_steps=job.measured.plain_steps,
             warmup=job.options.warmup,
-            planned_steps=job.measured.planned_steps,
+            planned_steps=sketched if is_sketched else job.measured.planned_steps - sketched,
             was_planned=run is not None,
             is_sketched=is_sketched,
             left_plan=bool(ended.mismatches),

@@ -270,6 +270,11 @@ class Measured:
         return sum(steps.count for steps in self._planned.values())
 
     @property
+    def sketched_steps(self) -> int:
+        """Of these, the steps under plans made from shapes, whose rungs have numbers below zero."""
+        return sum(steps.count for rung, steps in self._planned.items() if rung < 0)
+
+    @property
     def over_budget_steps(self) -> int:
         """The number of steps under the current plans that exceeded the budget."""
         return sum(steps.over_budget for steps in self._planned.values())
