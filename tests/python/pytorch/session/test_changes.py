@@ -57,6 +57,30 @@ def test_a_new_head_is_trained_and_captured() -> None:
     assert agent.steps[-1]["mismatches"] == 0
 
 
+@pytest.mark.parametrize("first", ["auto", "plain"])
+def test_a_step_that_has_grown_for_good_runs_under_its_own_plan(
+    first: str,
+) -> None:
+    agent = LocalAgent()
+
+    def loop(armed: bool) -> list[str]:
+        model = nn.Sequential(deep(), nn.Linear(WIDTH, 4))
+        if armed:
+            arm(model, agent, first=first, verify_every=0)
+        losses = train(model, 14, lambda _: torch.randn(512, WIDTH))
+        model[1] = nn.Sequential(*(deep() for _ in range(3)))
+        return losses + train(model, 16, lambda _: torch.randn(512, WIDTH))
+
+    curves(loop)
+
+    session = sessions[0]
+    rung = session.job.plans.rung
+    assert rung is not None
+    if session.job.meter.exact:
+        assert rung.graph.measured_peak_bytes == pytest.approx(rung.graph.step.peak_bytes, rel=0.1)
+    assert [step["mismatches"] for step in agent.steps[-3:]] == [0, 0, 0]
+
+
 def test_hidden_states_that_the_program_keeps_are_correct() -> None:
     class Keeping(nn.Module):
         def __init__(self) -> None:

@@ -164,11 +164,12 @@ class Measured:
         programs with this input, or plain steps peaked differently, the peak that comes closest
         to it counts from here on, or it alone if none does."""
         steps = self._plain.get(key)
-        if steps is None or not steps.peaks:
+        if steps is None:
             return
-        if not several and max(steps.peaks) - min(steps.peaks) <= ALIKE * peak:
+        peaks = steps.peaks or {steps.peak_bytes}  # of a captured step, if none was measured
+        if not several and max(peaks) - min(peaks) <= ALIKE * peak:
             return
-        closest = min(steps.peaks, key=lambda known: (abs(known - peak), -known))
+        closest = min(peaks, key=lambda known: (abs(known - peak), -known))
         steps.peak_bytes = closest if abs(closest - peak) <= ALIKE * peak else peak
 
     def begin_again(self) -> None:
