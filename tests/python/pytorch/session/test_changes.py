@@ -59,7 +59,7 @@ def test_a_new_head_is_trained_and_captured() -> None:
 
 @pytest.mark.parametrize("first", ["auto", "plain"])
 def test_a_step_that_has_grown_for_good_runs_under_its_own_plan(
-    first: str,
+    first: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     agent = LocalAgent()
 
@@ -79,6 +79,7 @@ def test_a_step_that_has_grown_for_good_runs_under_its_own_plan(
     if session.job.meter.exact:
         assert rung.graph.measured_peak_bytes == pytest.approx(rung.graph.step.peak_bytes, rel=0.1)
     assert [step["mismatches"] for step in agent.steps[-3:]] == [0, 0, 0]
+    assert "more memory is in use" not in capsys.readouterr().err
 
 
 def test_hidden_states_that_the_program_keeps_are_correct() -> None:

@@ -368,6 +368,10 @@ class Ladder:
             others = self._variants(rung)
             self._saw(others.pop() if len(others) == 1 else self._unknown())
 
+    def is_largest(self, rung: Rung) -> bool:
+        """Returns whether a step ran under this rung as the largest of several programs."""
+        return self.takes_largest and bool(self._variants(rung))
+
     def _variants(self, rung: Rung) -> set[str]:
         """Returns the structures of the other programs that take inputs of the rung's kind."""
         kin = (r.graph.structure for r in self.rungs if r.key.kind == rung.key.kind)

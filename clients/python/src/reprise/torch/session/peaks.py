@@ -2,7 +2,7 @@
 """Planned steps that peak above their budget all the same.
 
 peaks.own(rung, peak)         # of a step, as its budget counts it
-peaks.above(rung, peak)       # a step as captured: asks for a plan with room
+peaks.above(rung, peak, left=...)    # a step as captured: asks for a plan with room
 peaks.may_exceed(rung)        # would one of many more such steps exceed it?
 peaks.ahead(rung)             # asks for a plan with room before one does
 peaks.capture_again(...)      # there is none: captures the step again, once
@@ -41,11 +41,12 @@ class Peaks:
             return peak
         return peak - self._beside(rung)
 
-    def above(self, rung: Rung, peak: int) -> None:
-        """Acts on a step that has peaked above the budget although its forwards are as captured:
-        asks the server for a plan of the same graph that leaves room for what was exceeded, which
-        the next step waits for. What is in use during the whole step is known to the byte; what
-        varies from step to step, as the sizes that data decides, may vary more."""
+    def above(self, rung: Rung, peak: int, *, left: bool) -> None:
+        """Acts on a step that has peaked above the budget although its forwards are as captured,
+        or that has `left` the plan of the largest of several programs: asks the server for a plan
+        of the same graph that leaves room for what was exceeded, which the next step waits for.
+        What is in use during the whole step is known to the byte; what varies from step to step, as
+        the sizes that data decides, may vary more."""
         job, plan = self._job, rung.plan
         assert plan is not None
         if job.state.several_ranks and not rung.sketch:
@@ -56,7 +57,7 @@ class Peaks:
             if self._varies(rung):
                 likely = job.measured.likely_under(rung.number)
                 more = max(more, likely - plan.peak_bytes, spared(rung.graph, 0))
-        job.say(f"{self._text(rung, peak)}; requesting a plan that leaves room for it")
+        job.say(f"{self._text(rung, peak, left)}; requesting a plan that leaves room for it")
         rung.awaited = self._planning.needs_more(rung, more)
 
     def may_exceed(self, rung: Rung) -> bool:
@@ -119,12 +120,13 @@ class Peaks:
         """Says that a step whose input no plan is for has peaked above the budget."""
         self._job.say("steps with an input larger than any that has a plan peak above the budget")
 
-    def _text(self, rung: Rung, peak: int) -> str:
+    def _text(self, rung: Rung, peak: int, left: bool = False) -> str:
         assert rung.plan is not None
         known = "its shapes foretell" if rung.sketch else "when the step was captured"
+        why = "it left its plan" if left else f"more memory is in use than {known}"
         return (
             f"step {self._job.step.number} peaked at {format_bytes(peak)}, above "
-            f"{format_bytes(rung.plan.budget_bytes)}: more memory is in use than {known}"
+            f"{format_bytes(rung.plan.budget_bytes)}: {why}"
         )
 
     def _beside(self, rung: Rung) -> int:

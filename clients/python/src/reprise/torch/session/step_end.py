@@ -84,7 +84,9 @@ class StepEnd:
             Action.COUNT: self._count,
             Action.SAY_UNCOVERED: self._uncovered,
             Action.SAY_EXPLAINING: lambda step: peaks.explaining(step.ended.peak, step.plan),
-            Action.PEAK_ABOVE: lambda step: peaks.above(step.rung, step.ended.peak),
+            Action.PEAK_ABOVE: lambda step: peaks.above(
+                step.rung, step.ended.peak, left=bool(step.ended.mismatches)
+            ),
             Action.PLAN_AHEAD: lambda step: peaks.ahead(step.rung),
             Action.CAPTURE_AGAIN: lambda step: peaks.capture_again(step.rung, step.ended.peak),
             Action.SAY_ABOVE: lambda step: peaks.stays_above(step.rung, step.ended.peak),
@@ -190,7 +192,7 @@ class StepEnd:
             kept_all=stats.kept_all,
             left_plan=bool(ended.mismatches),
             is_over=is_over,
-            of_largest=job.plans.ladder.takes_largest,
+            of_largest=job.plans.ladder.is_largest(rung),
             may_exceed=self._peaks.may_exceed(rung),
             is_covered=covered,
             explains=looks is Looks.EXPLAINS,
