@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 from arming import arm
@@ -14,6 +17,7 @@ from torch import Tensor, nn
 from reprise.agent.agent import PlanReply
 from reprise.torch.policy.state import Stage
 from reprise.torch.session import api, waiting
+from reprise.torch.session.peaks import Peaks
 
 pytestmark = pytest.mark.usefixtures("removed")
 
@@ -60,6 +64,27 @@ def test_a_loop_without_an_optimizer_logs_what_is_missing(
 
     said = capsys.readouterr().err
     assert said.count("64 forwards, and no optimizer of torch.optim has stepped") == 1
+
+
+@pytest.mark.parametrize(
+    ("uneven", "why"),
+    [(True, "micro-batches have several sizes"), (False, "the data decides sizes within the step")],
+)
+def test_what_may_exceed_the_budget_one_day_is_said_with_its_reason(uneven: bool, why: str) -> None:
+    said: list[str] = []
+    measured = SimpleNamespace(count_under=lambda _: 8, likely_under=lambda _: 3 << 20)
+    job: Any = SimpleNamespace(measured=measured, say=said.append)
+    planning: Any = SimpleNamespace(needs_more=lambda rung, more: more == 2 << 20)
+    plan = SimpleNamespace(peak_bytes=1 << 20, budget_bytes=2 << 20)
+    rung: Any = SimpleNamespace(number=1, plan=plan, uneven=uneven, awaited=False)
+
+    Peaks(job, planning).ahead(rung)
+
+    assert said == [
+        f"{why}, and by 8 steps one of many more may peak at 3.0 MiB, above 2.0 MiB; requesting a "
+        "plan that leaves room for it"
+    ]
+    assert rung.awaited
 
 
 def test_a_lost_collector_is_reported_even_if_no_plan_was_requested(

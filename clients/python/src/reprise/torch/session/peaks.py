@@ -78,10 +78,12 @@ class Peaks:
         measured = self._job.measured
         count, likely = measured.count_under(rung.number), measured.likely_under(rung.number)
         more = likely - rung.plan.peak_bytes
+        data = "the data decides sizes within the step"
+        why = "micro-batches have several sizes" if rung.uneven else data
         self._job.say(
-            f"the data decides sizes within the step, and by {count} steps one of many more may "
-            f"peak at {format_bytes(likely)}, above {format_bytes(rung.plan.budget_bytes)}; "
-            f"requesting a plan that leaves room for it"
+            f"{why}, and by {count} steps one of many more may peak at {format_bytes(likely)}, "
+            f"above {format_bytes(rung.plan.budget_bytes)}; requesting a plan that leaves room "
+            "for it"
         )
         rung.awaited = self._planning.needs_more(rung, more)
 
