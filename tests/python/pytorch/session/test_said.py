@@ -87,6 +87,25 @@ def test_what_may_exceed_the_budget_one_day_is_said_with_its_reason(uneven: bool
     assert rung.awaited
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_a_loop_that_trains_the_input_of_a_frozen_model_is_told_why_it_has_no_plan(
+    training: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = Part().requires_grad_(False).train(training)
+    session = arm(model)
+    image = torch.randn(6, WIDTH, requires_grad=True)
+    optimizer = torch.optim.SGD([image], lr=0.1)
+
+    for _ in range(8):
+        optimizer.zero_grad()
+        model(image).sum().backward()
+        optimizer.step()
+    session.close()
+
+    said = capsys.readouterr().err
+    assert said.count("no plan was made: no optimizer of torch.optim has stepped for this") == 1
+
+
 def test_a_lost_collector_is_reported_even_if_no_plan_was_requested(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

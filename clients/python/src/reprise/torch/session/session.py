@@ -245,7 +245,8 @@ class Session(TrainingLoop):
         for do in (self.planned_retry.close, self._steps.release_capture):
             guard.quietly(do)
         guard.quietly(job.step.times.read, True)
-        if job.budget and job.step.number and not (job.step.ended or job.broken):
+        called = job.step.number or self._eval_forward
+        if job.budget and called and not (job.step.ended or job.broken):
             job.say(
                 "no plan was made: no optimizer of torch.optim has stepped for this model "
                 "after its first forward, and a step ends when its optimizer has stepped"
