@@ -101,6 +101,19 @@ def test_memory_of_the_capture_itself_does_not_count_in_the_base_peak() -> None:
     assert measured.base("input")[0] == 10001
 
 
+def test_the_time_of_one_program_is_not_that_of_another_with_the_same_input() -> None:
+    measured = Measured("0.5x")
+    for peak in (9000, 10000, 10000):
+        measured.plain("input", peak)(70, 70)
+
+    measured.take_like("input", 10050, several=True)
+    assert measured.base("input") == (10000, 70)
+    measured.take_like("input", 20000, several=True)
+    assert measured.base("input") == (20000, 0)
+    measured.set_base("input", 20000, 150)
+    assert measured.base("input") == (20000, 150)
+
+
 def test_a_program_that_has_settled_is_captured_soon_when_it_changes_again() -> None:
     key = Key((), ((6, WIDTH),))
     graph: Any = SimpleNamespace(structure="one", varies=False, storages=())

@@ -162,7 +162,7 @@ class Measured:
     def take_like(self, key: Hashable, peak: int, several: bool) -> None:
         """Takes the captured peak as that of plain steps with this input. If there are `several`
         programs with this input, or plain steps peaked differently, the peak that comes closest
-        to it counts from here on, or it alone if none does."""
+        to it counts from here on, or it alone if none does: then no time is known of them."""
         steps = self._plain.get(key)
         if steps is None:
             return
@@ -170,7 +170,11 @@ class Measured:
         if not several and max(peaks) - min(peaks) <= ALIKE * peak:
             return
         closest = min(peaks, key=lambda known: (abs(known - peak), -known))
-        steps.peak_bytes = closest if abs(closest - peak) <= ALIKE * peak else peak
+        alike = abs(closest - peak) <= ALIKE * peak
+        steps.peak_bytes = closest if alike else peak
+        if several and not alike:
+            steps.times_ns.clear()
+            steps.work_ns.clear()
 
     def begin_again(self) -> None:
         """Forgets the steps so far: those that come are others."""
@@ -251,9 +255,11 @@ class Measured:
         return max(peaks, default=0) > min(peaks, default=0) * (1 + OTHER)
 
     def set_base(self, key: Hashable, peak: int, step_ns: int) -> None:
-        """Sets what is known of plain steps with an input of which no plain step was measured."""
-        if key not in self._plain:
-            self._plain[key] = _Steps(1, peak, 0, [step_ns])
+        """Sets what is known of plain steps with an input of which none was measured, or none of
+        their present program."""
+        steps = self._plain.setdefault(key, _Steps(1, peak))
+        if not steps.times_ns:
+            steps.times_ns.append(step_ns)
 
     @property
     def base_peak_bytes(self) -> int:
