@@ -343,6 +343,38 @@ class Holds(Wide):
         self.file = open(os.devnull)  # noqa: SIM115
 
 
+def fuses() -> Wide:
+    """A model with a function of TorchScript, another one each time, as its runs are counted."""
+
+    def gelu(bias: Tensor, x: Tensor) -> Tensor:
+        x = bias + x
+        return x * 0.5 * (1.0 + torch.tanh(0.79788456 * x * (1 + 0.044715 * x * x)))
+
+    fused = torch.jit.script(gelu)
+
+    class Fuses(Wide):
+        def forward(self, x: Tensor) -> Tensor:
+            for linear in self.inner:
+                x = fused(linear.bias, super().forward(x))
+            return x
+
+    return Fuses(3)
+
+
+@pytest.mark.parametrize("kind", [fuses])
+def test_the_copy_is_no_run_after_which_torchscript_compiles_anew(kind: Any) -> None:
+    def trained(armed: bool) -> list[float]:
+        torch.manual_seed(0)
+        model = kind()
+        if armed:
+            arm(model, LocalAgent(), first="auto")
+        return train(model, 14)
+
+    expected = trained(False)
+
+    assert trained(True) == expected
+
+
 @pytest.mark.parametrize(
     ("kind", "why"),
     [

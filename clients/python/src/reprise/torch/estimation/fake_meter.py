@@ -50,12 +50,14 @@ class FakeTensors(FakeTensorMode):
     @contextmanager
     def counted(self, alive: Iterable[Tensor]) -> Iterator[FakeMeter]:
         """Counts the tensors that ops make from now on. `alive`: those that count from the
-        beginning."""
+        beginning. TorchScript compiles a function anew after some runs, to other kernels: these
+        runs are none of them."""
         meter = self._meter = FakeMeter("")
         meter.begin(alive)
         del alive  # they may die before this ends
         try:
-            yield meter
+            with torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
+                yield meter
         finally:
             self._meter = None
 
