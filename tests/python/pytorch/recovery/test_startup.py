@@ -343,6 +343,12 @@ class Holds(Wide):
         self.file = open(os.devnull)  # noqa: SIM115
 
 
+class Scripted(Wide):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner[2] = torch.jit.script(self.inner[2])
+
+
 def fuses() -> Wide:
     """A model with a function of TorchScript, another one each time, as its runs are counted."""
 
@@ -361,7 +367,7 @@ def fuses() -> Wide:
     return Fuses(3)
 
 
-@pytest.mark.parametrize("kind", [fuses])
+@pytest.mark.parametrize("kind", [Scripted, fuses])
 def test_the_copy_is_no_run_after_which_torchscript_compiles_anew(kind: Any) -> None:
     def trained(armed: bool) -> list[float]:
         torch.manual_seed(0)
@@ -378,6 +384,7 @@ def test_the_copy_is_no_run_after_which_torchscript_compiles_anew(kind: Any) -> 
 @pytest.mark.parametrize(
     ("kind", "why"),
     [
+        (Scripted, "inner.2 is compiled with TorchScript, not to be copied"),
         (Hooked, "hooks of the program would be called once more"),
         (Holds, "holds a TextIOWrapper, not to be copied"),
     ],

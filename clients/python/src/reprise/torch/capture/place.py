@@ -48,6 +48,8 @@ class Place:
         """Starts to observe the forward of every module."""
         leaves = quiet(self._leaves)
         for path, module in self._root.named_modules():
+            if isinstance(module, torch.jit.ScriptModule):
+                continue  # takes no hooks: its ops are those of the module that calls it
             self._handles.append(
                 module.register_forward_pre_hook(quiet(partial(self._enters, path)))
             )

@@ -65,6 +65,9 @@ def refuse_to_disturb(model: nn.Module) -> None:
     hold beside tensors should not be copied unasked."""
     if hooked(model):
         raise RepriseError("hooks of the program would be called once more")
+    for path, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise RepriseError(f"{path} is compiled with TorchScript, not to be copied")
     for number, (where, value) in enumerate(_held(model)):
         if number == MOST:
             raise RepriseError(f"{where} holds too much to be copied")
