@@ -192,9 +192,10 @@ def _step_ended(state: JobState, event: events.StepEnded) -> Decision:
         return replace(state, stage=Stage.CAPTURE if captures else Stage.PLAIN), ()
     if state.stage is Stage.PLANNED and event.is_hopeless:
         return state, (Action.WITHDRAW,)
-    if event.is_sketched and state.stage is Stage.PLANNED:
+    if event.is_sketched:
         # The first step of all takes what is set up once, as a plain one does.
-        if event.left_plan or event.planned_steps > event.warmup:
+        settled = event.left_plan or event.planned_steps > event.warmup
+        if settled and state.stage is Stage.PLANNED:
             return replace(state, stage=Stage.CAPTURE), ()
         return state, ()
     if event.was_planned:
