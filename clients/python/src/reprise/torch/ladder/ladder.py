@@ -160,6 +160,11 @@ class Ladder:
         found = [r for r in self.rungs if r.sketch and r.tape and r.matched and r.covers(key)]
         return min(found, key=lambda rung: rung.size, default=None)
 
+    def keep(self, sketch: Rung) -> None:
+        """Makes a rung of which only the shapes are known one that stays."""
+        sketch.sketch, sketch.number = False, self.next_number
+        self.next_number += 1
+
     @property
     def captured(self) -> list[Rung]:
         """The rungs of steps that were captured, or fitted from such; on all ranks the same."""

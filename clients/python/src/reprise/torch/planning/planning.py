@@ -397,7 +397,7 @@ class Planning:
             f"{refused.refused.rstrip('.')}. The plan from shapes stays: its steps peaked at "
             f"{format_bytes(peak)}"
         )
-        sketch.sketch = False
+        self.ladder.keep(sketch)
         self.apply(sketch, sketch.planned)
         return True
 
