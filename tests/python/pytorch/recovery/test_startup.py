@@ -200,6 +200,22 @@ def test_no_step_is_above_the_budget_and_no_bit_changes(
     assert all(step["flags"] & abi.STEP_PLANNED for step in agent.steps)
 
 
+@pytest.mark.filterwarnings("error:The .grad attribute of a Tensor that is not a leaf")
+def test_parameters_that_the_program_computes_are_not_asked_for_their_gradients() -> None:
+    torch.manual_seed(0)
+    model = Wide()
+    session = arm(model, LocalAgent(), first="auto")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    for _ in range(8):
+        optimizer.zero_grad()
+        halved = {name: p / 2 for name, p in model.named_parameters()}
+        torch.func.functional_call(model, halved, (torch.randn(64, 32),)).square().mean().backward()
+        optimizer.step()
+
+    assert not session.broken
+
+
 def test_a_step_captured_under_a_plan_is_the_one_captured_without(expected: Any) -> None:
     graphs = []
     for first in ("plain", "auto"):

@@ -99,7 +99,7 @@ def _bytes_of(tensors: list[Tensor]) -> int:
 def missing_gradients(model: nn.Module) -> int:
     """Returns the bytes of the gradients that the trainable parameters of a model do not have. What
     holds gradients for them meanwhile, as DistributedDataParallel may, is alive all the same."""
-    trained = (p for p in model.parameters() if p.requires_grad and p.grad is None)
+    trained = (p for p in model.parameters() if p.requires_grad and p.is_leaf and p.grad is None)
     return sum(part.nbytes for parameter in trained for part in parts_of(parameter))
 
 

@@ -162,7 +162,9 @@ class Startup:
         """Returns whether the backward of the step that begins is known to add to gradients: some
         are there, or the last step had several forwards."""
         job = self._job
-        return job.step.forwards > 1 or any(p.grad is not None for p in job.model.parameters())
+        return job.step.forwards > 1 or any(
+            p.is_leaf and p.grad is not None for p in job.model.parameters()
+        )
 
     def _plan(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, adds: bool) -> str:
         """Requests a plan made from shapes; returns why there is none, or "" if there is one, or if
