@@ -209,6 +209,15 @@ def test_where_guesses_exceed_the_budget_the_plan_of_the_largest_variant_is_take
         assert not ladder.hopeless
 
 
+def test_a_size_that_only_one_program_has_had_runs_under_its_plan() -> None:
+    ladder, (short, long) = _ladder(10, 20)
+    short.key, long.key = (Key((), ((n, WIDTH),)) for n in (6, 9))
+    short.size, long.size = short.key.size, long.key.size
+    for step in (short, long, short, short, long, long):
+        assert ladder.pick(step.key) is step  # whichever came before
+        ladder.after(step, matched=True)
+
+
 def test_where_the_largest_variants_plan_exceeds_it_as_often_variants_are_guessed_again() -> None:
     ladder, (small, large) = _ladder(10, 20)
     ladder.after(small, matched=False, above=True)

@@ -321,6 +321,8 @@ class Ladder:
         self.takes_largest = self._above[False] > self._above[True]
         if self.takes_largest or (self._kinds and self._last not in self._follows):
             expected = max(ready, key=lambda rung: rung.graph.measured_peak_bytes).graph.structure
+        elif len(own := {rung.graph.structure for rung in ready if rung.key == key}) == 1:
+            (expected,) = own  # as where a loop runs over a sequence: its length says which one
         ready = [rung for rung in ready if rung.graph.structure == expected] or ready
         covering = [rung for rung in ready if rung.covers(key)]
         if uneven:

@@ -11,6 +11,7 @@ No call to the server is made inside a step. What is refused is said once, and t
 from __future__ import annotations
 
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 from reprise.agent.agent import PlanReply
@@ -37,6 +38,8 @@ from reprise.torch.policy import events
 from reprise.torch.policy.state import Stage
 from reprise.torch.tape.compile_copies import uses_host
 from reprise.torch.tape.executor import TapeExecutor, TapePlan
+
+_number = attrgetter("number")
 
 # Share of what the last plan takes within which the next one is asked for after memory ran out.
 TIGHTER = 0.9
@@ -108,8 +111,11 @@ class Planning:
         first = not known and not graph.varies
         if first and self._job.measured.differs(key):
             self.ladder.expect_others()
-        # Under a plan of another program it would leave it at once.
-        awaited = stale or (bool(known) and graph.structure not in known)
+        # Under a plan of another program it would leave it at once. Where the last one went as it
+        # came, as with sequences of many lengths, this one will, too.
+        last = max((rung for rung in before if not rung.fitted), key=_number, default=None)
+        is_new = last is not None and last.matched and graph.structure not in known
+        awaited = stale or is_new
         self.plan(key, made, awaited=awaited, uneven=uneven)
         return None
 
