@@ -107,6 +107,7 @@ def test_a_budget_that_nothing_fits_in_trains_without_a_plan_and_says_so() -> No
 
     assert "needs at least" in reprise.keras.report(armed).sentence
     assert reprise.report(armed).planned_steps == 0
+    assert reprise.report(armed).budget_bytes == 1000
 
 
 @pytest.mark.parametrize("asked", [{"budget": 1000}, {"budget": "0.5x", "max_overhead": 0.0}])

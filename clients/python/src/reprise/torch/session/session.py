@@ -195,6 +195,7 @@ class Session(TrainingLoop):
         found = super().figures()
         return {
             **found,
+            "budget_bytes": self._unplanned.budget_bytes,  # of a refusal, too
             "unplanned_over_budget_steps": self._unplanned.over_budget,
             "rungs": len(self.job.plans.ladder.rungs),
             "in_python": self.job.measured.in_python,

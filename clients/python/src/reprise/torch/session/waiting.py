@@ -137,11 +137,11 @@ class Unplanned:
     def over_budget(self) -> int:
         """The number of steps without a plan that peaked above the budget; 0 also if it is not
         known yet."""
-        return self._job.measured.unplanned_over(self._budget_bytes())
+        return self._job.measured.unplanned_over(self.budget_bytes)
 
     def say(self, planned: bool) -> None:
         """Says how many such steps there were, before the first plan or in a job that gets none."""
-        count, budget = self.over_budget, self._budget_bytes()
+        count, budget = self.over_budget, self.budget_bytes
         if not count:
             return
         steps = "1 step" if count == 1 else f"{count} steps"
@@ -153,9 +153,10 @@ class Unplanned:
             + (self._kept_by_malloc() if planned else "")
         )
 
-    def _budget_bytes(self) -> int:
-        """Returns the budget in bytes as the planner reads it; a share is of what is not alive
-        during the whole step. 0 if not known."""
+    @property
+    def budget_bytes(self) -> int:
+        """The budget in bytes as the planner reads it; a share is of what is not alive during the
+        whole step. 0 if not known."""
         plans, budget = self._job.plans, self._job.budget
         if plans.plan is not None and plans.plan.budget_bytes:
             return plans.plan.budget_bytes
