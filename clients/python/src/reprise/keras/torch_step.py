@@ -8,6 +8,7 @@ optimizer is called through one of `torch.optim` that does nothing else.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -22,6 +23,10 @@ from reprise.plan.wish import no_plan
 from reprise.torch.session import api
 
 _APPLY = "apply"
+
+# Keras puts what a sigmoid or a softmax has read on its result, where only losses on TensorFlow
+# look for it. Autograd, which keeps the result, kept that as well.
+_LOGITS = "_keras_logits"
 
 
 class _Update(torch.optim.Optimizer):
@@ -76,6 +81,8 @@ class TorchStep(Step):
         model, optimizer = self._model, self._model.optimizer
         if self._update is None:
             let_go_early(model)
+            # Only cycles hold a model that the program has let go of, and steps would count it.
+            gc.collect()
             try:
                 api.auto(model, **self._how)
             except RepriseError as error:
@@ -90,7 +97,12 @@ class TorchStep(Step):
 
         # Not by the optimizer's own way, which looks for variables in what it is given.
         object.__setattr__(optimizer, _APPLY, apply)
+        is_outer = not hasattr(torch.Tensor, _LOGITS)  # a step may train another model
+        if is_outer:
+            setattr(torch.Tensor, _LOGITS, property(None, lambda tensor, logits: None))
         try:
             yield
         finally:
             vars(optimizer).pop(_APPLY, None)
+            if is_outer:
+                delattr(torch.Tensor, _LOGITS)
