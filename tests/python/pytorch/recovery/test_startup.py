@@ -109,41 +109,6 @@ def test_a_step_under_the_plan_of_the_captured_step_is_recorded_in_detail() -> N
     assert rung.plan.plan_number in [one["plan_id"] for one in traced]
 
 
-class Searching(LocalAgent):
-    """Searches for the plan of the captured step during the next three steps."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.polled, self.waited = 0, 0
-
-    def poll_plan(self, graph_id: int, have: int = 0) -> PlanReply:
-        if self.graphs[graph_id - 1]["flavour"] == "eager-dispatch" and not have:
-            self.polled += 1
-            if self.polled <= 3:
-                return PlanReply("pending")
-        return super().poll_plan(graph_id, have)
-
-    def wait_plan(self, graph_id: int, have: int = 0, timeout_s: float = 60.0) -> PlanReply:
-        self.waited += self.graphs[graph_id - 1]["flavour"] == "eager-dispatch"
-        return super().poll_plan(graph_id, have)
-
-
-@pytest.mark.parametrize("first", ["auto", "plain"])
-def test_a_step_with_a_plan_from_shapes_waits_for_no_other(first: str, expected: Any) -> None:
-    agent, model = Searching(), made()
-    session = arm(model, agent, first=first, warmup=4)
-
-    losses = train(model, 20)
-
-    assert same(model, losses, expected)
-    assert (agent.waited, agent.polled > 3) == ((1, False) if first == "plain" else (0, True))
-    rung = session.job.plans.rung
-    assert rung is not None
-    assert not rung.sketch
-    if first == "auto":
-        assert all(step["flags"] & abi.STEP_PLANNED for step in agent.steps)
-
-
 @pytest.mark.parametrize("first", ["auto", "plain"])
 def test_the_plan_of_the_captured_step_is_compared_with_what_was_measured_once(
     first: str, capsys: pytest.CaptureFixture[str]

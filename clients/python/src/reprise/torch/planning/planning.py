@@ -245,9 +245,8 @@ class Planning:
     # ---- Plans --------------------------------------------------------------------
 
     def ask(self) -> None:
-        """Takes plans, between steps. Waits for the first one, unless the step which begins has one
-        from shapes, and for one that it cannot do without if it is to keep its budget; takes any
-        other when it is there."""
+        """Takes plans, between steps. Waits for the first one, and for one that the step which
+        begins cannot do without if it is to keep its budget; takes any other when it is there."""
         self._together.begins()
         job = self._job
         if not self._alone:
@@ -259,9 +258,8 @@ class Planning:
         if job.stage is Stage.WAITING and self._together.holds():
             return
         needed = self.ladder.lacks(job.step.key)
-        lacks_all = job.stage is Stage.WAITING and self.ladder.sketch_for(job.step.key) is None
         for rung in [r for r in self.ladder.rungs if r.open]:
-            first = lacks_all and rung.plan is None
+            first = job.stage is Stage.WAITING and rung.plan is None
             waits = first or rung.awaited or (rung in needed and not rung.late)
             reply = self._await(rung) if waits else self._ask(rung, waits=False)
             if reply.kind == "pending" and waits:

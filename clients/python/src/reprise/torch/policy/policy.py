@@ -192,10 +192,9 @@ def _step_ended(state: JobState, event: events.StepEnded) -> Decision:
         return replace(state, stage=Stage.CAPTURE if captures else Stage.PLAIN), ()
     if state.stage is Stage.PLANNED and event.is_hopeless:
         return state, (Action.WITHDRAW,)
-    if event.is_sketched:
+    if event.is_sketched and state.stage is Stage.PLANNED:
         # The first step of all takes what is set up once, as a plain one does.
-        settled = event.left_plan or event.planned_steps > event.warmup
-        if settled and state.stage is Stage.PLANNED:
+        if event.left_plan or event.planned_steps > event.warmup:
             return replace(state, stage=Stage.CAPTURE), ()
         return state, ()
     if event.was_planned:

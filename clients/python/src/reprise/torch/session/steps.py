@@ -128,7 +128,7 @@ class Steps:
         parts.startup.begin(args, kwargs)
         now.under_way, now.tracing.on, now.run = True, False, None
         captures = self._wants_capture(again, first) and self._begin_capture()
-        if not captures and job.stage in (Stage.CAPTURE, Stage.WAITING, Stage.PLANNED):
+        if not captures and job.stage in (Stage.CAPTURE, Stage.PLANNED):
             self._begin_planned()
         if job.host is not None and now.capture is None and now.run is None:
             self._begin_capture(keep=False)  # never plainly
