@@ -111,11 +111,11 @@ class Planning:
         first = not known and not graph.varies
         if first and self._job.measured.differs(key):
             self.ladder.expect_others()
-        # Under a plan of another program it would leave it at once. Where the last one went as it
-        # came, as with sequences of many lengths, this one will, too.
+        # Under a plan of another program it would leave it at once. Where the last one, of another
+        # input, went as it came, as with sequences of many lengths, this one will, too.
         last = max((rung for rung in before if not rung.fitted), key=_number, default=None)
-        is_new = last is not None and last.matched and graph.structure not in known
-        awaited = stale or is_new
+        comes_back = last is not None and (last.matched or last.key == key)
+        awaited = stale or (comes_back and graph.structure not in known)
         self.plan(key, made, awaited=awaited, uneven=uneven)
         return None
 

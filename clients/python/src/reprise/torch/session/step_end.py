@@ -169,7 +169,7 @@ class StepEnd:
         stats = planned.stats()
         if planned.tape is not None:
             job.measured.in_python = planned.tape.in_python
-            planned.tape.end()
+        planned.ended()
         ended.plan = plan if covered else None
         ended.replayed, ended.mismatches = stats.recomputed, stats.mismatches
         ended.flags = abi.STEP_PLANNED | (abi.STEP_KEPT_ALL if stats.kept_all else 0)

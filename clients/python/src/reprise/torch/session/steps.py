@@ -390,9 +390,10 @@ class Steps:
         now.capture = None
         _capturing.remove(job)
         step = capture.finish()
-        if self._sketch is not None and self._sketch.tape is not None:
-            self._sketch.tape.run.finish()
-            self._sketch.tape.end()
+        planned = None if self._sketch is None else self._sketch.planned
+        if planned is not None and planned.tape is not None:
+            planned.tape.run.finish()
+            planned.ended()
         self._kernel_window.close()
         plan = None if self._sketch is None else self._sketch.plan
         job.record.step(

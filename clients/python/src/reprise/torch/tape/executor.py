@@ -29,6 +29,7 @@ from reprise.torch.tape.launches import launch_ns, launches
 from reprise.torch.tape.link import Link, link_to
 from reprise.torch.tape.program import FETCHED
 from reprise.torch.tape.tape import Tape
+from reprise.torch.tape.tape_run import Run
 
 
 class TapePlan:
@@ -38,12 +39,22 @@ class TapePlan:
         self.graph = graph
         self.plan = plan
         self.tape: Tape | None = tape  # None: removed
+        # What the newest step did that left the plan, and the run that took the place of its own.
+        self._left: tuple[StepStats, Run] | None = None
+
+    def ended(self) -> None:
+        """Lets go of the run of a step that is over and has left the plan. What it has recorded
+        lives on as long as the step's graph, and no longer."""
+        if self.tape is not None and not self.tape.run.armed:
+            self._left = self.stats(), self.tape.begin()
 
     def stats(self) -> StepStats:
         """Returns what the newest step under the plan did."""
         if self.tape is None:
             return StepStats()
         run = self.tape.run
+        if self._left is not None and run is self._left[1]:
+            return self._left[0]
         counts = run.counts
         fetched = 0 if run.parked is None else run.parked.fetched
         return StepStats(

@@ -118,11 +118,6 @@ class Tape(Mode):
         self.run = Run(self.program, counts, self._compiled, at, here, self._device, parked)
         return self.run
 
-    def end(self) -> None:
-        """Lets go of the run of a step that is over. What is recorded of a step that has left its
-        plan lives on as long as its graph, and no longer."""
-        self.begin()
-
     def begin_more(self, spent: Run, at: At = ignore_end, here: int = 0) -> Run:
         """Begins the part of a step that has more forwards than captured, after all captured ones
         are over; returns its run. It runs as the last captured forward did, because gradients are
