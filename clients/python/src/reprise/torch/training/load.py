@@ -40,7 +40,7 @@ class Load:
         self._count = 0
         self._why = ""
         self._waits, self._varies = _Limit(1.25, 1.15), _Limit(1.25, 1.15)
-        self._ops = _Limit(1.08, 1.05)
+        self._ops = _Limit(1.15, 1.1)
 
     def step(self, step_ns: int, *, planned: bool, representative: bool = True) -> None:
         """Notes that a step has ended. Not `planned`: the base is known from it. `representative`:
