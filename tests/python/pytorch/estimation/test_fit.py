@@ -164,3 +164,22 @@ def test_a_step_that_depends_on_values_is_refused() -> None:
 
     with pytest.raises(reprise.RepriseError, match="cannot be estimated from shapes alone"):
         reprise.fit(Layers(), looks, batch_of, budget="1GiB")
+
+
+def test_a_first_size_that_is_computed_in_another_way_says_nothing_of_larger_ones() -> None:
+    # Of a single small image torch computes a convolution itself, of more oneDNN does.
+    model = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3))
+
+    one, four = (
+        reprise.fit(
+            model,
+            lambda m, x: m(x).square().mean(),
+            lambda size: torch.empty(size, 3, 32, 32, device="meta"),
+            budget="12MB",
+            start=start,
+        )
+        for start in (1, 4)
+    )
+
+    assert one.plain == four.plain > 16
+    assert one.planned == four.planned

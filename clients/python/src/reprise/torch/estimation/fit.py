@@ -11,8 +11,8 @@
 
 `make_batch(n)` returns the inputs of size n: so many samples, or so long a sequence. The next size
 that is tried is where a line through the last two peaks meets the budget, so about ten of them find
-the last one that fits. Three are run on fake tensors; if the third is as the first two say, those
-between follow from them (capture/fitted.py), and the one that was found is run, too. For plans
+the last one that fits. They are run on fake tensors; once one is as the two before say, those that
+come follow from them (capture/fitted.py), and the one that was found is run, too. For plans
 there are one or two requests to the planner for each size.
 """
 
@@ -182,7 +182,7 @@ class _Sizes:
     def message(self, size: int) -> dict[str, Any] | None:
         """Returns the graph of a step; None if the program has none of that size."""
         if size not in self._known:
-            follows = fitted(list(self._run.items()), size) if self._follows else None
+            follows = fitted(list(self._run.items())[-3:], size) if self._follows else None
             if follows is not None:
                 follows["measured_peak_bytes"] = walk(follows)[1]
             self._known[size] = self._ran(size) if follows is None else follows
@@ -210,7 +210,8 @@ class _Sizes:
                 raise
             self.limit = f"at {size}, {error}"
             return None
-        said = fitted(list(self._run.items()), size) if len(self._run) == 2 else None
+        last = list(self._run.items())[-2:]
+        said = fitted(last, size) if len(last) == 2 and not self._follows else None
         message = graph.message()
         self._follows |= said is not None and _sizes_of(said) == _sizes_of(message)
         self._run[size] = graph
@@ -257,10 +258,13 @@ def _with_unknown(message: dict[str, Any], peak_bytes: int) -> int:
 
 
 def _sizes_of(message: dict[str, Any] | None) -> list[int] | None:
-    """Returns the bytes of all storages of a step, in order; None if there is no such step."""
+    """Returns the bytes of all storages of a step, in order, and those that its ops take inside
+    themselves, for which libraries compute small inputs in another way; None if there is no such
+    step."""
     if message is None:
         return None
-    return [message["static_bytes"], *(storage["bytes"] for storage in message["storages"])]
+    inside = [op["workspace_bytes"] for op in message["ops"]]
+    return [message["static_bytes"], *(s["bytes"] for s in message["storages"]), *inside]
 
 
 def largest(needs: Callable[[int], int | None], budget_bytes: int, start: int) -> int:
