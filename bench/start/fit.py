@@ -18,7 +18,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -236,6 +236,18 @@ def trained(case: Case, size: int, budget: int) -> bool:
     return report.stage == "training under a plan" and highest <= budget
 
 
+def rows(script: str, names: Iterable[str], *more: str) -> Iterator[dict[str, Any]]:
+    """Yields what `--one` of a script prints of each case, in a process of its own; prints the
+    error of one that fails."""
+    for name in names:
+        line = [sys.executable, script, "--one", name, *more]
+        done = subprocess.run(line, capture_output=True, text=True)
+        if done.returncode:
+            print(f"| {name} | {done.stderr.strip().splitlines()[-1][:160]} |", flush=True)
+        else:
+            yield json.loads(done.stdout.splitlines()[-1])
+
+
 def main() -> None:
     """Every case, and the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -248,25 +260,17 @@ def main() -> None:
         return
     print("| network | budget | plain: fit, trains | planned: fit, trains | fit, CPU s |")
     print("|---|---|---|---|---|")
-    rows = []
-    for name in args.cases or cases():
-        done = subprocess.run(
-            [sys.executable, __file__, "--one", name],
-            capture_output=True,
-            text=True,
-        )
-        if done.returncode:
-            print(f"| {name} | {done.stderr.strip().splitlines()[-1][:160]} |", flush=True)
-            continue
-        row = json.loads(done.stdout.splitlines()[-1])
-        rows.append(row)
+    found = []
+    for row in rows(__file__, args.cases or cases()):
+        found.append(row)
         print(
-            f"| {name} | {row['budget'] / 1e6:.1f} MB | {row['plain']}, {row['plain_trains']} | "
+            f"| {row['case']} | {row['budget'] / 1e6:.1f} MB | "
+            f"{row['plain']}, {row['plain_trains']} | "
             f"{row['planned']}, {row['planned_trains']} | {row['cpu_s']:.1f} |",
             flush=True,
         )
     if args.json:
-        args.json.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        args.json.write_text("".join(json.dumps(row) + "\n" for row in found))
 
 
 if __name__ == "__main__":

@@ -116,7 +116,7 @@ class Transformer(nn.Module):
 
 
 def loss(model: nn.Module, tokens: Tensor) -> Tensor:
-    """Cross entropy in float32."""
+    """Returns the cross entropy of what the model says of each token, in float32."""
     return F.cross_entropy(model(tokens).flatten(0, 1).float(), tokens.flatten())
 
 

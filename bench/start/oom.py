@@ -23,7 +23,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fit import ROOT, Case, cases, peak
+from fit import ROOT, Case, cases, peak, rows
 
 BYTES = 400 << 20  # that a step takes, about
 STEPS = 6
@@ -115,20 +115,10 @@ def main() -> None:
         return
     print("| network | size | a step takes | there is | command | then |")
     print("|---|---|---|---|---|---|")
-    for name in args.cases or cases():
-        done = subprocess.run(
-            [sys.executable, __file__, "--one", name, "--share", str(args.share)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            print(f"| {name} | {done.stderr.strip().splitlines()[-1][:160]} |", flush=True)
-            continue
-        row = json.loads(done.stdout.splitlines()[-1])
+    for row in rows(__file__, args.cases or cases(), "--share", str(args.share)):
         print(
-            f"| {name} | {row['size']} | {row['takes'] / 1e6:.0f} MB | {row['limit'] / 1e6:.0f} MB "
-            f"| {row['command']} | {row['says']} |",
+            f"| {row['case']} | {row['size']} | {row['takes'] / 1e6:.0f} MB | "
+            f"{row['limit'] / 1e6:.0f} MB | {row['command']} | {row['says']} |",
             flush=True,
         )
 

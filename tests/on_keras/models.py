@@ -117,7 +117,7 @@ class Sample(layers.Layer):  # type: ignore[misc]
 
 
 def autoencoder() -> Fitted:
-    """A variational one."""
+    """A variational autoencoder, whose middle layer draws."""
     dense = [layers.Dense(size, activation="gelu") for size in (256, 128, 128, 256)]
     made = keras.Sequential([*dense[:2], layers.Dense(32), Sample(), *dense[2:], layers.Dense(256)])
     x = normal(256)

@@ -18,6 +18,7 @@ from reprise.torch.estimation.copied import faked
 from reprise.torch.estimation.fake_meter import FakeTensors
 from reprise.torch.estimation.once import capture_step
 from reprise.torch.estimation.shape import Shape
+from reprise.torch.internals.engine import leaves
 
 _STEP = "the step cannot be estimated from shapes alone"
 _FAULT = "the step was not estimated: an internal error in Reprise"
@@ -89,15 +90,7 @@ def _make_gradients(model: nn.Module, loss: Tensor) -> None:
     """Gives every parameter the gradient that the backward of a loss will make. Runs the backward
     only where its graph does not show that they all will have one."""
     trained = {p for p in model.parameters() if p.requires_grad}
-    seen, nodes = set[Any](), [loss.grad_fn]
-    reached = set[Tensor]()
-    while nodes:
-        node = nodes.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            nodes += [following for following, _ in node.next_functions]
-            reached.add(getattr(node, "variable", loss))
-    if trained <= reached:
+    if trained <= set(leaves([loss])):
         for parameter in trained:
             parameter.grad = torch.empty_like(parameter)
     else:

@@ -22,11 +22,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from reprise.base.errors import RepriseError
 from reprise.torch.estimation.workspaces import workspace_bytes
-from reprise.torch.internals.ops import IGNORED
+from reprise.torch.internals.ops import DEVICE, IGNORED
 from reprise.torch.meter.storage_meter import StorageMeter, storages_in
-
-# Asked several times for each op.
-_DEVICE = torch.ops.prim.device.default
 
 
 class FakeMeter(StorageMeter):
@@ -64,7 +61,7 @@ class FakeTensors(FakeTensorMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> object:
-        if func is _DEVICE and isinstance(args[0], FakeTensor):
+        if func is DEVICE and isinstance(args[0], FakeTensor):
             return args[0].fake_device
         kwargs = kwargs or {}
         if "c10d" in func.namespace:

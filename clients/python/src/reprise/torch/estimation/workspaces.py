@@ -69,16 +69,15 @@ def _convolution(args: Any, result: Any) -> int:
     source, weight, transposed, groups = args[0], args[1], args[6], args[8]
     if columns := _columns(source, weight, result, groups):
         return columns
-    if source.dtype in _HALVES:
-        if transposed or not _is_blocked(source):
-            return 2 * int(result.nbytes) if transposed else 0
-        again = 1 if source.dtype is torch.bfloat16 and not _has_tiles() else 2
-        return int(max(source.nbytes + weight.nbytes, again * result.nbytes))
     strided = max(args[3]) > 1
     if transposed:
-        return 2 * int(result.nbytes) if strided else _moved(result, source, weight)
+        twice = strided or source.dtype in _HALVES
+        return 2 * int(result.nbytes) if twice else _moved(result, source, weight)
     if not _is_blocked(source):
         return 0
+    if source.dtype in _HALVES:
+        again = 1 if source.dtype is torch.bfloat16 and not _has_tiles() else 2
+        return int(max(source.nbytes + weight.nbytes, again * result.nbytes))
     if not _is_onednn(source, weight, strided or max(args[5]) > 1, groups):
         return _slow(source, weight, result)
     is_plain = _is_plain(source, weight, groups, _block_of_channels() - 1)

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Wraps the calls of autograd's engine, for backwards that run out of memory and for writes during
-a backward, and finds the one that runs.
+a backward, finds the one that runs, and walks the graph of one.
 
     around(wrapper)        # wrapper(engine, heads, *rest, **options) calls engine(heads, ...)
     no_longer(wrapper)     # safe to call twice; after the last one torch is restored
     graph_is_kept()        # whether the backward that runs keeps its graph for another one
+    leaves(heads)          # the tensors that a backward of these adds gradients to; nodes(heads)
 
 All wrappers share one place. If each replaced the engine's entry point on its own, they would have
 to leave in reverse order.
@@ -13,11 +14,12 @@ to leave in reverse order.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from reprise.torch.internals import calls
 
@@ -62,6 +64,23 @@ def graph_is_kept() -> bool:
     others = [_keeps(frame) for frame in sys._current_frames().values()]
     known = [kept for kept in others if kept is not None]
     return any(known) if known else True
+
+
+def nodes(heads: Iterable[Any]) -> Iterator[Any]:
+    """Yields every function of the graph that a backward of these tensors runs, once."""
+    todo = [head.grad_fn for head in heads if isinstance(head, Tensor)]
+    seen = set()
+    while todo:
+        node = todo.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            yield node
+            todo.extend(following for following, _ in node.next_functions)
+
+
+def leaves(heads: Iterable[Any]) -> Iterator[Tensor]:
+    """Yields the tensors that a backward of these adds gradients to."""
+    return (node.variable for node in nodes(heads) if hasattr(node, "variable"))
 
 
 def _keeps(frame: FrameType | None) -> bool | None:

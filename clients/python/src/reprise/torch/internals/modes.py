@@ -21,10 +21,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from reprise.torch.internals.calls import Call, around
 from reprise.torch.internals.guard import fault, ours, quietly, surely
+from reprise.torch.internals.ops import DEVICE
 
 _COUNTING = torch._C.DispatchKey.ADInplaceOrView
-# The attribute of a fake tensor, which is read several times for each op.
-_DEVICE = torch.ops.prim.device.default
 
 
 class Op:
@@ -103,7 +102,7 @@ class Mode(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        if func is _DEVICE:
+        if func is DEVICE:
             return func(*args)
         op = Op(func, args, kwargs or {})
         gate = self.gate

@@ -44,6 +44,9 @@ def overloads(*names: str) -> frozenset[Any]:
     return frozenset(found)
 
 
+# The attribute of a fake tensor, which torch reads several times for each op.
+DEVICE = torch.ops.prim.device.default
+
 # These occur a different number of times with saved-tensor hooks than without, so they are neither
 # counted nor planned. They make no storage.
 IGNORED = overloads(

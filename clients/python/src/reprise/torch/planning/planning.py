@@ -11,7 +11,6 @@ No call to the server is made inside a step. What is refused is said once, and t
 from __future__ import annotations
 
 from dataclasses import replace
-from operator import attrgetter
 from typing import Any
 
 from reprise.agent.agent import PlanReply
@@ -38,8 +37,6 @@ from reprise.torch.policy import events
 from reprise.torch.policy.state import Stage
 from reprise.torch.tape.compile_copies import uses_host
 from reprise.torch.tape.executor import TapeExecutor, TapePlan
-
-_number = attrgetter("number")
 
 # Share of what the last plan takes within which the next one is asked for after memory ran out.
 TIGHTER = 0.9
@@ -113,7 +110,8 @@ class Planning:
             self.ladder.expect_others()
         # Under a plan of another program it would leave it at once. Where the last one, of another
         # input, went as it came, as with sequences of many lengths, this one will, too.
-        last = max((rung for rung in before if not rung.fitted), key=_number, default=None)
+        own = (rung for rung in before if not rung.fitted)
+        last = max(own, key=lambda rung: rung.number, default=None)
         comes_back = last is not None and (last.matched or last.key == key)
         awaited = stale or (comes_back and graph.structure not in known)
         self.plan(key, made, awaited=awaited, uneven=uneven)

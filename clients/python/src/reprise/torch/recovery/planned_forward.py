@@ -12,7 +12,6 @@ Linear in parameters and buffers, of which the large ones are not copied.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from statistics import median
 from typing import Any
 
@@ -21,6 +20,7 @@ from torch import Tensor, nn
 
 from reprise.torch.compiled import fast
 from reprise.torch.internals.distributed import several_ranks
+from reprise.torch.internals.engine import nodes
 from reprise.torch.internals.host import host_bytes
 from reprise.torch.job.job import EagerJob
 from reprise.torch.recovery.moment import raw_saved
@@ -92,22 +92,6 @@ def rehearsed(model: nn.Module, forward: PlannedForward, small: int) -> int:
     return int(median(took))
 
 
-def _nodes(heads: Any) -> Iterator[Any]:
-    todo = [head.grad_fn for head in heads if isinstance(head, Tensor)]
-    seen = set()
-    while todo:
-        node = todo.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            yield node
-            todo.extend(following for following, _ in node.next_functions)
-
-
-def leaves(heads: Any) -> Iterator[Tensor]:
-    """Yields the tensors that a backward adds gradients to."""
-    return (node.variable for node in _nodes(heads) if hasattr(node, "variable"))
-
-
 def release_graph(heads: Any) -> None:
     """Releases what autograd has saved for a backward that will not run again, as if it had run.
     Without the native engine, releases only what went through our hooks: all of it, then."""
@@ -115,7 +99,7 @@ def release_graph(heads: Any) -> None:
     if module is not None:
         module.let_go([head for head in heads if isinstance(head, Tensor)])
         return
-    for node in _nodes(heads):
+    for node in nodes(heads):
         for kept in raw_saved(node):
             if isinstance(kept, (Kept, Ref)):
                 kept.let_go()

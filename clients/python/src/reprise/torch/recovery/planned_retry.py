@@ -34,11 +34,11 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from reprise.torch.internals import guard
-from reprise.torch.internals.engine import around, no_longer
+from reprise.torch.internals.engine import around, leaves, no_longer
 from reprise.torch.internals.guard import is_oom
 from reprise.torch.job.job import EagerJob
 from reprise.torch.meter.room import room_on
-from reprise.torch.recovery.planned_forward import PlannedForward, leaves, rehearsed, release_graph
+from reprise.torch.recovery.planned_forward import PlannedForward, rehearsed, release_graph
 from reprise.torch.recovery.progress import Progress
 from reprise.torch.rerun.repeatable import Remembered
 from reprise.torch.rerun.restart import Entry, OutputGradients, is_ordinary
