@@ -5,17 +5,21 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 from bench.jax import nets
+from jax import monitoring
+from jax.experimental.compilation_cache import compilation_cache
 from tests.on_jax.test_auto import leaves
 
 import reprise
 import reprise.jax
-from reprise.jax import planning
+from reprise.jax import cache, planning
 from reprise.jax.ulps import difference
 
 NET = nets.mlp(8, 32, 512)
@@ -99,7 +103,7 @@ def test_a_search_that_ended_without_an_answer_is_made_again_by_the_next_start(
 def test_what_is_kept_is_for_this_user_alone(folder_of_plans: Path) -> None:
     planned()
 
-    (file,) = folder_of_plans.iterdir()
+    (file,) = folder_of_plans.glob("*.json")
     assert file.stat().st_mode & 0o777 == 0o600
     assert folder_of_plans.stat().st_mode & 0o777 == 0o700
 
@@ -162,7 +166,7 @@ def test_a_file_that_cannot_be_believed_is_not(
     spoil: Callable[[Path], None], folder_of_plans: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, made = planned()
-    (file,) = folder_of_plans.iterdir()
+    (file,) = folder_of_plans.glob("*.json")
     spoil(file)
 
     second, same = planned()
@@ -186,3 +190,137 @@ def test_a_folder_that_cannot_be_written_costs_nothing(
 
     assert step.found is not None
     assert step.found.plan is not None
+
+
+# ---- Programs ----
+
+
+@pytest.fixture
+def loaded() -> Iterator[Callable[[], tuple[int, int]]]:
+    """Says how many programs were loaded, and how many were compiled and kept, since it was last
+    asked."""
+    seen: list[str] = []
+
+    def note(event: str, **_: Any) -> None:
+        seen.append(event)
+
+    def count() -> tuple[int, int]:
+        found = seen.count("/jax/compilation_cache/cache_hits")
+        made = seen.count("/jax/compilation_cache/cache_misses")
+        seen.clear()
+        jax.clear_caches()
+        return found, made
+
+    jax.clear_caches()
+    monitoring.register_event_listener(note)
+    yield count
+    monitoring.unregister_event_listener(note)
+
+
+def programs(folder_of_plans: Path) -> Path:
+    (found,) = folder_of_plans.glob("xla-*")
+    return found
+
+
+def test_a_second_start_loads_the_program_that_xla_compiled(
+    loaded: Callable[[], tuple[int, int]],
+) -> None:
+    _, made = planned()
+    assert loaded()[1] >= 2
+
+    second, same = planned()
+
+    assert loaded() == (1, 0)
+    assert second.found is not None
+    assert second.found.compiled.temporaries > 0
+    assert difference(leaves(made), leaves(same)).differing == 0
+
+
+def test_programs_are_for_this_user_alone(folder_of_plans: Path) -> None:
+    planned()
+
+    assert programs(folder_of_plans).stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("text", [b"", b"no program", b"\x28\xb5\x2f\xfd" + b"\x00" * 100])
+def test_a_damaged_program_is_compiled_again_in_silence(
+    text: bytes, folder_of_plans: Path, loaded: Callable[[], tuple[int, int]]
+) -> None:
+    _, made = planned()
+    loaded()
+    for file in programs(folder_of_plans).iterdir():
+        file.write_bytes(text)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _, same = planned()
+
+    assert loaded()[0] == 0
+    assert difference(leaves(made), leaves(same)).differing == 0
+    assert not any(file.read_bytes() == text for file in programs(folder_of_plans).iterdir())
+
+
+def readable(folder: Path) -> None:
+    folder.chmod(0o755)
+
+
+def a_link(folder: Path) -> None:
+    folder.rename(folder.with_name("other"))
+    folder.symlink_to("other")
+
+
+def no_folder(folder: Path) -> None:
+    folder.rename(folder.with_name("other"))
+    folder.write_text("")
+
+
+@pytest.mark.parametrize("spoil", [readable, a_link, no_folder])
+def test_programs_that_others_could_have_written_are_not_loaded(
+    spoil: Callable[[Path], None], folder_of_plans: Path, loaded: Callable[[], tuple[int, int]]
+) -> None:
+    _, made = planned()
+    loaded()
+    spoil(programs(folder_of_plans))
+
+    _, same = planned()
+
+    assert loaded() == (0, 0)
+    assert difference(leaves(made), leaves(same)).differing == 0
+
+
+def test_a_program_with_a_folder_of_its_own_keeps_to_it(
+    tmp_path: Path, folder_of_plans: Path
+) -> None:
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path / "own"))
+    try:
+        planned()
+    finally:
+        jax.config.update("jax_compilation_cache_dir", None)
+        compilation_cache.reset_cache()
+
+    assert not any(programs(folder_of_plans).iterdir())
+
+
+def test_what_the_program_compiles_itself_is_not_kept(
+    folder_of_plans: Path, loaded: Callable[[], tuple[int, int]]
+) -> None:
+    planned()
+    loaded()
+    before = set(programs(folder_of_plans).iterdir())
+
+    jax.jit(lambda x: x * 3.0 + 1.0)(2.0)
+
+    assert loaded() == (0, 0)
+    assert set(programs(folder_of_plans).iterdir()) == before
+    assert jax.config.jax_compilation_cache_dir is None
+    assert jax.config.jax_persistent_cache_min_compile_time_secs == 1.0
+
+
+def test_old_programs_make_room(folder_of_plans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned()
+    assert len(list(programs(folder_of_plans).iterdir())) > 1
+    monkeypatch.setattr(cache, "MOST_BYTES", 1)
+
+    planned(budget="0.7x")
+
+    assert len(list(programs(folder_of_plans).iterdir())) == 1

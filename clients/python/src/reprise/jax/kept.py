@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -27,6 +26,7 @@ import jax
 from reprise.agent.received import MAX_PLAN_BYTES, Plan
 from reprise.base.errors import RepriseError
 from reprise.base.proto_json import Fields
+from reprise.jax.cache import folder, is_ours
 from reprise.jax.compiled import Memory
 from reprise.plan.wish import Wish
 
@@ -64,9 +64,9 @@ def read(key: str) -> Kept | None:
     """Returns what is kept under a key; None if nothing is, or nothing that can be believed."""
     try:
         # Neither through a link nor waiting for a pipe's writer.
-        handle = os.open(_folder() / f"{key}.json", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        handle = os.open(folder() / f"{key}.json", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(handle, "rb") as file:
-            if not _is_ours(os.fstat(handle)):
+            if not is_ours(os.fstat(handle)):
                 return None
             text = file.read(MAX_PLAN_BYTES + 1)
         return _read(text) if len(text) <= MAX_PLAN_BYTES else None
@@ -102,30 +102,15 @@ def write(key: str, what: Kept) -> None:
         "lean": what.lean,
     }
     with suppress(OSError, ValueError):
-        folder = _folder()
-        handle, temporary = mkstemp(prefix=".", dir=folder)  # for this user alone
+        into = folder()
+        handle, temporary = mkstemp(prefix=".", dir=into)  # for this user alone
         try:
             with os.fdopen(handle, "w") as file:
                 json.dump(value, file)
-            os.replace(temporary, folder / f"{key}.json")
+            os.replace(temporary, into / f"{key}.json")
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise
-        files = sorted(folder.glob("*.json"), key=lambda file: file.lstat().st_mtime)
+        files = sorted(into.glob("*.json"), key=lambda file: file.lstat().st_mtime)
         for old in files[:-MOST_FILES]:
             old.unlink(missing_ok=True)
-
-
-def _folder() -> Path:
-    """Returns the folder. Raises OSError if it cannot be one, or somebody else can write there."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    folder = Path(base) / "reprise" / "jax"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not _is_ours(folder.stat()):
-        raise PermissionError(f"{folder}: others can write there")
-    return folder
-
-
-def _is_ours(status: os.stat_result) -> bool:
-    kind = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
-    return kind and status.st_uid == os.geteuid() and not status.st_mode & 0o022

@@ -28,7 +28,7 @@ from reprise.base.units import format_bytes, format_bytes_up, format_percent
 from reprise.jax import kept
 from reprise.jax.captured import CapturedStep, capture
 from reprise.jax.clusters import cluster
-from reprise.jax.compiled import Memory, compile_flat, memory_of, ways_to_compile
+from reprise.jax.compiled import Memory, compile_flat, measured, memory_of, ways_to_compile
 from reprise.jax.loops import MOST_PARTS
 from reprise.jax.program import trace
 from reprise.jax.results import peak_in_results
@@ -143,8 +143,9 @@ def find(
     limit = bytes_of_budget(wish.budget, plain)
     if plain.total <= limit:
         found = search.unplanned(limit)
-        kept.write(key, kept.Kept(plain, None, plain.total))
-        return found
+        if found.compiled.total <= limit:
+            kept.write(key, kept.Kept(plain, None, plain.total))
+            return found
     try:
         answer = wish.answered(search.ask)
     except InfeasibleBudget:
@@ -182,7 +183,7 @@ class _Search:
         self._closed, self._arguments, self._donated = closed, arguments, donated
         self._wish, self._name, self._most_equations = wish, name, most_equations
         self._smallest: Found | None = None  # of the plans that were above their limits
-        self._compile_s = 0.0  # of the plain step
+        self._measure_s = 0.0  # what it took to know the bytes of the plain step
 
     @cached_property
     def _plain_function(self) -> Callable[..., Any]:
@@ -190,22 +191,18 @@ class _Search:
         return function
 
     @cached_property
-    def _plain_program(self) -> Any:
-        started = monotonic()
-        made = compile_flat(self._plain_function, self._arguments, self._donated)
-        self._compile_s = monotonic() - started
-        return made
-
-    @cached_property
     def plain(self) -> Memory:
         """What XLA says of the step without a plan."""
-        return memory_of(self._plain_program)
+        started = monotonic()
+        found = measured(self._plain_function, self._arguments, self._donated)
+        self._measure_s = monotonic() - started
+        return found
 
     def unplanned(self, limit: int, why: str = "") -> Found:
-        plain, program = self.plain, self._plain_program
-        return Found(
-            limit, plain, plain, None, 0, None, plain.total, program, self._plain_function, why
-        )
+        function = self._plain_function
+        program = compile_flat(function, self._arguments, self._donated)
+        plain = memory_of(program)
+        return Found(limit, plain, plain, None, 0, None, plain.total, program, function, why)
 
     def again(self, earlier: kept.Kept) -> Found | None:
         """Returns what an earlier process found; None if it is not so any more."""
@@ -313,11 +310,11 @@ class _Search:
                 return answer
 
     def _answer(self, budget: str | int, reserve: int) -> Plan:
-        # Half as long as compiling takes, unless it is said otherwise. A plan within the run of
+        # As long as measuring takes, unless it is said otherwise. A plan within the run of
         # `reprise run` is made by the job's own request, which has no limit.
         seconds = self._wish.time_limit_s
         if seconds is None and not is_within_run():
-            seconds = min(MOST_TIME_S, max(1.0, self._compile_s / 2))
+            seconds = min(MOST_TIME_S, max(1.0, self._measure_s))
         return ask(self._step.graph, budget, time_limit_s=seconds, reserve_bytes=reserve)
 
     @cached_property

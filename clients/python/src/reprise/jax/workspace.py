@@ -12,7 +12,7 @@ import jax
 
 from reprise.jax.captured import CapturedStep
 from reprise.jax.clusters import Cluster, Clusters
-from reprise.jax.compiled import compile_flat, compiler_options, memory_of
+from reprise.jax.compiled import compiler_options, measured
 from reprise.jax.kinds import is_loop
 from reprise.jax.program import bytes_of
 from reprise.jax.rewrite import run_cluster
@@ -82,8 +82,7 @@ def _measured(clusters: Clusters, one: Cluster) -> int:
         return run_cluster(clusters, one, dict(zip(one.reads, given, strict=True)))
 
     try:
-        options = compiler_options()
-        return memory_of(compile_flat(run, shapes, options=options)).temporaries
+        return measured(run, shapes, options=compiler_options()).temporaries
     except Exception:
         # A collective outside of its mesh, say: then the whole program's figure has the last word.
         return 0
