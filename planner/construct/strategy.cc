@@ -9,6 +9,7 @@
 
 #include "base/str_cat.h"
 #include "planner/chains/chain.h"
+#include "planner/construct/checkpointed.h"
 
 namespace reprise::planner {
 namespace {
@@ -64,37 +65,12 @@ bool IsProduct(const std::string& name) {
   });
 }
 
-// "encoder.layers.3.attn" -> "encoder.layers.3"; "" if no part is a number.
-std::string BlockOf(const std::string& module) {
-  size_t begin = 0;
-  while (begin <= module.size()) {
-    const size_t end = std::min(module.find('.', begin), module.size());
-    const bool number =
-        end > begin && std::all_of(module.begin() + static_cast<int64_t>(begin),
-                                   module.begin() + static_cast<int64_t>(end),
-                                   [](char c) { return c >= '0' && c <= '9'; });
-    if (number && begin > 0) return module.substr(0, end);
-    begin = end + 1;
-  }
-  return "";
-}
-
 // By forward op: its block, or -1. Empty if no block repeats.
 std::vector<int32_t> BlockOfStages(const Problem& problem, const Chain& chain) {
-  std::vector<int32_t> block_of(chain.boundary, -1);
-  std::string last;
-  int32_t blocks = 0;
-  for (OpId o = 0; o < chain.boundary; ++o) {
-    const std::string block = BlockOf(problem.graph->ops[o].module);
-    if (block.empty()) {
-      last.clear();
-      continue;
-    }
-    if (block != last) ++blocks;
-    last = block;
-    block_of[o] = blocks - 1;
-  }
-  if (blocks >= 2) return block_of;
+  std::vector<int32_t> block_of = CheckpointBlocks(*problem.graph).region;
+  block_of.resize(chain.boundary);
+  const auto most = std::max_element(block_of.begin(), block_of.end());
+  if (most != block_of.end() && *most >= 1) return block_of;
   if (chain.stage_count() < 2) return {};
   const std::vector<int32_t> stages = StagesOfOps(problem, chain);
   block_of.assign(stages.begin(), stages.begin() + chain.boundary);

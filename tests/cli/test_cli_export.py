@@ -167,3 +167,34 @@ def test_a_step_graph_is_imported_as_a_run_to_plan(
     trace = reprise("export", run_id, "-o", "run.json", "--json").json()
     assert trace["steps"] == ["predicted without a plan"]
     assert trace["peak_bytes"] == 1374
+
+
+def test_a_setting_of_another_tool_is_said_with_its_cost_and_writes_nothing(
+    reprise: Reprise, graph: Graph
+) -> None:
+    for op in graph["ops"]:
+        if op["phase"] == "forward":
+            op["module"] = f"layers.{op['id']}"
+    (reprise.folder / "named.json").write_text(json.dumps(graph))
+    reprise("plan", "named.json", "--budget", "1x", "-o", "named.plan.json")
+    before = sorted(reprise.folder.iterdir())
+
+    said = reprise("export", "named.plan.json", "--for", "megatron")
+    as_json = reprise("--json", "export", "named.plan.json", "--for", "megatron")
+
+    assert said.code == as_json.code == 0
+    assert said.out.startswith("megatron checkpoints nothing: peak ")
+    assert "the plan itself: peak" in said.out
+    assert json.loads(as_json.out)["fits"] is True
+    assert sorted(reprise.folder.iterdir()) == before
+
+
+def test_a_setting_needs_a_plan_and_no_file(reprise: Reprise, graph_file: Path) -> None:
+    graph = reprise("export", graph_file.name, "--for", "torchtitan")
+    out = reprise("export", graph_file.name, "--for", "torchtitan", "--out", "x")
+    unknown = reprise("export", graph_file.name, "--for", "deepspeed")
+
+    assert graph.code == 1
+    assert "make its plan first: reprise plan" in graph.err
+    assert out.code == unknown.code == 2
+    assert "leave out --out" in out.err

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// reprise export RUN|PLAN|GRAPH: writes a step in a format for common viewers.
-// Files are evaluated here; runs and plans come from the server.
+// reprise export RUN|PLAN|GRAPH: writes a step in a format for common viewers,
+// or says the setting of another tool that is nearest to a plan. Files are
+// evaluated here; runs and plans come from the server.
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -17,6 +19,7 @@
 #include "formats/convert/graph_json.h"
 #include "formats/convert/graph_proto.h"
 #include "formats/convert/plan_proto.h"
+#include "formats/export/settings.h"
 #include "formats/export/timeline.h"
 
 namespace reprise::cli {
@@ -30,11 +33,20 @@ constexpr int64_t kMostFileBytes = int64_t{1} << 30;
 
 using Timelines = std::vector<formats::ExportTimeline>;
 
+// A plan with all that its steps can be computed from.
+struct PlannedStep {
+  v1::Plan plan = {};
+  planner::StepGraph graph = {};
+  planner::Capabilities capabilities = {};
+  planner::Schedule schedule = {};  // empty: no plan fits
+  int64_t reserve_bytes = 0;        // held back, beside what the evaluator says
+};
+
 class ExportCommand : public Command {
  public:
   void Define(CommandLine& line) override {
-    Verb& verb =
-        line.AddVerb("export", "Write a step as a report or for Perfetto");
+    Verb& verb = line.AddVerb(
+        "export", "Write a step as a report, for Perfetto, or as settings");
     verb.Add("WHAT", what_,
              "A run id (or its beginning, or \"latest\"), a plan id, or a "
              "file: step graph or plan",
@@ -43,15 +55,21 @@ class ExportCommand : public Command {
              "chrome: JSON for Perfetto and chrome://tracing; "
              "html: one file for any browser, without network",
              {.shows_default = true, .one_of = {"chrome", "html"}});
+    verb.Add("--for", tool_,
+             "Say the setting of this tool's own checkpointing that is nearest "
+             "to a plan, and what it costs beside the plan; writes no file",
+             {.one_of = formats::SettingTools()});
     verb.Add("--out,-o", out_, "The file (named after WHAT)",
              {.completes = Completes::kFiles});
     verb.Flag("--force,!--no-force", force_, "Replace an existing file");
     verb.Footer(
         "Example:\n  reprise export latest --format html\n"
-        "  reprise export latest --format chrome -o run.trace.json");
+        "  reprise export latest --format chrome -o run.trace.json\n"
+        "  reprise export latest --for torchtitan");
   }
 
   int Run(const Globals& globals, Console& console) override {
+    if (!tool_.empty()) return RunSetting(globals, console);
     if (out_.empty()) out_ = DefaultPath();
     const Status writable = CheckWritable(out_, force_);
     if (LooksLikeFile(what_)) {
@@ -78,7 +96,7 @@ class ExportCommand : public Command {
     return all;
   }
 
-  StatusOr<Timelines> OfPlanFile(const std::string& text) {
+  StatusOr<PlannedStep> PlanOfFile(const std::string& text) const {
     ASSIGN_OR_RETURN(const formats::PlanText read, ReadPlan(what_, text));
     if (!read.plan.feasible()) {
       return FailedPrecondition(
@@ -88,29 +106,36 @@ class ExportCommand : public Command {
     }
     ASSIGN_OR_RETURN(const std::string graph_path,
                      FindGraphOf(what_, read.graph));
-    ASSIGN_OR_RETURN(const CheckedPlan checked,
+    ASSIGN_OR_RETURN(CheckedPlan checked,
                      CheckPlanFile(what_, read.plan, graph_path));
-    sentence_ = read.plan.sentence();
-    budget_bytes_ = read.plan.budget_bytes();
-    Timelines all;
-    RETURN_IF_ERROR(AddPredicted(
-        checked.graph, checked.schedule, checked.capabilities,
-        read.plan.peak_bytes() - checked.report.evaluation.peak_bytes,
-        read.plan.base_peak_bytes(), all));
-    return all;
+    return PlannedStep{.plan = read.plan,
+                       .graph = std::move(checked.graph),
+                       .capabilities = checked.capabilities,
+                       .schedule = std::move(checked.schedule),
+                       .reserve_bytes = read.plan.peak_bytes() -
+                                        checked.report.evaluation.peak_bytes};
   }
 
-  StatusOr<Timelines> OfFile() {
-    if (what_.ends_with(".pb")) return OfGraphFile(what_);
-    ASSIGN_OR_RETURN(const std::string text, ReadFile(what_, kMostFileBytes));
+  // Whether the text of a file is a plan, not a graph.
+  StatusOr<bool> IsPlan(const std::string& text) const {
     const StatusOr<formats::JsonScan> scan = formats::ScanJson(text);
     if (!scan.ok()) {
       return Status(scan.status().code(),
                     StrCat(what_, ": ", scan.status().message()));
     }
-    const bool is_plan = scan->format.starts_with("reprise.plan/") ||
-                         (!scan->has_format && scan->has_schedule);
-    return is_plan ? OfPlanFile(text) : OfGraphFile(what_);
+    return scan->format.starts_with("reprise.plan/") ||
+           (!scan->has_format && scan->has_schedule);
+  }
+
+  StatusOr<Timelines> OfFile() {
+    if (what_.ends_with(".pb")) return OfGraphFile(what_);
+    ASSIGN_OR_RETURN(const std::string text, ReadFile(what_, kMostFileBytes));
+    ASSIGN_OR_RETURN(const bool is_plan, IsPlan(text));
+    if (!is_plan) return OfGraphFile(what_);
+    Timelines all;
+    ASSIGN_OR_RETURN(const PlannedStep step, PlanOfFile(text));
+    RETURN_IF_ERROR(AddPlanned(step, all));
+    return all;
   }
 
   StatusOr<Timelines> OfStored(const ServerClient& client) {
@@ -186,28 +211,119 @@ class ExportCommand : public Command {
     return OkStatus();
   }
 
+  Status AddPlanned(const PlannedStep& step, Timelines& out) {
+    if (sentence_.empty()) sentence_ = step.plan.sentence();
+    budget_bytes_ = step.plan.budget_bytes();
+    return AddPredicted(step.graph, step.schedule, step.capabilities,
+                        step.reserve_bytes, step.plan.base_peak_bytes(), out);
+  }
+
+  StatusOr<PlannedStep> StoredPlan(const ServerClient& client,
+                                   const std::string& plan_id) const {
+    ASSIGN_OR_RETURN(const v1::Explanation explained, client.Explain(plan_id));
+    PlannedStep step;
+    step.plan = explained.plan();
+    ASSIGN_OR_RETURN(const v1::StepGraph proto,
+                     client.GetGraph(step.plan.graph_id()));
+    ASSIGN_OR_RETURN(step.graph, formats::ToPlanner(proto));
+    ASSIGN_OR_RETURN(step.capabilities,
+                     formats::ToPlanner(explained.capabilities()));
+    if (step.plan.feasible()) {
+      ASSIGN_OR_RETURN(step.schedule,
+                       formats::ToSchedule(step.plan, step.graph));
+      ASSIGN_OR_RETURN(
+          const planner::Evaluation evaluation,
+          planner::Evaluate(step.graph, step.schedule, step.capabilities));
+      step.reserve_bytes =
+          std::max<int64_t>(0, step.plan.peak_bytes() - evaluation.peak_bytes);
+    }
+    return step;
+  }
+
   Status AddStoredPlan(const ServerClient& client, const std::string& plan_id,
                        Timelines& out) {
-    ASSIGN_OR_RETURN(const v1::Explanation explained, client.Explain(plan_id));
-    const v1::Plan& plan = explained.plan();
-    if (sentence_.empty()) sentence_ = plan.sentence();
-    budget_bytes_ = plan.budget_bytes();
-    ASSIGN_OR_RETURN(const v1::StepGraph proto,
-                     client.GetGraph(plan.graph_id()));
-    ASSIGN_OR_RETURN(const planner::StepGraph graph, formats::ToPlanner(proto));
-    ASSIGN_OR_RETURN(const planner::Capabilities capabilities,
-                     formats::ToPlanner(explained.capabilities()));
-    planner::Schedule schedule;
-    int64_t reserve_bytes = 0;
-    if (plan.feasible()) {
-      ASSIGN_OR_RETURN(schedule, formats::ToSchedule(plan, graph));
-      ASSIGN_OR_RETURN(const planner::Evaluation evaluation,
-                       planner::Evaluate(graph, schedule, capabilities));
-      reserve_bytes =
-          std::max<int64_t>(0, plan.peak_bytes() - evaluation.peak_bytes);
+    ASSIGN_OR_RETURN(const PlannedStep step, StoredPlan(client, plan_id));
+    return AddPlanned(step, out);
+  }
+
+  // ---- Settings of other tools ----
+
+  StatusOr<PlannedStep> PlanToFollow(const Globals& globals) const {
+    if (LooksLikeFile(what_)) {
+      const bool is_graph = what_.ends_with(".pb");
+      std::string text;
+      if (!is_graph) {
+        ASSIGN_OR_RETURN(text, ReadFile(what_, kMostFileBytes));
+      }
+      const StatusOr<bool> is_plan = is_graph ? false : IsPlan(text);
+      RETURN_IF_ERROR(is_plan.status());
+      if (*is_plan) return PlanOfFile(text);
+      return InvalidArgument(
+          StrCat(what_, ": is a step graph; make its plan first: reprise plan ",
+                 what_, " --budget BUDGET"));
     }
-    return AddPredicted(graph, schedule, capabilities, reserve_bytes,
-                        plan.base_peak_bytes(), out);
+    ASSIGN_OR_RETURN(const ServerClient client,
+                     ServerClient::ConnectOrStart(globals));
+    const auto run = client.GetRun(what_);
+    if (run.ok() && run->plan_id().empty()) {
+      return FailedPrecondition(
+          StrCat("run ", run->run_id(), " has no plan; make one: reprise plan ",
+                 run->graph_id().empty() ? "GRAPH" : run->graph_id(),
+                 " --budget BUDGET"));
+    }
+    if (!run.ok() && (run.status().code() != Code::kNotFound ||
+                      !formats::ParseHexId(what_).ok())) {
+      return run.status();
+    }
+    return StoredPlan(client, run.ok() ? run->plan_id() : what_);
+  }
+
+  int RunSetting(const Globals& globals, Console& console) const {
+    if (!out_.empty()) {
+      return console.UsageError("--for: writes no file; leave out --out");
+    }
+    const StatusOr<PlannedStep> step = PlanToFollow(globals);
+    if (!step.ok()) return console.Error(step.status());
+    const auto setting = formats::NearestSetting(
+        tool_, step->graph, step->capabilities,
+        step->plan.budget_bytes() - step->reserve_bytes);
+    if (!setting.ok()) return console.Error(setting.status());
+    const v1::Plan& plan = step->plan;
+    const int64_t peak_bytes = setting->peak_bytes + step->reserve_bytes;
+    const double base_ns = static_cast<double>(plan.base_time_ns());
+    const double overhead =
+        base_ns > 0 ? static_cast<double>(setting->time_ns) / base_ns - 1 : 0;
+    const int code = setting->fits ? kDone : kNoPlan;
+    if (globals.json) {
+      const nlohmann::ordered_json json = {
+          {"for", tool_},
+          {"fits", setting->fits},
+          {"setting", setting->text},
+          {"what", setting->what},
+          {"peak_bytes", peak_bytes},
+          {"overhead", overhead},
+          {"budget_bytes", plan.budget_bytes()},
+          {"plan_peak_bytes", plan.peak_bytes()},
+          {"plan_overhead", plan.overhead()}};
+      console.Line(json.dump(-1, ' ', false,
+                             nlohmann::ordered_json::error_handler_t::replace));
+      return code;
+    }
+    const std::string budget = FormatBytes(plan.budget_bytes());
+    console.Line(
+        StrCat(setting->fits ? "" : "No setting fits: ", tool_, " ",
+               setting->what, ": peak ", FormatBytes(peak_bytes), " of ",
+               budget, ", ", FormatPercent(overhead, true), " estimated"),
+        setting->fits ? Tone::kGood : Tone::kBad);
+    if (plan.feasible()) {
+      console.Line(StrCat("  the plan itself: peak ",
+                          FormatBytes(plan.peak_bytes()), ", ",
+                          FormatPercent(plan.overhead(), true)));
+    }
+    if (!setting->text.empty()) console.Line("");
+    std::istringstream lines(setting->text);
+    for (std::string line; std::getline(lines, line);) console.Line(line);
+    return code;
   }
 
   std::string DefaultPath() const {
@@ -258,6 +374,7 @@ class ExportCommand : public Command {
 
   std::string what_;
   std::string format_ = "chrome";
+  std::string tool_;
   std::string out_;
   bool force_ = false;
   std::string name_;

@@ -205,7 +205,7 @@ void PlanningFlags::Define(Verb& verb, bool with_strategy) {
   if (with_strategy) {
     verb.Add("--host-budget", host_budget_,
              "Host memory that tensors may move to meanwhile: 60GiB. For graph "
-             "files; no executor can run such plans yet");
+             "files; jobs take it by `reprise run --host-budget`");
     verb.Add(
         "--link", link_,
         "How fast they move there: 55GB/s; where it differs, out and back: "
@@ -260,8 +260,8 @@ StatusOr<PlanningOptions> PlanningFlags::Check(bool is_file) const {
   if (!link_.empty()) {
     if (!is_file) {
       return InvalidArgument(
-          "--host-budget: no executor can run such a plan yet; plan a graph "
-          "file");
+          "--host-budget: plans graph files alone; a job takes it by `reprise "
+          "run --host-budget`");
     }
     const size_t colon = link_.find(':');
     const std::string out = link_.substr(0, colon);
