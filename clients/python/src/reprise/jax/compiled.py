@@ -81,8 +81,8 @@ def compile_flat(
     donated: Sequence[int] = (),
     options: dict[str, Any] | None = None,
 ) -> Any:
-    """Compiles a function of flat arguments, which may be shapes; `options`: a plan's. What an earlier
-    process has compiled is loaded."""
+    """Compiles a function of flat arguments, which may be shapes; `options`: a plan's. What an
+    earlier process has compiled is loaded."""
     jitted = jax.jit(
         function, donate_argnums=tuple(donated), compiler_options=options or None, keep_unused=True
     )
