@@ -89,3 +89,20 @@ def test_a_graph_of_the_daemon_is_not_planned_with_host_memory(reprise: Reprise)
     said = reprise.fails(2, "plan", "00000000000000ab", "--budget", "0.4x", *LINK)
 
     assert "plans graph files alone" in said
+
+
+@pytest.mark.parametrize("asked", ["auto", "60GiB", "0"])
+def test_a_job_is_told_how_much_host_memory_its_plans_may_use(
+    reprise: Reprise, asked: str
+) -> None:
+    said = reprise("run", "--host-budget", asked, "--", "printenv", "REPRISE_HOST_BUDGET")
+
+    assert said.code == 0
+    assert said.out == f"{asked}\n"
+
+
+@pytest.mark.parametrize("asked", ["half", "0.5x", "fit"])
+def test_a_host_budget_of_a_job_is_bytes_or_auto(reprise: Reprise, asked: str) -> None:
+    said = reprise.fails(2, "run", "--host-budget", asked, "--", "true")
+
+    assert "must be bytes, such as 60GiB, or auto" in said

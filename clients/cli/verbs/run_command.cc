@@ -179,8 +179,8 @@ class RunCommand : public Command {
              "REPRISE_BUDGET",
              {.environment = "REPRISE_BUDGET"});
     verb.Add("--host-budget", host_budget_,
-             "8GiB, 8GB or bytes of host memory that plans may use; the job "
-             "reads it as REPRISE_HOST_BUDGET",
+             "8GiB, 8GB or bytes of host memory that plans may use, or auto: "
+             "half of what is free; the job reads it as REPRISE_HOST_BUDGET",
              {.environment = "REPRISE_HOST_BUDGET"});
     verb.Add("--name", name_, "Name of the run, for people");
     verb.Flag("--keep-injection", keep_injection_,
@@ -203,12 +203,14 @@ class RunCommand : public Command {
       const StatusOr<Budget> budget = ParseBudget(budget_);
       if (!budget.ok()) return console.UsageError(budget.status().message());
     }
-    if (!host_budget_.empty() && host_budget_ != "0") {
+    const bool sized =
+        !host_budget_.empty() && host_budget_ != "0" && host_budget_ != "auto";
+    if (sized) {
       const StatusOr<Budget> host = ParseBudget(host_budget_);
       if (!host.ok() || host->kind != Budget::Kind::kBytes) {
         return console.UsageError(StrCat("--host-budget ",
                                          host_budget_.substr(0, 40),
-                                         ": must be bytes, such as 60GiB"));
+                                         ": must be bytes, such as 60GiB, or auto"));
       }
     }
     if (!globals.server.empty()) {

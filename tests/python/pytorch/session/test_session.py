@@ -19,8 +19,11 @@ from torch import Tensor, nn
 import reprise
 from reprise.agent import abi
 from reprise.agent.agent import PlanReply
+from reprise.torch.meter import room
+from reprise.torch.meter.room import Room
 from reprise.torch.policy.state import Stage
 from reprise.torch.session import session as session_of
+from reprise.torch.session import start as starting
 
 
 @pytest.fixture(autouse=True)
@@ -469,3 +472,16 @@ def test_a_forward_that_a_cuda_graph_captures_is_skipped_and_logged_once(
 def test_a_host_budget_that_is_no_size_is_refused(asked: object) -> None:
     with pytest.raises(reprise.RepriseError, match="host_budget: must be a size such as"):
         reprise.auto(nn.Linear(1, 1), "0.5x", host_budget=asked)  # type: ignore[arg-type]
+
+
+def test_a_host_budget_of_auto_is_half_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = Room(10 << 30, "the control group's memory", host_apart=False)
+    monkeypatch.setattr(room, "room_on", lambda device: free if device.type == "cpu" else None)
+    started: list[int] = []
+    monkeypatch.setattr(starting, "start", lambda _, options: started.append(options.host_bytes))
+
+    reprise.auto(nn.Linear(1, 1), "0.5x", host_budget="auto")
+    monkeypatch.setattr(room, "room_on", lambda _: None)
+    reprise.auto(nn.Linear(1, 1), "0.5x", host_budget="auto")
+
+    assert started == [5 << 30, 0]

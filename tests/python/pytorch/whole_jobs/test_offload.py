@@ -183,6 +183,13 @@ def test_what_comes_back_wrong_is_found_before_it_reaches_a_gradient(train: Any)
     assert not report["validated"]
 
 
+def test_as_much_host_memory_as_is_free_may_be_asked_for(train: Any) -> None:
+    report, errors = train("gpt", "auto")
+
+    assert report["host"] > 1 << 20, errors
+    assert report["validated"], errors
+
+
 def test_without_a_host_budget_nothing_leaves(train: Any) -> None:
     report, errors = train("gpt", "0")
 

@@ -30,6 +30,7 @@ from reprise.base.units import format_bytes
 from reprise.torch.meter.cuda_meter import expandable
 
 EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+HOST = torch.device("cpu")
 ADVICE_FROM = 0.05  # the share of a GPU in fragments from which on we give advice
 
 

@@ -66,8 +66,9 @@ def auto(
                   the plan; of eager models in one process
     max_overhead  the most extra time of a plan, 0.3 for 30 %; a plan that takes more is no plan.
                   Of eager models in one process
-    host_budget   how much host memory plans may use: "8GiB", bytes; 0: none, and all that is
-                  discarded is recomputed. Of eager models in one process
+    host_budget   how much host memory plans may use: "8GiB", bytes, "auto": half of what is free
+                  now; 0: none, and all that is discarded is recomputed. Of eager models in one
+                  process
 
     RepriseError: the budget cannot be read, the model is armed already with another one, or it is
     another framework's (the sentence names the call for it).
@@ -117,10 +118,16 @@ def auto(
 
 
 def _host_bytes(asked: str | int) -> int:
-    """Returns a host budget in bytes. Raises RepriseError if it is no size."""
+    """Returns a host budget in bytes; of "auto", half of what is free, so that data loaders and
+    others keep as much. Raises RepriseError if it is no size."""
     if asked in (0, "0", ""):
         return 0
-    return size_of("host_budget", asked, "a size such as 8GiB, or 0")
+    if asked == "auto":
+        from reprise.torch.meter.room import HOST, room_on
+
+        room = room_on(HOST)
+        return 0 if room is None else room.bytes // 2
+    return size_of("host_budget", asked, "a size such as 8GiB, auto, or 0")
 
 
 def _first(asked: str | None) -> str:
