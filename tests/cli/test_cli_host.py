@@ -92,9 +92,7 @@ def test_a_graph_of_the_daemon_is_not_planned_with_host_memory(reprise: Reprise)
 
 
 @pytest.mark.parametrize("asked", ["auto", "60GiB", "0"])
-def test_a_job_is_told_how_much_host_memory_its_plans_may_use(
-    reprise: Reprise, asked: str
-) -> None:
+def test_a_job_is_told_how_much_host_memory_its_plans_may_use(reprise: Reprise, asked: str) -> None:
     said = reprise("run", "--host-budget", asked, "--", "printenv", "REPRISE_HOST_BUDGET")
 
     assert said.code == 0

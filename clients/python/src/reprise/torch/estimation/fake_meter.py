@@ -19,11 +19,16 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from reprise.base.errors import RepriseError
 from reprise.torch.estimation.workspaces import workspace_bytes
 from reprise.torch.internals.ops import DEVICE, IGNORED
 from reprise.torch.meter.storage_meter import StorageMeter, storages_in
+
+# What a program asks that ends if the answer is no, as torch's distributions do of their arguments.
+_CHECK = torch.ops.aten._is_all_true.default
+_VALUE = torch.ops.aten._local_scalar_dense.default
 
 
 class FakeMeter(StorageMeter):
@@ -38,11 +43,13 @@ class FakeMeter(StorageMeter):
 
 
 class FakeTensors(FakeTensorMode):
-    """A mode in which tensors have no memory, and no op waits for other ranks."""
+    """A mode in which tensors have no memory, no op waits for other ranks, and what a program
+    checks is so."""
 
     def __init__(self) -> None:
         super().__init__(allow_non_fake_inputs=True)
         self._meter: FakeMeter | None = None
+        self._checks = WeakTensorKeyDictionary()
 
     @contextmanager
     def counted(self, alive: Iterable[Tensor]) -> Iterator[FakeMeter]:
@@ -64,11 +71,16 @@ class FakeTensors(FakeTensorMode):
         if func is DEVICE and isinstance(args[0], FakeTensor):
             return args[0].fake_device
         kwargs = kwargs or {}
+        if func is _VALUE and args[0] in self._checks:
+            return True
         if "c10d" in func.namespace:
             raise RepriseError(f"the forward communicates with other ranks ({func.name()})")
         meter = self._meter
         if meter is None or func in IGNORED:
-            return super().__torch_dispatch__(func, types, args, kwargs)
+            result = super().__torch_dispatch__(func, types, args, kwargs)
+            if func is _CHECK:
+                self._checks[result] = True
+            return result
         before = {storage._cdata for storage in storages_in(*args, kwargs)}
         self._meter = None  # what an op makes of parts of its own is not seen
         try:
@@ -81,4 +93,6 @@ class FakeTensors(FakeTensorMode):
             if storage._cdata not in before:
                 meter.saw(storage)
         meter.took(workspace_bytes(func, args, result))
+        if func is _CHECK:
+            self._checks[result] = True
         return result

@@ -128,7 +128,7 @@ def sketched(
 def _backward(outputs: list[Any], holds: bool) -> int:
     """Goes back from the loss among the outputs, or from one that stands for it. Returns the bytes
     of outputs that a loss outside the model may be the last to read, and that are still held."""
-    found = [output for output in outputs_in(outputs) if output.requires_grad]
+    found = list({id(t): t for t in outputs_in(outputs) if t.requires_grad}.values())
     losses = [output for output in found if output.dim() == 0]
     held = 0 if losses else sum(output.nbytes for output in found)
     losses = losses or [_stand_in(output) for output in found]

@@ -299,7 +299,8 @@ def tensors_in(*values: Any) -> Iterator[Tensor]:
 
 
 def outputs_in(value: Any) -> Iterator[Tensor]:
-    """Yields the tensors that a model returns, including those in fields of data classes."""
+    """Yields the tensors that a model returns, including those in fields of data classes and in
+    distributions."""
     if isinstance(value, (list, tuple)):
         for one in value:
             yield from outputs_in(one)
@@ -307,5 +308,7 @@ def outputs_in(value: Any) -> Iterator[Tensor]:
         yield from outputs_in(list(value.values()))
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         yield from outputs_in([getattr(value, f.name, None) for f in dataclasses.fields(value)])
+    elif isinstance(value, torch.distributions.Distribution):
+        yield from outputs_in(list(vars(value).values()))
     elif isinstance(value, Tensor):
         yield value
