@@ -162,8 +162,10 @@ std::string RefusalSentence(const Task& task, const v1::Plan& plan) {
     return PlanSentence(plan, task.measured_step_ns);
   }
   const auto at = static_cast<planner::OpId>(why.blocking_op());
+  // Without what is held back, as the planner saw them.
   const int64_t budget = task.request.budget_bytes;
-  const int64_t needed = why.smallest_budget_bytes();
+  const int64_t needed = why.smallest_budget_bytes() - task.reserve_bytes;
+  const std::string held = HeldBack(task.reserve_bytes);
   planner::JobFloor floor = planner::FloorOf(
       task.graph, task.request.capabilities, budget, kFloorTicks);
   const bool nobody = floor.bytes > budget;
@@ -173,7 +175,8 @@ std::string RefusalSentence(const Task& task, const v1::Plan& plan) {
         task.graph, task.request.capabilities, needed - 1, kFloorTicks);
     if (more.bytes > floor.bytes) floor = more;
   }
-  if (nobody && FormatBytesUp(floor.bytes) == FormatBytesUp(needed)) {
+  if (nobody && FormatBytesUp(floor.bytes + task.reserve_bytes) ==
+                    FormatBytesUp(why.smallest_budget_bytes())) {
     return PlanSentence(plan, task.measured_step_ns) +
            OfTheOptimizer(task.graph, task.graph.ops[at]);
   }
@@ -181,22 +184,25 @@ std::string RefusalSentence(const Task& task, const v1::Plan& plan) {
                                     ? " by the solver's word, not checked"
                                     : "";
   if (nobody) {
-    const BytesPair text = BudgetAndNeeded(plan.budget_bytes(), floor.bytes);
-    std::string least =
-        StrCat("Nothing fits in ", text.budget, ": ",
-               Named(task.graph, floor.op), " needs at least ", text.needed);
+    const BytesPair text =
+        BudgetAndNeeded(plan.budget_bytes(), floor.bytes + task.reserve_bytes);
+    std::string least = StrCat("Nothing fits in ", text.budget, ": ",
+                               Named(task.graph, floor.op), " needs at least ",
+                               text.needed, held);
     const std::string optimizer =
         OfTheOptimizer(task.graph, task.graph.ops[floor.op]);
     // The bound for every executor may exceed what was proven for this one.
     if (!optimizer.empty() || floor.bytes > needed) {
       return StrCat(least, ".", optimizer);
     }
-    return StrCat(least, "; this executor ", FormatBytesUp(needed), unchecked,
+    return StrCat(least, "; this executor ",
+                  FormatBytesUp(needed + task.reserve_bytes), unchecked,
                   ", as ", Rule(task, at, needed - floor.bytes), ".");
   }
-  const BytesPair text = BudgetAndNeeded(plan.budget_bytes(), needed);
+  const BytesPair text =
+      BudgetAndNeeded(plan.budget_bytes(), needed + task.reserve_bytes);
   return StrCat("This executor cannot keep to ", text.budget, ": ",
-                Named(task.graph, at), " needs at least ", text.needed,
+                Named(task.graph, at), " needs at least ", text.needed, held,
                 unchecked, ", as ", Rule(task, at, needed - budget), ".");
 }
 

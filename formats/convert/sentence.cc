@@ -84,6 +84,7 @@ std::string NoPlan(const v1::Plan& plan) {
         plan.inferred().empty() ? "Nothing fits in "
                                 : "Of the step as inferred, nothing fits in ",
         text.budget, ": ", BlockingOp(why), " needs at least ", text.needed,
+        HeldBack(plan.certificate().reserve_bytes()),
         plan.bound_proof() == v1::BOUND_PROOF_SOLVER ? kUnchecked : "",
         Estimated(plan), ".");
   }
@@ -283,6 +284,12 @@ bool Undecided(const v1::Plan& plan) {
 bool RecomputesNothing(const v1::Plan& plan) {
   return plan.feasible() && plan.recomputed_ops().empty() &&
          plan.host_peak_bytes() == 0 && plan.time_ns() <= plan.base_time_ns();
+}
+
+std::string HeldBack(int64_t reserve_bytes) {
+  if (reserve_bytes <= 0) return "";
+  return StrCat(" with the ", FormatBytesUp(reserve_bytes),
+                " that are held back beside the ops");
 }
 
 std::string PlanSentence(const v1::Plan& plan, int64_t measured_step_ns) {

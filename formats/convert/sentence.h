@@ -52,6 +52,10 @@
 
 namespace reprise::formats {
 
+// Returns " with the 0.9 MiB that are held back beside the ops", of what a
+// refusal says is needed; empty for nothing.
+std::string HeldBack(int64_t reserve_bytes);
+
 // Returns the sentence of a plan. `measured_step_ns` is the job's own step time
 // without a plan (0: unknown); the plan's extra time is added to it, and the
 // percentages are of it.

@@ -61,8 +61,10 @@ class Step {
     return Sentence(budget, tape);
   }
   std::string Sentence(const std::string& budget,
-                       const v1::Capabilities& executor) const {
-    const Task task = *MakeTask(graph_, "00000000000000ab", budget, executor);
+                       const v1::Capabilities& executor,
+                       int64_t reserve = 0) const {
+    const Task task =
+        *MakeTask(graph_, "00000000000000ab", budget, executor, reserve);
     return ToProto(task, *planner::MakePlan(task.graph, task.request), 0)
         .sentence();
   }
@@ -74,6 +76,29 @@ class Step {
 TEST(Refusal, OfWhatTheStepNeedsWhoeverRunsItIsSaidThatNothingFits) {
   EXPECT_EQ(Step().Sentence("1800"),
             "Nothing fits in 1.8 KiB: op 3 wide needs at least 1.9 KiB.");
+}
+
+TEST(Refusal, WhatIsHeldBackIsAPartOfWhatIsNeededAndNamed) {
+  v1::Capabilities tape;
+  tape.set_executor("tape");
+  tape.set_recompute_in_backward_only(true);
+  tape.set_free_policy(v1::FREE_POLICY_PROGRAM);
+  Step step;
+
+  // Without the 500 bytes, 1.9 KiB would do.
+  EXPECT_EQ(step.Sentence("2200", tape, 500),
+            "Nothing fits in 2.1 KiB: op 3 wide needs at least 2.4 KiB with "
+            "the 500 B that are held back beside the ops.");
+  step.graph().mutable_ops(1)->set_kind(v1::OP_KIND_ONCE);
+  EXPECT_EQ(step.Sentence("2430", tape, 500),
+            "This executor cannot keep to 2.4 KiB: op 3 wide needs at least "
+            "2.5 KiB with the 500 B that are held back beside the ops, as it "
+            "never runs op 1 mix (layers.0) again.");
+  step.graph().mutable_storages(1)->set_bytes(1000);
+  EXPECT_EQ(step.Sentence("2300", tape, 500),
+            "Nothing fits in 2.2 KiB: op 4 back needs at least 2.6 KiB with "
+            "the 500 B that are held back beside the ops; this executor 3.3 "
+            "KiB, as it never runs op 1 mix (layers.0) again.");
 }
 
 // An executor that may run backward ops again, for example by rewriting the
