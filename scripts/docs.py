@@ -2,8 +2,9 @@
 """Stages what mkdocs.yml builds, in build/docs.
 
 Every Markdown file of the repository is a page, at the path it has there, so that the links that
-work in a checkout work in the site. Other files are staged when a page links to them. Two pages
-are generated: the Python API from its docstrings, and the services from the comments of the protos.
+work in a checkout work in the site. Other files are staged when a page links to them. Generated are
+the Python API from its docstrings, the services from the comments of the protos, and a page for
+each verb of the command: what docs/command.md says of it, and its --help.
 """
 
 from __future__ import annotations
@@ -121,6 +122,34 @@ def services_page() -> str:
     return "\n".join(text)
 
 
+# ---- the command ----
+
+
+def verb_pages() -> Iterator[tuple[str, str]]:
+    """Each verb, and its page."""
+    program = ROOT / "build/bin/reprise"
+    if not program.exists():
+        raise SystemExit(f"docs: {program}: not built; run scripts/build")
+
+    def told(*words: str) -> str:
+        return subprocess.run([program, *words], check=True, capture_output=True, text=True).stdout
+
+    sections = re.findall(
+        r"^## ([^\n]+)\n\n(.*?)(?=^## |\Z)", (ROOT / "docs/command.md").read_text(), re.M | re.S
+    )
+    for verb in re.findall(r"^  (\w+)  +\S", told("--help").partition("Subcommands:")[2], re.M):
+        text = [f"# reprise {verb}", ""]
+        for title, section in sections:
+            if f"`{verb}`" in title:
+                text += [re.sub(r"\]\((?!https?:)(#?)", at_docs, section)]
+        yield verb, "\n".join([*text, "```text", told(verb, "--help").rstrip(), "```", ""])
+
+
+def at_docs(match: re.Match[str]) -> str:
+    """The beginning of a link of docs/command.md, from generated/verbs."""
+    return "](../../docs/" + ("command.md#" if match[1] else "")
+
+
 def comment(text: str) -> str:
     return "\n".join(re.sub(r"^ *// ?", "", line) for line in text.splitlines())
 
@@ -139,6 +168,9 @@ def main() -> int:
         stage(proto)
     (generated / "python.md").write_text(python_page())
     (generated / "services.md").write_text(services_page())
+    (generated / "verbs").mkdir()
+    for verb, text in verb_pages():
+        (generated / "verbs" / f"{verb}.md").write_text(text)
     return 0
 
 
