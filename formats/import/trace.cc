@@ -19,6 +19,9 @@ constexpr int64_t kMostEventBytes = int64_t{1} << 50;
 constexpr int64_t kMostTotal = int64_t{1} << 56;
 constexpr int64_t kMostStepNs = 1'000'000'000'000'000;
 constexpr std::string_view kStepPrefix = "ProfilerStep#";
+constexpr std::string_view kModulePrefix = "nn.Module: ";
+constexpr size_t kMostPythonFrames = 4'000'000;
+constexpr size_t kMostLinesBytes = 4096;
 
 struct Span {
   int64_t start_ns = 0, end_ns = 0;
@@ -186,14 +189,31 @@ struct Outline {
 // ---- Second pass: the ops of the step --------------------------------------
 
 struct Call {
-  std::string name;
+  std::string name = {};
   int64_t start_ns = 0, end_ns = 0;
   int64_t external_id = -1, sequence = -1;
   uint32_t thread = 0;
   bool annotation = false;
-  std::string part;  // of the step, if the trace has it
-  std::vector<int64_t> input_bytes;
+  std::string part = {};  // of the step, if the trace has it
+  std::vector<int64_t> input_bytes = {};
+  int64_t frame = -1;  // a Python frame: its text in StepReading.frame_texts
 };
+
+// Returns "model.py:12 forward" of "model.py(12): forward"; empty for what is no
+// line of a file. A trace names files of PyTorch without their folder.
+std::string FrameText(std::string_view name) {
+  if (name.starts_with(kModulePrefix)) return std::string(name.substr(0, 256));
+  const size_t end = name.find("): ");
+  const size_t begin = name.rfind('(', end);
+  if (name.starts_with('<') || end == std::string_view::npos ||
+      begin == std::string_view::npos || begin == 0) {
+    return "";
+  }
+  const std::string_view path = name.substr(0, begin);
+  return StrCat(path.starts_with("torch/") ? "/" : "", path.substr(0, 512), ":",
+                name.substr(begin + 1, end - begin - 1).substr(0, 16), " ",
+                name.substr(end + 3).substr(0, 256));
+}
 
 // Returns whether a call only surrounds others: autograd's frames, and names
 // without a library.
@@ -211,6 +231,9 @@ struct StepReading {
   std::vector<TraceKernel> drawn;
   std::vector<std::string> names;  // of kernels
   std::unordered_map<std::string, uint32_t> name_ids;
+  std::vector<std::string> frame_texts;
+  std::unordered_map<std::string, int64_t> frame_ids;
+  size_t frames = 0;
 
   // The number that a text ends with: "stream 7" or "7"; 0 without one.
   static uint64_t NumberIn(const std::string& text) {
@@ -258,9 +281,11 @@ struct StepReading {
                            std::max<int64_t>(event.duration_ns, 0));
       return OkStatus();
     }
-    if ((!annotation && !IsOp(event)) || event.process != process) {
+    const bool frame = event.category == "python_function";
+    if ((!annotation && !frame && !IsOp(event)) || event.process != process) {
       return OkStatus();
     }
+    if (frame) return TakeFrame(event, threads);
     if (event.duration_ns < 0 || event.start_ns < span.start_ns ||
         event.start_ns >= span.end_ns) {
       return OkStatus();
@@ -268,7 +293,7 @@ struct StepReading {
     if (annotation && !event.name.starts_with("Optimizer.step")) {
       return OkStatus();
     }
-    if (calls.size() == kMostOps) {
+    if (calls.size() - frames == kMostOps) {
       return ResourceExhausted(StrCat("more than ", kMostOps,
                                       " calls in one step; choose one with "
                                       "--step, or call profiler.step()"));
@@ -288,6 +313,56 @@ struct StepReading {
     return OkStatus();
   }
 
+  // Keeps a Python frame that is open in the step; some may have begun before.
+  Status TakeFrame(const TraceEvent& event, Threads& threads) {
+    const int64_t end_ns = event.start_ns + event.duration_ns;
+    if (event.duration_ns < 0 || end_ns <= span.start_ns ||
+        event.start_ns >= span.end_ns || ++frames > kMostPythonFrames) {
+      return OkStatus();
+    }
+    std::string text = FrameText(event.name);
+    std::replace(text.begin(), text.end(), '\n', ' ');
+    if (text.empty()) {
+      --frames;
+      return OkStatus();
+    }
+    const auto [place, fresh] = frame_ids.try_emplace(
+        std::move(text), static_cast<int64_t>(frame_texts.size()));
+    if (fresh) frame_texts.push_back(place->first);
+    ASSIGN_OR_RETURN(const uint32_t thread, threads.Id(event));
+    calls.push_back({.start_ns = event.start_ns - span.start_ns,
+                     .end_ns = end_ns - span.start_ns,
+                     .thread = thread,
+                     .frame = place->second});
+    return OkStatus();
+  }
+
+  // Returns the stack of an op that is called in these frames.
+  TraceStack StackOf(const std::vector<size_t>& open) const {
+    TraceStack stack;
+    std::vector<std::string> modules;  // innermost first
+    for (size_t i = open.size(); i-- > 0;) {
+      const int64_t frame = calls[open[i]].frame;
+      if (frame < 0) continue;
+      const std::string& text = frame_texts[static_cast<size_t>(frame)];
+      if (stack.lines.size() + text.size() > kMostLinesBytes) break;
+      stack.lines += StrCat(stack.lines.empty() ? "" : "\n", text);
+      if (text.starts_with(kModulePrefix)) {
+        modules.push_back(text.substr(kModulePrefix.size()));
+      }
+      const bool own = text.find(".py:") != std::string::npos &&
+                       text.find("/torch/") == std::string::npos;
+      if (own && stack.owner.empty()) {
+        stack.owner = text.substr(text.rfind('/', text.find(".py:")) + 1);
+      }
+    }
+    if (!modules.empty()) modules.pop_back();
+    for (size_t i = modules.size(); i-- > 0;) {
+      stack.module += StrCat(stack.module.empty() ? "" : ".", modules[i]);
+    }
+    return stack;
+  }
+
   // Makes ops of the outermost calls; calls inside them contribute autograd's
   // sequence numbers and kernels.
   void MakeOps(TraceStep& step) {
@@ -297,6 +372,8 @@ struct StepReading {
       return a.end_ns > b.end_ns;
     });
     std::unordered_map<int64_t, size_t> op_of_external;
+    std::unordered_map<std::string, size_t> stack_ids = {{"", 0}};
+    step.stacks.resize(1);
     std::vector<size_t> frames;  // open ones, of this thread
     size_t op = SIZE_MAX;        // the open op, or SIZE_MAX
     for (size_t i = 0; i < calls.size(); ++i) {
@@ -309,6 +386,10 @@ struct StepReading {
         frames.pop_back();
       }
       if (op != SIZE_MAX && step.ops[op].end_ns <= call.start_ns) op = SIZE_MAX;
+      if (call.frame >= 0) {
+        if (op == SIZE_MAX) frames.push_back(i);
+        continue;
+      }
       if (op == SIZE_MAX) {
         if (IsFrame(call) && HasCallsInside(i)) {
           frames.push_back(i);
@@ -321,6 +402,11 @@ struct StepReading {
         made.end_ns = call.end_ns;
         made.thread = call.thread;
         made.input_bytes = std::move(call.input_bytes);
+        TraceStack stack = StackOf(frames);
+        const auto [known, fresh] =
+            stack_ids.try_emplace(stack.lines, step.stacks.size());
+        if (fresh) step.stacks.push_back(std::move(stack));
+        made.stack = known->second;
         made.backward = call.part == "backward";
         made.optimizer = call.part == "optimizer";
         for (const size_t f : frames) {
@@ -497,6 +583,10 @@ StatusOr<Trace> Trace::Open(const OpenSource& open, std::string name,
                                     "and is left out"
                                   : " of its events have times that cannot be, "
                                     "and are left out"));
+  }
+  if (reading.frames > kMostPythonFrames) {
+    summary.notes.push_back(StrCat("Python frames beyond ", kMostPythonFrames,
+                                   " of the step are left out"));
   }
   if (!into.is_device) {
     summary.notes.push_back(

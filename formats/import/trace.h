@@ -6,7 +6,8 @@
 //
 // An op is the outermost operator call of its thread, and includes everything
 // that runs inside it; frames of autograd around it do not count. If the trace
-// has several processes, only the one whose memory is shown counts.
+// has several processes, only the one whose memory is shown counts. With the
+// Python frames of with_stack=True, an op has the stack in which it was called.
 #pragma once
 
 #include <cstdint>
@@ -75,6 +76,16 @@ struct TraceOp {
   // it.
   std::vector<int64_t> sequences;
   int64_t node_sequence = -1;
+  size_t stack = 0;  // in TraceStep.stacks; 0: none
+};
+
+// Who called an op.
+struct TraceStack {
+  std::string lines;  // frames, innermost first, one a line
+  std::string owner;  // the innermost frame outside of PyTorch; may be empty
+  // Within the outermost module: "Block_0.Linear_1". A trace numbers modules by
+  // their class.
+  std::string module;
 };
 
 struct TraceAllocation {
@@ -99,6 +110,7 @@ struct TraceStep {
   bool has_kernels = false;
   bool is_device = false;               // memory of a GPU
   std::vector<TraceOp> ops;             // by start
+  std::vector<TraceStack> stacks;       // [0] is of ops without frames
   std::vector<TraceAllocation> events;  // by time
   std::vector<TraceKernel> kernels;     // by start; they run within the step
   std::vector<std::string> kernel_names;

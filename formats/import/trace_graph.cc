@@ -137,6 +137,7 @@ class Builder {
       v1::Op& op = *graph.add_ops();
       op.set_id(static_cast<uint32_t>(i + 1));
       op.set_name(from.name);
+      op.set_module(step_.stacks[from.stack].module);
       op.set_phase(from.optimizer  ? v1::PHASE_OPTIMIZER
                    : from.backward ? v1::PHASE_BACKWARD
                                    : v1::PHASE_FORWARD);

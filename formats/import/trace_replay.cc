@@ -111,6 +111,14 @@ Status Trace::Replay(RecordingNames& names, const TakeMemoryEvent& take,
   const OpsByTime ops(step_.ops);
   std::optional<OpMarks> marks;
   if (mark) marks.emplace(step_.ops, names, mark);
+  struct Ids {
+    uint32_t owner = 0, lines = 0;
+  };
+  std::vector<Ids> ids;  // of stacks
+  for (const TraceStack& stack : step_.stacks) {
+    ids.push_back({.owner = names.Intern(stack.owner),
+                   .lines = names.InternStack(stack.lines)});
+  }
   for (const TraceAllocation& event : step_.events) {
     if (marks) {
       RETURN_IF_ERROR(marks->Until(event.time_ns));
@@ -121,7 +129,10 @@ Status Trace::Replay(RecordingNames& names, const TakeMemoryEvent& take,
                     .bytes = event.bytes,
                     .thread = event.thread};
     if (event.bytes > 0 && op >= 0) {
-      out.name = names.Intern(step_.ops[static_cast<size_t>(op)].name);
+      const TraceOp& by = step_.ops[static_cast<size_t>(op)];
+      out.stack = ids[by.stack].lines;
+      out.name = ids[by.stack].owner;
+      if (out.name == 0) out.name = names.Intern(by.name);
     }
     RETURN_IF_ERROR(take(out));
   }

@@ -24,9 +24,9 @@ from snapshots import BASE, block, event, snapshot, stack, write_large
 FORMATS = ROOT / "tests" / "formats"
 
 
-def write_with_torch(script: str, path: Path) -> None:
+def write_with_torch(script: str, path: Path, *more: str) -> None:
     done = subprocess.run(
-        [sys.executable, str(FORMATS / script), str(path)],
+        [sys.executable, str(FORMATS / script), str(path), *more],
         capture_output=True,
         text=True,
         timeout=300,
@@ -187,6 +187,19 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("trace") / "trace.json"
     write_with_torch("profiled_step.py", path)
     return path
+
+
+def test_a_trace_with_stacks_knows_the_modules_of_its_ops(
+    reprise: Reprise, tmp_path: Path
+) -> None:
+    write_with_torch("profiled_step.py", tmp_path / "trace.json", "stacks")
+
+    reprise("import", str(tmp_path / "trace.json"), "-o", "step.graph.json")
+
+    graph = json.loads((reprise.folder / "step.graph.json").read_text())
+    inside = {op["module"] for op in graph["ops"] if op["name"] == "aten::linear"}
+    assert len(inside) == 6
+    assert all(re.fullmatch(r"Sequential_\d\.Linear_\d", module) for module in inside)
 
 
 def test_a_real_trace_becomes_a_graph_that_can_be_planned(reprise: Reprise, trace: Path) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 
-def main(path: str) -> None:
+def main(path: str, with_stack: bool) -> None:
     torch.manual_seed(0)
     net = torch.nn.Sequential(
         *(
@@ -29,6 +29,7 @@ def main(path: str) -> None:
         activities=[ProfilerActivity.CPU],
         profile_memory=True,
         record_shapes=True,
+        with_stack=with_stack,
         schedule=torch.profiler.schedule(wait=0, warmup=1, active=3, repeat=1),
         on_trace_ready=lambda seen: seen.export_chrome_trace(path),
     ) as seen:
@@ -38,4 +39,4 @@ def main(path: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], with_stack="stacks" in sys.argv)

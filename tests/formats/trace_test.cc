@@ -84,6 +84,91 @@ TEST(TraceTest, AnOpIsTheOutermostCall) {
   EXPECT_EQ(trace->summary().peak_bytes, 2100);
 }
 
+std::string Frame(const std::string& name, int64_t ts, int dur,
+                  int thread = 1) {
+  return StrCat(R"({"ph":"X","cat":"python_function","name":")", name,
+                R"(","pid":1,"tid":)", thread, R"(,"ts":)", ts, R"(,"dur":)",
+                dur, R"(,"args":{"Python id":1}},)", "\n");
+}
+
+// Two layers of a net, and an op beside them. The step has begun in a frame of
+// before.
+std::string WithStacks() {
+  return File(Step(1, 100, 900) + Frame("/home/me/train.py(9): main", 10, 990) +
+              Frame("nn.Module: Net_0", 110, 400) +
+              Frame("/home/me/net.py(30): forward", 111, 398) +
+              Frame("nn.Module: Block_0", 120, 100) +
+              Frame("torch/nn/functional.py(12): gelu", 121, 90) +
+              Frame("<built-in function gelu>", 122, 80) +
+              Op("aten::gelu", 130, 40) +
+              Frame("/home/me/inside.py(1): own_kernel", 135, 10) +
+              Memory(140, 100, 1, 100) + Frame("nn.Module: Block_1", 300, 100) +
+              Op("aten::relu", 310, 40) + Memory(320, 200, 2, 300) +
+              Op("aten::add", 450, 10) + Memory(455, 400, 3, 700) +
+              Frame("/home/me/other.py(5): loader", 500, 400, 2) +
+              Op("aten::sum", 600, 40) + Memory(610, 800, 4, 1500));
+}
+
+TEST(TraceTest, AnOpHasTheFramesInWhichItWasCalledAndTheirModules) {
+  const auto trace = Open(WithStacks());
+  ASSERT_TRUE(trace.ok()) << trace.status().message();
+
+  std::vector<TraceStack> of;
+  for (const TraceOp& op : trace->step().ops) {
+    of.push_back(trace->step().stacks[op.stack]);
+  }
+
+  ASSERT_EQ(of.size(), 4U);
+  EXPECT_EQ(of[0].lines,
+            "/torch/nn/functional.py:12 gelu\nnn.Module: Block_0\n"
+            "/home/me/net.py:30 forward\nnn.Module: Net_0\n"
+            "/home/me/train.py:9 main");
+  EXPECT_EQ(of[0].owner, "net.py:30 forward");
+  EXPECT_EQ(of[0].module, "Block_0");
+  EXPECT_EQ(of[1].module, "Block_1");
+  EXPECT_EQ(of[2].module, "");
+  EXPECT_EQ(of[2].owner, "net.py:30 forward");
+  EXPECT_EQ(of[3].lines, "/home/me/train.py:9 main");
+  const auto graph = GraphOfTrace(*trace);
+  ASSERT_TRUE(graph.ok());
+  EXPECT_EQ(graph->graph.ops(1).module(), "Block_0");
+}
+
+TEST(TraceTest, AnAllocationIsOwnedByWhoCalledItsOp) {
+  const auto with = Open(WithStacks()), without = Open(Training());
+  ASSERT_TRUE(with.ok() && without.ok());
+  RecordingNames names;
+  std::vector<std::string> owners;
+  std::vector<bool> stacks;
+  const auto note = [&](const MemoryEvent& event) {
+    if (event.bytes > 0) {
+      owners.push_back(names.texts()[event.name - 1]);
+      stacks.push_back(event.stack != 0);
+    }
+    return OkStatus();
+  };
+
+  ASSERT_TRUE(with->Replay(names, note).ok());
+  EXPECT_THAT(owners, ElementsAre("net.py:30 forward", "net.py:30 forward",
+                                  "net.py:30 forward", "train.py:9 main"));
+  EXPECT_THAT(stacks, ElementsAre(true, true, true, true));
+  owners.clear();
+  stacks.clear();
+  ASSERT_TRUE(without->Replay(names, note).ok());
+  EXPECT_EQ(owners.front(), "aten::linear");
+  EXPECT_THAT(stacks, testing::Each(false));
+}
+
+TEST(TraceTest, AFrameThatIsNoLineOfAFileIsLeftOut) {
+  for (const char* name : {"", "(", "(): ", "a(", "a(1)", "<frozen x>(1): f",
+                           "): (", "nn.Module:"}) {
+    const auto trace = Open(File(Step(1, 0, 100) + Frame(name, 5, 90) +
+                                 Op("a::a", 10, 20) + Memory(15, 5, 1, 5)));
+    ASSERT_TRUE(trace.ok()) << name;
+    EXPECT_EQ(trace->step().ops[0].stack, 0U) << name;
+  }
+}
+
 TEST(TraceTest, OpsStandAroundTheMemoryEventsThatHappenInThem) {
   const auto trace =
       Open(File(Step(1, 0, 100) + Op("a::a", 10, 20) + Op("a::none", 30, 0) +

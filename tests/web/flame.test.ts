@@ -185,9 +185,9 @@ test('a captured step is told by module, with what was there before and what it 
     // 40, of which the batch has a name.
     'inputs, there before the step': 10,
     'not known': 50,
-    'not in the captured step': 53,
+    'not in the step': 53,
   });
-  expect(byPath(modulePieces(memory, storages, false))['not in the captured step']).toBe(153);
+  expect(byPath(modulePieces(memory, storages, false))['not in the step']).toBe(153);
   // Of a trace nothing names a module: its owners are told.
   expect(modulePieces(memory, [storages[3]!], true)).toBeUndefined();
 });

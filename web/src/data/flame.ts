@@ -98,7 +98,7 @@ export function modulePieces(
     pieces.push({bytes: Math.max(0, bytes - told), category, path});
   }
   const bytes = num(memory.liveBytes) - sum(pieces);
-  return [...pieces, {bytes, category: Category.UNKNOWN, path: ['not in the captured step']}];
+  return [...pieces, {bytes, category: Category.UNKNOWN, path: ['not in the step']}];
 }
 
 interface Part {
