@@ -2,6 +2,7 @@
 #include "formats/export/settings.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <optional>
 #include <utility>
@@ -76,6 +77,8 @@ class Search {
         layers_(FindLayers(graph)) {}
 
   const Layers& layers() const { return layers_; }
+  // Of a tool that always runs all of a region again.
+  void RunToTheEnd() { layers_.all.stops_early = false; }
 
   // Judges a setting and keeps the best. Returns whether it fits.
   bool Try(const Checkpointed& checkpointed, std::string what,
@@ -191,7 +194,7 @@ class Search {
   const StepGraph& graph_;
   const planner::Capabilities capabilities_;
   const int64_t budget_bytes_;
-  const Layers layers_;
+  Layers layers_;
   std::optional<Setting> best_;
   std::string refused_;  // the newest reason
 };
@@ -223,6 +226,7 @@ void Transformers(const StepGraph& /*graph*/, Search& search) {
 }
 
 void Megatron(const StepGraph& /*graph*/, Search& search) {
+  search.RunToTheEnd();
   const int count = search.layers().count();
   const auto flags = [](const char* method, int n) {
     return StrCat("--recompute-granularity full --recompute-method ", method,
@@ -236,37 +240,68 @@ void Megatron(const StepGraph& /*graph*/, Search& search) {
   }
 }
 
+// "    torch.ops.aten.mm.default,\n" for each.
+std::string OpLines(const std::vector<std::string>& names,
+                    const std::string& indent) {
+  std::string lines;
+  for (const std::string& name : names) {
+    lines += StrCat(indent, "torch.ops.", name, ",\n");
+  }
+  return lines;
+}
+
+// torchtitan 0.3: full or selective, in all layers, and of a selective policy
+// which ops it saves. Of matrix products it always recomputes each second one.
 void TorchTitan(const StepGraph& graph, Search& search) {
-  const Layers& layers = search.layers();
-  const int count = layers.count();
-  const std::string mode = "--activation_checkpoint.mode ";
-  const std::string option = " --activation_checkpoint.selective_ac_option ";
-  if (count > 0) {
-    search.Try(layers.all, StrCat("checkpoints all ", count, " layers"),
-               mode + "full");
-  }
-  for (int n = 2; n <= count; ++n) {
-    search.Try(
-        layers.Of([n](int32_t r) { return (r + 1) % n == 0 ? r : -1; }),
-        StrCat("checkpoints ", count / n, " of ", count, " layers, one in ", n),
-        StrCat(mode, "selective", option, n));
-  }
-  if (count == 0) return;
-  // Its list of ops; of matrix products it saves each second one.
-  Checkpointed saving = layers.all;
-  std::vector<int> products(count, 0);
+  search.RunToTheEnd();
+  const Checkpointed layers = search.layers().all;
+  std::vector<uint8_t> second(graph.ops.size(), 0);
+  std::vector<int> products(search.layers().count(), 0);
   for (OpId o = 0; o < graph.op_count(); ++o) {
-    if (saving.region[o] < 0) continue;
-    const std::string& name = graph.ops[o].name;
-    const bool is_product = name == "aten.mm.default";
-    if (is_product && ++products[saving.region[o]] % 2 == 0) continue;
-    saving.saved[o] =
-        is_product || name == "aten.max.default" ||
-        name == "_c10d_functional.reduce_scatter_tensor.default" ||
-        name.starts_with("aten._scaled_dot_product_");
+    if (layers.region[o] < 0 || graph.ops[o].name != "aten.mm.default")
+      continue;
+    second[o] = ++products[layers.region[o]] % 2 == 0 ? 1 : 0;
   }
-  search.Try(saving, "saves the ops of its own list in all layers",
-             StrCat(mode, "selective", option, "op"));
+  if (search.layers().count() == 0) return;
+  search.TrySaving(
+      layers, "kinds of ops",
+      [&](OpId o) {
+        const planner::Op& op = graph.ops[o];
+        const bool may = op.mutates.empty() && second[o] == 0;
+        return may && op.name.find('.') != std::string::npos ? op.name
+                                                             : std::string();
+      },
+      [](const std::vector<std::string>& names) {
+        if (names.empty()) {
+          return std::string("activation_checkpoint=FullAC.Config()");
+        }
+        return StrCat(
+            "class Saving(SelectiveAC):\n    @dataclass(kw_only=True, "
+            "slots=True)\n    class Config(SelectiveAC.Config):\n        "
+            "pass\n\n    def get_save_ops(self):\n        return {\n",
+            OpLines(names, "            "),
+            "        }\n\nactivation_checkpoint=Saving.Config()");
+      });
+  // Its own list, as far as steps that are captured have its ops.
+  Checkpointed own = layers;
+  for (OpId o = 0; o < graph.op_count(); ++o) {
+    static constexpr std::array<std::string_view, 8> kSaved = {
+        "aten.mm.default",
+        "aten.addmm.default",
+        "aten.bmm.default",
+        "aten.convolution.default",
+        "aten._scaled_mm.default",
+        "aten.max.default",
+        "aten.topk.default",
+        "_c10d_functional.reduce_scatter_tensor.default"};
+    const std::string& name = graph.ops[o].name;
+    const bool listed =
+        std::find(kSaved.begin(), kSaved.end(), name) != kSaved.end() ||
+        name.starts_with("aten._scaled_dot_product_");
+    own.saved[o] = listed && own.region[o] >= 0 && second[o] == 0 ? 1 : 0;
+  }
+  search.Try(own, "saves the ops of its own list in its layers",
+             "activation_checkpoint=SelectiveAC.Config()");
 }
 
 void TorchSac(const StepGraph& graph, Search& search) {
@@ -280,12 +315,8 @@ void TorchSac(const StepGraph& graph, Search& search) {
                    : std::string();
       },
       [&](const std::vector<std::string>& names) {
-        std::string saved;
-        for (const std::string& name : names) {
-          saved += StrCat("    torch.ops.", name, ",\n");
-        }
         return StrCat(
-            "saved = [\n", saved,
+            "saved = [\n", OpLines(names, "    "),
             "]\ncontext_fn = functools.partial(\n    "
             "torch.utils.checkpoint.create_selective_checkpoint_contexts, "
             "saved)\n# in the forward, for ",

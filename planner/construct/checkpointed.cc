@@ -101,7 +101,8 @@ CheckpointedStep RunCheckpointed(const StepGraph& graph,
   const auto run_again = [&](int32_t r, OpId before) {
     done[r] = 1;
     for (const OpId o : again[r]) {
-      if (o <= last_needed[r]) step.execs.push_back(o);
+      if (checkpointed.stops_early && o > last_needed[r]) break;
+      step.execs.push_back(o);
     }
     std::vector<StorageId>& reads = step.graph.ops[before].reads;
     for (const StorageId s : saved[r]) {

@@ -5,8 +5,8 @@
 //
 //   forward    of a region, only what leaves it and what is saved stays
 //   backward   before the first op that needs something else of it, the region
-//              runs again as a whole, in its order, up to the last thing needed;
-//              what is saved stays until then, needed or not
+//              runs again as a whole, in its order, up to the last thing needed
+//              or to its end; what is saved stays until then, needed or not
 //
 // A plan may do better: it runs again what it needs, when it needs it.
 #pragma once
@@ -31,6 +31,8 @@ struct Checkpointed {
   std::vector<int32_t> region;
   // By op: what it makes is saved, and it does not run again.
   std::vector<uint8_t> saved;
+  // A region that runs again ends with the last thing needed.
+  bool stops_early = true;
 };
 
 // Returns a region for each repeated module that the forward goes through, and

@@ -80,7 +80,7 @@ TEST(SettingsTest,
       EXPECT_LE(setting.peak_bytes, budget) << tool;
       EXPECT_FALSE(setting.what.empty());
       // The kinds to save are taken one by one, so more room may mislead them.
-      const bool greedy = tool == "torch-sac" || tool == "jax-names";
+      const bool greedy = tool.starts_with("torch") || tool == "jax-names";
       if (!greedy) {
         EXPECT_LE(setting.time_ns, dearer) << tool << " at " << budget;
         dearer = setting.time_ns;
@@ -104,9 +104,16 @@ TEST(SettingsTest, LayersBeyondWhatTheBudgetNeedsAreNotCheckpointed) {
   EXPECT_EQ(Nearest("megatron", 600).text,
             "--recompute-granularity full --recompute-method block "
             "--recompute-num-layers 2");
-  EXPECT_EQ(Nearest("torchtitan", 600).text,
-            "--activation_checkpoint.mode selective "
-            "--activation_checkpoint.selective_ac_option op");
+}
+
+TEST(SettingsTest, TorchtitanSavesItsOwnListOrAnotherAndEachSecondProduct) {
+  EXPECT_EQ(Nearest("torchtitan", 0).text,
+            "activation_checkpoint=FullAC.Config()");
+  // In each layer the first product of two is saved.
+  const Setting own = Nearest("torchtitan", 400);
+  EXPECT_THAT(own.text, HasSubstr("            torch.ops.aten.mm.default,\n"));
+  EXPECT_THAT(own.text, Not(HasSubstr("gelu")));
+  EXPECT_EQ(own.time_ns, Nearest("torch-sac", 400).time_ns + 6 * 50);
 }
 
 TEST(SettingsTest, WhatIsDearAndSmallIsSavedFirst) {

@@ -131,5 +131,5 @@ def test_what_is_to_be_copied_is_python(reprise: Callable[..., Any], tmp_path: P
     (tmp_path / "net.json").write_bytes(graph_of("gpt").to_json())
     reprise("plan", "net.json", "--budget", "0.4x", "--executor", "tape", "-o", "net.plan.json")
 
-    for tool in ("transformers", "torch-sac", "jax-names"):
+    for tool in ("transformers", "torch-sac", "torchtitan", "jax-names"):
         ast.parse(reprise("export", "net.plan.json", "--for", tool)["setting"])
