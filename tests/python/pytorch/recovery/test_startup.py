@@ -216,6 +216,22 @@ def test_a_step_made_from_shapes_is_the_one_that_is_captured() -> None:
     assert 0.95 < off < 1.1  # the loss is another one, and the output may be held
 
 
+def test_a_share_of_the_step_made_from_shapes_is_that_of_the_captured_one() -> None:
+    agent, model = LocalAgent(), made()
+    arm(model, agent, first="auto", budget="0.5x")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+
+    for _ in range(6):
+        optimizer.zero_grad()
+        classes = torch.zeros(256, dtype=torch.int64)
+        torch.nn.functional.cross_entropy(model(torch.randn(256, 32)), classes).backward()
+        optimizer.step()
+
+    static, peak = (agent.graphs[-1][key] for key in ("static_bytes", "measured_peak_bytes"))
+    # The budget in bytes, of a program that lets go of its batch as this one does: 32 kB.
+    assert int(agent.budgets[0]) == pytest.approx(static + (peak - static) // 2, abs=64)
+
+
 @pytest.mark.parametrize(("batches", "to_none"), [(3, True), (3, False), (1, False)])
 def test_steps_that_add_to_gradients_are_planned_as_such_from_the_second_one_on(
     batches: int, to_none: bool

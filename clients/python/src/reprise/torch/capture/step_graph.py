@@ -110,16 +110,23 @@ class CapturedGraph:
     def _static_parts(self) -> list[dict[str, int]]:
         """Returns static memory by category: what the model and its optimizers hold, and inputs,
         which ops read. The rest of static memory has no known category and is left out."""
-        read = {s for op in self.step.ops for s in op.arguments}
         parts: Counter[int] = Counter()
         for storage in self.step.storages:
-            if not storage.prior or storage.id >= 0:
-                continue
-            if storage.category != _ACTIVATION:
+            if storage.prior and storage.id < 0 and storage.category != _ACTIVATION:
                 parts[storage.category] += storage.bytes
-            elif storage in read:
-                parts[_INPUT] += storage.bytes
+        for storage in self.batch:
+            parts[_INPUT] += storage.bytes
         return [{"category": kind, "bytes": size} for kind, size in sorted(parts.items())]
+
+    @property
+    def batch(self) -> list[CapturedStorage]:
+        """The inputs that are static memory: what ops read of it that neither the model nor its
+        optimizers hold."""
+        read = {s for op in self.step.ops for s in op.arguments}
+        return [
+            s for s in self.step.storages
+            if s.prior and s.id < 0 and s.category == _ACTIVATION and s in read
+        ]  # fmt: skip
 
     @property
     def idle_bytes(self) -> int:

@@ -2,9 +2,9 @@
 """The step graph of a model that has not run: from its first arguments, on fake tensors.
 
     sketch = sketched(model, args, kwargs, live_bytes)     # RepriseError: says why there is none
-    sketch = sketched(..., holds=False)      # of a program that does not hold the output
     sketch = sketched(..., adds=True)        # whose backward adds to gradients that are there
     sketch.graph, sketch.least_peak_bytes
+    sketch = sketch.with_larger_loss()
 
 For the first steps of a job. Nothing is allocated and no kernel runs. A copy of the model runs
 (copied.py), generators are put back; the program's own state is not touched. What optimizers will
@@ -14,9 +14,10 @@ The loss is not known when the forward begins. What leads from the outputs to a 
 the model, and no plan touches it; but it is alive with what the plan keeps. If the model returns a
 scalar, that is the loss. Otherwise a cross entropy over the last dimension of each output stands
 for it, in single precision: it keeps one tensor as large as the output and makes two in the
-backward. A mean square takes one more, and few losses exceed that. Whether the program holds the
-output itself until then is not known either. In the graph it does; the least peak is that of a
-program that does not.
+backward. A mean square takes one more there, and few losses exceed that: it is the larger loss.
+Whether the program holds the output itself until then is not known either, nor whether it lets go
+of its batch. In the graph it holds both; what the step needs at the least is what it needs in a
+program that holds neither.
 
 A forward that communicates with other ranks has no such step: they would wait for the copy.
 """
@@ -32,9 +33,15 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_map
 
 from reprise.base.errors import RepriseError
-from reprise.torch.capture.captured import OPTIMIZER, CapturedOp
+from reprise.torch.capture.captured import (
+    BACKWARD,
+    FORWARD,
+    OPTIMIZER,
+    CapturedOp,
+    CapturedStep,
+)
 from reprise.torch.capture.step_graph import CapturedGraph, build
-from reprise.torch.estimation.assumed import with_rooflines
+from reprise.torch.estimation.assumed import walk, with_rooflines
 from reprise.torch.estimation.copied import faked, refuse_to_disturb, unnoticed
 from reprise.torch.estimation.fake_meter import FakeTensors
 from reprise.torch.estimation.once import capture_once
@@ -59,7 +66,25 @@ class Sketch:
     """A step made from shapes."""
 
     graph: CapturedGraph
+    # In a program that lets go of batch and outputs as soon as nothing reads them.
+    least_static_bytes: int
     least_peak_bytes: int
+    stands_in: bool  # another loss stands for that of the program
+
+    def with_larger_loss(self) -> Sketch:
+        """Returns the step with a loss that takes one more tensor in its backward; the same one if
+        the model itself returns its loss."""
+        if not self.stands_in:
+            return self
+        step, ops = self.graph.step, []
+        of_loss = _after_forward(step)
+        for op in step.ops:
+            kept = [s.bytes for s in op.reads if op.phase == BACKWARD and s.birth in of_loss]
+            more = op.workspace_bytes + max(kept, default=0)
+            ops.append(replace(op, workspace_bytes=more) if kept else op)
+        graph = replace(self.graph, step=replace(step, ops=ops))
+        graph = replace(graph, measured_peak_bytes=walk(graph.message())[1])
+        return replace(self, graph=graph)
 
 
 def sketched(
@@ -68,17 +93,15 @@ def sketched(
     kwargs: dict[str, Any],
     live_bytes: int,
     *,
-    holds: bool = True,
     adds: bool = False,
 ) -> Sketch:
     """Returns a step made from shapes alone. Of the arguments, a `Shape` stands for a tensor.
-    `live_bytes`: what is alive on the device now; `holds`: whether the program holds the output of
-    the model while the loss is computed; `adds`: whether the backward adds to gradients that are
-    alive when the step begins, as those of micro-batches do. Times are a roofline of this
-    machine."""
+    `live_bytes`: what is alive on the device now; `adds`: whether the backward adds to gradients
+    that are alive when the step begins, as those of micro-batches do. Times are a roofline of
+    this machine."""
     device = str(model_device(model))
     generators = Generators()
-    what, held = _FAULT, 0  # of what fails now; bytes that the program may hold
+    what, stands_in = _FAULT, False  # of what fails now
     try:
         optimizers = optimizers_of(model)
         refuse_to_disturb(model)
@@ -93,11 +116,11 @@ def sketched(
             )
 
             def whole() -> None:
-                nonlocal what, held
+                nonlocal what, stands_in
                 what = _SHAPES
                 outputs = [fake(*inputs[0], **inputs[1])]
                 with torch.autocast(model_device(model).type, enabled=False):
-                    held = _backward(outputs, holds)
+                    stands_in = _backward(outputs)
                 what = _FAULT
 
             def alive() -> list[Tensor]:
@@ -122,22 +145,45 @@ def sketched(
     graph = build(step, name=type(model).__name__, measured_peak_bytes=0, measured_step_ns=0)
     graph = replace(graph, static_bytes=live_bytes + state_bytes, flavour=FLAVOUR)
     graph = with_rooflines(graph)
-    return Sketch(graph, graph.measured_peak_bytes - held)
+    return Sketch(graph, *_least(graph), stands_in)
 
 
-def _backward(outputs: list[Any], holds: bool) -> int:
-    """Goes back from the loss among the outputs, or from one that stands for it. Returns the bytes
-    of outputs that a loss outside the model may be the last to read, and that are still held."""
+def _least(graph: CapturedGraph) -> tuple[int, int]:
+    """Returns what is static and what is alive at the peak, in bytes, if the program lets go of
+    its batch and of the outputs as soon as nothing reads them."""
+    step, message = graph.step, graph.message()
+    of_loss = _after_forward(step)
+    for storage, said in zip(graph.storages, message["storages"], strict=True):
+        if storage.pinned or storage.birth in of_loss:
+            said["release_op"] = storage.birth
+    for number, storage in enumerate(graph.batch, len(graph.storages)):
+        message["storages"].append({"id": number, "bytes": storage.bytes, "release_op": 0})
+        message["static_bytes"] -= storage.bytes
+        message["ops"][0]["writes"].append(number)
+        for op, said in zip(step.ops, message["ops"], strict=True):
+            if storage in op.arguments:
+                said["reads"].append(number)
+    return message["static_bytes"], walk(message)[1]
+
+
+def _after_forward(step: CapturedStep) -> set[int]:
+    """Returns the ops after the model's forward that are not of the backward: those of the loss."""
+    return {
+        number
+        for number, op in enumerate(step.ops)
+        if number and op.phase == FORWARD and not op.in_region
+    }
+
+
+def _backward(outputs: list[Any]) -> bool:
+    """Goes back from the loss among the outputs, or from one that stands for it. Returns whether
+    one does."""
     found = list({id(t): t for t in outputs_in(outputs) if t.requires_grad}.values())
     losses = [output for output in found if output.dim() == 0]
-    held = 0 if losses else sum(output.nbytes for output in found)
+    stands_in = not losses
     losses = losses or [_stand_in(output) for output in found]
-    if not holds:
-        held = 0
-        outputs.clear()
-        found.clear()
     torch.autograd.backward(losses, [torch.ones_like(loss) for loss in losses])
-    return held
+    return stands_in
 
 
 def _given_gradients(fake: nn.Module, device: str) -> list[Tensor]:

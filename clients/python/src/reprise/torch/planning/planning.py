@@ -168,7 +168,7 @@ class Planning:
         budget = request.own_budget(job, self.notes)
         if budget.is_share:
             # Of the smallest step that it may be: the budget does not shrink later.
-            static = graph.static_bytes - missing_bytes
+            static = sketch.least_static_bytes - missing_bytes
             budget = Budget(budget.of_step(static, sketch.least_peak_bytes) or 0)
         self.send(rung, graph.message(), budget)
         reply = self.reply(rung, self.wait_s)

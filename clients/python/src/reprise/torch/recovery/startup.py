@@ -185,11 +185,7 @@ class Startup:
         live = job.meter.live() + missing
         try:
             sketch = sketched(job.model, args, kwargs, live, adds=adds)
-            found = self._planned_from(sketch, later, missing)
-            if isinstance(found, str) and sketch.least_peak_bytes < self._needs:
-                # Better above by an output than by all that a step without a plan keeps.
-                other = sketched(job.model, args, kwargs, live, holds=False, adds=adds)
-                found = self._planning.sketched(other, 0, missing)
+            found = self._planned_from(sketch.with_larger_loss(), later, missing)
         except RepriseError as error:
             return str(error)
         if isinstance(found, str):
@@ -202,15 +198,13 @@ class Startup:
 
     def _planned_from(self, sketch: Sketch, later: int, missing: int) -> Rung | str:
         """Requests plans of a step that hold back ever less, at first `later` bytes for what may
-        become alive beside it; returns the first there is, or why there is none."""
+        become alive beside it; returns the first there is, or why there is none. Each has room for
+        a loss that takes more than the one which stands for it: shapes do not tell which it is."""
         graph = sketch.graph
         self._needs = graph.measured_peak_bytes
         margin = int(COARSE * max(0, graph.measured_peak_bytes - graph.static_bytes))
-        # Of a loss outside the model, which takes more than the one that stands for it.
-        loss = graph.measured_peak_bytes - sketch.least_peak_bytes
         found: Rung | str = ""
-        ways = [(later, margin + loss), (0, margin + loss)]
-        ways += [(0, less) for less in (margin, margin // LESS, 0)]
+        ways = [(later, margin), (0, margin), (0, margin // LESS), (0, 0)]
         for held, spare in dict.fromkeys(ways):
             found = self._planning.sketched(sketch, held + spare, missing)
             if isinstance(found, Rung):
