@@ -3,6 +3,7 @@
 
     sketch = sketched(model, args, kwargs, live_bytes)     # RepriseError: says why there is none
     sketch = sketched(..., adds=True)        # whose backward adds to gradients that are there
+    sketch = sketched(..., copies=True)      # of a program that is given a copy of the output
     sketch.graph, sketch.least_peak_bytes
     sketch = sketch.with_larger_loss()
 
@@ -94,11 +95,12 @@ def sketched(
     live_bytes: int,
     *,
     adds: bool = False,
+    copies: bool = False,
 ) -> Sketch:
     """Returns a step made from shapes alone. Of the arguments, a `Shape` stands for a tensor.
     `live_bytes`: what is alive on the device now; `adds`: whether the backward adds to gradients
-    that are alive when the step begins, as those of micro-batches do. Times are a roofline of
-    this machine."""
+    that are alive when the step begins, as those of micro-batches do; `copies`: whether a wrapper
+    hands the program a copy of the output. Times are a roofline of this machine."""
     device = str(model_device(model))
     generators = Generators()
     what, stands_in = _FAULT, False  # of what fails now
@@ -119,6 +121,8 @@ def sketched(
                 nonlocal what, stands_in
                 what = _SHAPES
                 outputs = [fake(*inputs[0], **inputs[1])]
+                if copies:
+                    outputs = [tree_map(_copy, outputs)]
                 with torch.autocast(model_device(model).type, enabled=False):
                     stands_in = _backward(outputs)
                 what = _FAULT
@@ -184,6 +188,10 @@ def _backward(outputs: list[Any]) -> bool:
     losses = losses or [_stand_in(output) for output in found]
     torch.autograd.backward(losses, [torch.ones_like(loss) for loss in losses])
     return stands_in
+
+
+def _copy(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) else value
 
 
 def _given_gradients(fake: nn.Module, device: str) -> list[Tensor]:

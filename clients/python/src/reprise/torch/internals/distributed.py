@@ -5,6 +5,7 @@ does, seen from inside its step.
     several_ranks()          # do others wait for the collectives of this one?
     rank_here()
     unwrapped(model)         # what computes, where a wrapper only communicates
+    wrapper_around(model)    # the DistributedDataParallel whose forward runs around its own
     schedules()              # those that run on this thread, the innermost first
     halves_backwards()       # whether one of them splits backwards (zero bubble)
 
@@ -24,6 +25,7 @@ from torch import nn
 from reprise.torch.internals.traces import frames
 
 _SCHEDULES = "torch.distributed.pipelining.schedules"
+_WRAPPERS = "torch.nn.parallel.distributed"
 _HALVES = ("BACKWARD_INPUT", "BACKWARD_WEIGHT")
 
 
@@ -49,6 +51,32 @@ def unwrapped(model: nn.Module) -> nn.Module:
     inner = getattr(model, "module", None)
     wraps = isinstance(model, nn.parallel.DistributedDataParallel)
     return inner if wraps and isinstance(inner, nn.Module) else model
+
+
+def wrapper_around(model: nn.Module) -> nn.parallel.DistributedDataParallel | None:
+    """Returns the wrapper of a model whose forward is running on this thread; None if none is."""
+    for frame in frames():
+        if frame.f_globals.get("__name__") == _WRAPPERS:
+            found = frame.f_locals.get("self")
+            if isinstance(found, nn.parallel.DistributedDataParallel) and found.module is model:
+                return found
+    return None
+
+
+def adds_up(wrapper: nn.parallel.DistributedDataParallel | None) -> bool:
+    """Returns whether the gradients of the backward to come stay on this rank: those of the next
+    one, with which they are summed, are to be added to them (`no_sync`)."""
+    return wrapper is not None and not wrapper.require_backward_grad_sync
+
+
+def copies_output(wrapper: nn.parallel.DistributedDataParallel | None) -> bool:
+    """Returns whether a wrapper hands the program a copy of the output of the model: one that looks
+    for unused parameters always does, one with a static graph in its first forward."""
+    if wrapper is None or not getattr(wrapper, "_ddp_sink_clone", True):
+        return False
+    if wrapper.static_graph:
+        return not getattr(wrapper, "_static_graph_delay_allreduce_enqueued", False)
+    return bool(wrapper.find_unused_parameters)
 
 
 def schedules() -> Iterator[Any]:

@@ -13,8 +13,9 @@ on the host. Which it is, and why, is said in one line.
 What is alive when a step begins may grow after the first one: the program keeps outputs, or
 gradients that are not reset before the forward. The first plan from shapes holds back what
 gradients take, if there is one that does. Where a backward adds to gradients that are there, as
-those of micro-batches do, the next step is planned as one that does; whatever else is found to be
-alive, the next plan holds back, too.
+those of micro-batches do, the next step is planned as one that does, and the first one, too, where
+DistributedDataParallel is told not to sync; whatever else is found to be alive, the next plan holds
+back, too.
 
 A plain forward that runs out of memory is tried once more on the host, where that is memory
 elsewhere. With several ranks nothing is tried again. Each of them has a plan from shapes of its
@@ -31,7 +32,13 @@ import torch
 from reprise.base.errors import RepriseError
 from reprise.torch.estimation.sketch import Sketch, sketched
 from reprise.torch.estimation.workspaces import COARSE
-from reprise.torch.internals.distributed import halves_backwards, several_ranks
+from reprise.torch.internals.distributed import (
+    adds_up,
+    copies_output,
+    halves_backwards,
+    several_ranks,
+    wrapper_around,
+)
 from reprise.torch.internals.host import HostSaves
 from reprise.torch.job.job import EagerJob
 from reprise.torch.job.stages import Stages
@@ -157,13 +164,18 @@ class Startup:
             self._job.say(f"{why.rstrip('.')}. The previous plan stays")
         else:
             self._job.plans.ladder.rungs.remove(rung)
+            # The same forward: a step that keeps to the one plan keeps to the other.
+            for other in self._known:
+                other.matched |= rung.matched and other.covers(rung.key)
 
     def _adds(self) -> bool:
         """Returns whether the backward of the step that begins is known to add to gradients: some
-        are there, or the last step had several forwards."""
+        are there, the last step had several forwards, or this one keeps its gradients for more."""
         job = self._job
-        return job.step.forwards > 1 or any(
-            p.is_leaf and p.grad is not None for p in job.model.parameters()
+        return (
+            job.step.forwards > 1
+            or adds_up(wrapper_around(job.model))
+            or any(p.is_leaf and p.grad is not None for p in job.model.parameters())
         )
 
     def _plan(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, adds: bool) -> str:
@@ -183,8 +195,9 @@ class Startup:
         without = missing_gradients(job.model)
         missing, later = (without, 0) if adds else (0, without)
         live = job.meter.live() + missing
+        copies = copies_output(wrapper_around(job.model))
         try:
-            sketch = sketched(job.model, args, kwargs, live, adds=adds)
+            sketch = sketched(job.model, args, kwargs, live, adds=adds, copies=copies)
             found = self._planned_from(sketch.with_larger_loss(), later, missing)
         except RepriseError as error:
             return str(error)
