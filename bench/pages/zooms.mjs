@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /**
- * How long a zoom takes on the screen: node zooms.mjs URL TOKEN_FILE RUN_PAGE [ZOOMS]
- * Presses the keys of the memory page. The page itself takes the times, from the
- * key event to the end of the frame that shows the curve's answer, and of the
- * last frame that a zoom draws (the addresses come last).
+ * How long a zoom, or a move of the slider, takes on the screen:
+ *
+ *   node zooms.mjs URL TOKEN_FILE MEMORY_PAGE [ZOOMS]
+ *   node zooms.mjs URL TOKEN_FILE RUN_PAGE [MOVES] --drag
+ *
+ * Presses the keys of the memory page, or drags the budget of a run's page. The
+ * page itself takes the times: of a zoom from the key event to the end of the
+ * frame that shows the curve's answer, and of the last frame that it draws; of a
+ * move from its input event to the end of the frame that shows the memory curve.
  */
 import {readFileSync} from 'node:fs';
 import {createRequire} from 'node:module';
@@ -12,9 +17,11 @@ import {createRequire} from 'node:module';
 const require = createRequire(new URL('../../web/package.json', import.meta.url));
 const {chromium} = require('playwright-core');
 
-const [url, tokenFile, path, count = '40'] = process.argv.slice(2);
+const words = process.argv.slice(2);
+const drag = words.includes('--drag');
+const [url, tokenFile, path, count = '40'] = words.filter((word) => word !== '--drag');
 if (!url || !tokenFile || !path) {
-  console.error('usage: zooms.mjs URL TOKEN_FILE RUN_PAGE [ZOOMS]');
+  console.error('usage: zooms.mjs URL TOKEN_FILE PAGE [COUNT] [--drag]');
   process.exit(2);
 }
 const token = readFileSync(tokenFile, 'utf8').trim();
@@ -35,7 +42,7 @@ const busy = async () => {
 };
 
 /** Within the page: what is asked, answered and drawn since the last key. */
-function watch() {
+function watch(drag) {
   const seen = {open: 0, asked: 0, key: 0, answered: 0, curve: 0, all: 0};
   window.seen = seen;
   const ask = window.fetch;
@@ -51,13 +58,14 @@ function watch() {
     }
   };
   const drawn = (canvas) => {
-    const curve = seen.answered === 1 && canvas.closest('.u-wrap') !== null;
+    const curve = (drag || seen.answered === 1) && canvas.closest('.u-wrap') !== null;
     requestAnimationFrame(() => {
       // A message is handled when the frame has been made.
       const {port1, port2} = new MessageChannel();
       port1.onmessage = () => {
         seen.all = performance.now() - seen.key;
-        if (curve) seen.curve = seen.all;
+        // Of a move the first frame counts: the exact plan comes later.
+        if (curve && !(drag && seen.curve)) seen.curve = seen.all;
       };
       port2.postMessage(0);
     });
@@ -73,24 +81,44 @@ function watch() {
   };
   const begin = ({timeStamp}) =>
     Object.assign(seen, {key: timeStamp, asked: 0, answered: 0, curve: 0, all: 0});
-  addEventListener('keydown', begin, {capture: true});
+  addEventListener(drag ? 'input' : 'keydown', begin, {capture: true});
 }
-await page.addInitScript(watch);
+await page.addInitScript(watch, drag);
 
 await page.goto(url + path, {timeout: 120_000});
-await page.getByRole('heading', {name: /^Alive at/}).waitFor({timeout: 120_000});
+const slider = page.getByRole('slider').first();
+if (drag) await slider.waitFor({timeout: 120_000});
+else await page.getByRole('heading', {name: /^Alive at/}).waitFor({timeout: 120_000});
 await page.waitForTimeout(3000);
+
+/** Moves the slider by a frame's worth, back and forth, as a hand on a mouse does. */
+const box = drag ? await slider.boundingBox() : undefined;
+async function move(i) {
+  const share = 0.5 + 0.35 * Math.sin(i / 9);
+  await page.mouse.move(box.x + box.width * share, box.y + box.height / 2);
+}
+if (drag) {
+  await move(0);
+  await page.mouse.down();
+}
 
 const zooms = [];
 const keys = ['w', 'w', 'd', 'w', 'a', 's', 'w', 'd', 's', 's'];
 for (let i = 0; i < Number(count); i++) {
   const before = await busy();
-  await page.keyboard.press(keys[i % keys.length]);
-  await page.waitForFunction(() => window.seen.curve > 0 && window.seen.open === 0, undefined, {
-    polling: 50,
-    timeout: 20_000,
-  });
-  await page.waitForTimeout(200);
+  if (drag) {
+    await page.evaluate(() => Object.assign(window.seen, {curve: 0, all: 0}));
+    await move(i + 1);
+    await page.waitForFunction(() => window.seen.curve > 0, undefined, {timeout: 20_000});
+    await page.waitForTimeout(16);
+  } else {
+    await page.keyboard.press(keys[i % keys.length]);
+    await page.waitForFunction(() => window.seen.curve > 0 && window.seen.open === 0, undefined, {
+      polling: 50,
+      timeout: 20_000,
+    });
+    await page.waitForTimeout(200);
+  }
   zooms.push({...(await page.evaluate(() => window.seen)), busy: (await busy()) - before});
 }
 const at = (name, share) => {
@@ -101,7 +129,7 @@ await cdp.send('HeapProfiler.enable');
 await cdp.send('HeapProfiler.collectGarbage');
 const heap = await page.evaluate(() => performance.memory?.usedJSHeapSize ?? NaN);
 const most = Math.max(...zooms.map(({asked}) => asked));
-console.log(`| ${count} zooms, at most ${most} requests each | median | p95 | longest |`);
+console.log(`| ${count} ${drag ? 'moves' : 'zooms'}, at most ${most} requests each | median | p95 | longest |`);
 console.log('|---|---|---|---|');
 for (const [name, what] of [
   ['curve', 'the curve is on the screen'],

@@ -208,9 +208,9 @@ class RunCommand : public Command {
     if (sized) {
       const StatusOr<Budget> host = ParseBudget(host_budget_);
       if (!host.ok() || host->kind != Budget::Kind::kBytes) {
-        return console.UsageError(StrCat("--host-budget ",
-                                         host_budget_.substr(0, 40),
-                                         ": must be bytes, such as 60GiB, or auto"));
+        return console.UsageError(
+            StrCat("--host-budget ", host_budget_.substr(0, 40),
+                   ": must be bytes, such as 60GiB, or auto"));
       }
     }
     if (!globals.server.empty()) {
