@@ -130,7 +130,7 @@ std::string RunFacts::Text() const {
 StatusOr<std::vector<ListedSession>> ListSessions(Database& db) {
   ASSIGN_OR_RETURN(
       Statement select,
-      db.Select("SELECT s.session_id, s.run_id, s.state, s.labels,"
+      db.Select("SELECT s.session_id, s.run_id, s.state,"
                 " (SELECT coalesce(sum(t.committed), 0) FROM streams t"
                 "  WHERE t.session_id = s.session_id),"
                 " r.graph_id, r.plan_id, r.exit_code, r.exit_signal"
@@ -143,18 +143,14 @@ StatusOr<std::vector<ListedSession>> ListSessions(Database& db) {
   while (true) {
     ASSIGN_OR_RETURN(const bool row, select.Step());
     if (!row) return sessions;
-    const std::string lines = StrCat("\n", select.Text(3));
-    if (lines.find(StrCat("\n", kEphemeral, "\n")) != std::string::npos) {
-      continue;
-    }
     sessions.push_back({.session_id = std::string(select.Text(0)),
                         .run_id = std::string(select.Text(1)),
                         .running = select.Int(2) == v1::RUN_STATE_RUNNING,
-                        .committed = Unsigned(select.Int(4)),
-                        .run = {.graph_id = std::string(select.Text(5)),
-                                .plan_id = std::string(select.Text(6)),
-                                .exit_code = select.Int(7),
-                                .exit_signal = select.Int(8)}});
+                        .committed = Unsigned(select.Int(3)),
+                        .run = {.graph_id = std::string(select.Text(4)),
+                                .plan_id = std::string(select.Text(5)),
+                                .exit_code = select.Int(6),
+                                .exit_signal = select.Int(7)}});
   }
 }
 

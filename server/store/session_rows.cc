@@ -53,27 +53,6 @@ StatusOr<v1::RunState> EndOf(Database& db, std::string_view session_id,
   return row ? v1::RUN_STATE_FAILED : v1::RUN_STATE_FINISHED;
 }
 
-Status RemoveIfEphemeral(Database& db, std::string_view session_id) {
-  std::string run_id;
-  {
-    ASSIGN_OR_RETURN(
-        Statement select,
-        db.Prepare("SELECT r.run_id FROM runs r JOIN sessions s"
-                   " ON s.run_id = r.run_id WHERE s.session_id = ?1"
-                   " AND r.state <> ?2 AND NOT EXISTS"
-                   " (SELECT 1 FROM sessions o WHERE o.run_id = r.run_id"
-                   "  AND replace(?4 || o.labels, ?3, '') = ?4 || o.labels)"));
-    // A session has the label if its lines change without it.
-    RETURN_IF_ERROR(select.BindAll(session_id,
-                                   static_cast<int64_t>(v1::RUN_STATE_RUNNING),
-                                   StrCat("\n", kEphemeral, "\n"), "\n"));
-    ASSIGN_OR_RETURN(const bool row, select.Step());
-    if (!row) return OkStatus();
-    run_id = select.Text(0);
-  }
-  return RemoveRun(db, run_id);
-}
-
 }  // namespace
 
 StatusOr<bool> OpenSession(Database& db, const v1::Hello& hello,
@@ -148,9 +127,7 @@ Status CloseSession(Database& db, std::string_view session_id,
                  "  WHERE session_id = ?1)"
                  " AND NOT EXISTS (SELECT 1 FROM sessions s"
                  "  WHERE s.run_id = runs.run_id AND s.state = ?2)"));
-  RETURN_IF_ERROR(
-      run.Run(session_id, static_cast<int64_t>(v1::RUN_STATE_RUNNING)));
-  return RemoveIfEphemeral(db, session_id);
+  return run.Run(session_id, static_cast<int64_t>(v1::RUN_STATE_RUNNING));
 }
 
 StatusOr<int64_t> SaveNames(Database& db, std::string_view session_id,

@@ -34,10 +34,7 @@ StatusOr<uint64_t> LoadCommitted(Database& db, std::string_view session_id,
 Status SaveCommitted(Database& db, std::string_view session_id,
                      uint64_t producer_epoch, uint64_t committed);
 
-// Ends the session, and its run if no other session of it is running. If every
-// session of the run has the label kEphemeral, the run is then removed with all
-// its data: `reprise doctor` uses this.
-inline constexpr std::string_view kEphemeral = "reprise.ephemeral=yes";
+// Ends the session, and its run if no other session of it is running.
 Status CloseSession(Database& db, std::string_view session_id,
                     const v1::Bye& bye, int64_t now_ns);
 

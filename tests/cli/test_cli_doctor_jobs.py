@@ -212,10 +212,8 @@ def test_a_daemon_says_who_listens_what_it_speaks_and_its_time(
     found = checks(reprise)
 
     assert f"a daemon listens, process {server.pid} of " in found["socket"]["found"]
-    versions = found["versions"]
-    assert versions["health"] == "ok"
-    assert versions["found"].startswith("agent ABI 1 (")
-    assert f"daemon {VERSION}, ring layout 1, protocol 1" in versions["found"]
+    assert found["server"]["found"].startswith(f"reprised {VERSION} at ")
+    assert found["server"]["found"].endswith(", ring layout 1, protocol 1")
     assert found["clock"]["found"].startswith("the server's differs by less than")
     assert ", logs of both " in found["store"]["found"]
     assert found["losses"]["found"] == "no run was recorded yet"

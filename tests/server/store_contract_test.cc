@@ -59,18 +59,11 @@ INSTANTIATE_TEST_SUITE_P(Kinds, BothStores,
                          ::testing::Values("SQLite", "PostgreSQL"),
                          [](const auto& kind) { return kind.param; });
 
-v1::Hello HelloOf(const std::string& session, const std::string& labels = "") {
+v1::Hello HelloOf(const std::string& session) {
   v1::Hello hello;
   hello.set_session_id(session);
   hello.set_run_id("run-of-" + session);
   hello.set_producer_epoch(1);
-  for (size_t at = 0; at < labels.size();) {
-    const size_t equals = labels.find('=', at);
-    const size_t end = std::min(labels.find(' ', at), labels.size());
-    (*hello.mutable_info()->mutable_labels())[labels.substr(at, equals - at)] =
-        labels.substr(equals + 1, end - equals - 1);
-    at = end + 1;
-  }
   return hello;
 }
 
@@ -312,28 +305,6 @@ TEST_P(BothStores, ARunIsFoundByItsBeginningButNotByAnAmbiguousOne) {
     EXPECT_EQ(ResolveRunId(db, "").status().code(), Code::kInvalidArgument);
     return OkStatus();
   });
-}
-
-TEST_P(BothStores, OnlyARunWhoseSessionsAreAllEphemeralGoesWithItsLast) {
-  const v1::Hello passing = HelloOf("a", "a=1 reprise.ephemeral=yes z=1");
-  const v1::Hello kept = HelloOf("b", "reprise.ephemeral=yesterday");
-  Write([&](Database& db) -> Status {
-    for (const v1::Hello& hello : {passing, kept}) {
-      RETURN_IF_ERROR(OpenSession(db, hello, {}, 1).status());
-      v1::Chunk chunk;
-      chunk.set_seq(1);
-      RETURN_IF_ERROR(InsertChunk(db, ProducerOf(hello), chunk, {}));
-      RETURN_IF_ERROR(SaveCommitted(db, hello.session_id(), 1, 1));
-      RETURN_IF_ERROR(CloseSession(db, hello.session_id(), {}, 2));
-    }
-    return OkStatus();
-  });
-
-  EXPECT_EQ(Count("SELECT count(*) FROM runs"), 1);
-  EXPECT_EQ(Count("SELECT count(*) FROM runs WHERE run_id = 'run-of-b'"), 1);
-  for (const char* table : {"sessions", "chunks", "streams"}) {
-    EXPECT_EQ(Count(StrCat("SELECT count(*) FROM ", table)), 1) << table;
-  }
 }
 
 TEST_P(BothStores, NamesThatAreNewAreCounted) {

@@ -10,7 +10,6 @@
 
 #include "base/str_cat.h"
 #include "clients/cli/doctor/doctor.h"
-#include "clients/cli/doctor/round_trip.h"
 #include "clients/cli/server/server_client.h"
 
 namespace reprise::cli {
@@ -18,7 +17,6 @@ namespace {
 
 constexpr int64_t kMuchLog = int64_t{256} << 20;
 constexpr int64_t kMuchOffset = 1'000'000'000;
-constexpr uint32_t kRunsToLookAt = 8;
 
 // Reports what a session says about CUPTI, if it is noteworthy.
 Check AgentCheck(const v1::AgentStatus& agent) {
@@ -45,7 +43,10 @@ Check AgentCheck(const v1::AgentStatus& agent) {
 void AddStatus(const v1::ServerStatus& status, const Endpoint& endpoint,
                std::vector<Check>& checks) {
   Check server{Health::kOk, "server",
-               StrCat("reprised ", status.version(), " at ", endpoint.url), ""};
+               StrCat("reprised ", status.version(), " at ", endpoint.url,
+                      ", ring layout ", status.ring_layout(), ", protocol ",
+                      status.proto_version()),
+               ""};
   if (status.version() != REPRISE_VERSION) {
     server.health = Health::kWarning;
     server.found += ", this command is " REPRISE_VERSION;
@@ -80,34 +81,29 @@ void AddStatus(const v1::ServerStatus& status, const Endpoint& endpoint,
     checks.push_back(std::move(store));
   }
   for (const v1::AgentStatus& agent : status.agents()) {
-    // This command's own session is not a job.
-    if (!agent.connected() || IsDoctorRun(agent.run_id())) continue;
-    checks.push_back(AgentCheck(agent));
+    if (agent.connected()) checks.push_back(AgentCheck(agent));
   }
 }
 
 // Reports the losses of the newest run: records that found the ring full, and
 // chunks trimmed from a spool.
 Check Losses(const ServerClient& client) {
-  const auto runs = client.ListRuns(kRunsToLookAt);
-  const v1::Run* run = nullptr;
-  for (int i = 0; runs.ok() && run == nullptr && i < runs->runs_size(); ++i) {
-    if (!IsDoctorRun(runs->runs(i).run_id())) run = &runs->runs(i);
-  }
-  if (run == nullptr) {
+  const auto runs = client.ListRuns(1);
+  if (!runs.ok() || runs->runs().empty()) {
     return {Health::kOk, "losses", "no run was recorded yet", ""};
   }
+  const v1::Run& run = runs->runs(0);
   Check check{Health::kOk, "losses",
-              StrCat("none of ", run->records(), " records of the last run, ",
-                     run->run_id()),
+              StrCat("none of ", run.records(), " records of the last run, ",
+                     run.run_id()),
               ""};
-  if (run->dropped() > 0 || run->lost_chunks() > 0) {
+  if (run.dropped() > 0 || run.lost_chunks() > 0) {
     check.health = Health::kWarning;
     check.found =
-        StrCat("the last run, ", run->run_id(), ", lost ", run->dropped(),
+        StrCat("the last run, ", run.run_id(), ", lost ", run.dropped(),
                " records that did not fit into its "
                "ring, and ",
-               run->lost_chunks(), " chunks");
+               run.lost_chunks(), " chunks");
     check.advice =
         "its steps that miss some are marked as incomplete; was the daemon "
         "stopped, the machine overloaded, or the disk full?";
@@ -185,11 +181,9 @@ std::vector<Check> CheckDaemon(const Globals& globals) {
   bool listening = false;
   checks.push_back(CheckSocket(listening));
   const v1::ServerStatus status = CheckServer(globals, listening, checks);
-  const auto jobs =
-      std::count_if(status.agents().begin(), status.agents().end(),
-                    [](const v1::AgentStatus& agent) {
-                      return agent.connected() && !IsDoctorRun(agent.run_id());
-                    });
+  const auto jobs = std::count_if(
+      status.agents().begin(), status.agents().end(),
+      [](const v1::AgentStatus& agent) { return agent.connected(); });
   checks.push_back({Health::kOk, "sessions",
                     StrCat(jobs, jobs == 1 ? " job" : " jobs", " connected"),
                     ""});

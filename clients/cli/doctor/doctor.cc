@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "base/str_cat.h"
@@ -39,6 +38,19 @@ bool ReadAll(int fd, std::string& out, std::chrono::seconds patience) {
     out.append(some, static_cast<size_t>(got));
   }
   return true;
+}
+
+// "did not answer within 4 s; the load is 30.1 on 2 processors": on a busy
+// machine that proves nothing.
+std::string TooLate(std::chrono::seconds patience) {
+  double load = 0;
+  if (getloadavg(&load, 1) != 1) load = 0;
+  const long processors = std::max(1L, sysconf(_SC_NPROCESSORS_ONLN));
+  char shown[32];
+  std::snprintf(shown, sizeof shown, "%.1f", load);
+  return StrCat("did not answer within ", patience.count(), " s; the load is ",
+                shown, " on ", processors,
+                processors == 1 ? " processor" : " processors");
 }
 
 // Finds distributions and files by name; imports nothing from them.
@@ -109,11 +121,11 @@ std::vector<Check> AskParts(const std::string& python) {
       false);
   if (!json.is_array()) {
     const bool late = Clock::now() - begin >= kImportPatience;
-    return {{Health::kWarning, "tape",
-             late ? StrCat("not checked: ", python, " ",
-                           TooLate(kImportPatience, LoadNow()))
-                  : std::string("not checked: torch cannot be imported there"),
-             StrCat("try ", python, " -m reprise.native_parts")}};
+    return {
+        {Health::kWarning, "tape",
+         late ? StrCat("not checked: ", python, " ", TooLate(kImportPatience))
+              : std::string("not checked: torch cannot be imported there"),
+         StrCat("try ", python, " -m reprise.native_parts")}};
   }
   std::vector<Check> parts;
   for (const auto& part : json) {
@@ -168,7 +180,7 @@ PythonFacts AskPython(const std::string& python) {
       Answer(python, "-c", kQuestion, kPatience), nullptr, false);
   if (!json.is_object()) {
     if (Clock::now() - begin >= kPatience) {
-      facts.late = StrCat(python, " ", TooLate(kPatience, LoadNow()));
+      facts.late = StrCat(python, " ", TooLate(kPatience));
     }
     return facts;
   }
@@ -224,39 +236,6 @@ std::vector<Check> CheckPython(const PythonFacts& python) {
           : Check{Health::kOk, "torch", python.torch, ""});
   checks.insert(checks.end(), python.parts.begin(), python.parts.end());
   return checks;
-}
-
-Load LoadNow() {
-  Load load;
-  if (getloadavg(&load.last_minute, 1) != 1) load.last_minute = 0;
-  load.processors =
-      std::max(1, static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)));
-  return load;
-}
-
-bool IsStopped(pid_t pid) {
-  std::ifstream file(StrCat("/proc/", pid, "/stat"));
-  std::string line;
-  std::getline(file, line);
-  const size_t name = line.rfind(") ");
-  return name != std::string::npos && line.compare(name + 2, 1, "T") == 0;
-}
-
-std::string TooLate(std::chrono::seconds patience, const Load& load) {
-  char shown[32];
-  std::snprintf(shown, sizeof shown, "%.1f", load.last_minute);
-  return StrCat("did not answer within ", patience.count(), " s; the load is ",
-                shown, " on ", load.processors,
-                load.processors == 1 ? " processor" : " processors");
-}
-
-Check LateCheck(const std::string& name, const std::string& what,
-                std::chrono::seconds patience, const Load& load,
-                const std::string& advice) {
-  const std::string found = StrCat(what, " ", TooLate(patience, load));
-  if (!load.IsHigh()) return {Health::kProblem, name, found, advice};
-  return {Health::kWarning, name, found,
-          "ask again when the machine is less busy"};
 }
 
 }  // namespace reprise::cli

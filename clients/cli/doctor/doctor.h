@@ -6,8 +6,6 @@
 // broken.
 #pragma once
 
-#include <sys/types.h>
-
 #include <chrono>
 #include <functional>
 #include <string>
@@ -60,7 +58,10 @@ int DriverVersion();
 std::vector<Check> CheckDevices();
 // Checks libcupti and the injection slot. Uses CUPTI only in a child process.
 std::vector<Check> CheckCupti(const PythonFacts& python);
-// Checks the versions of package, agent and torch.
+// Loads the agent that a job would load, in a child process, and asks for its
+// version.
+Check CheckAgent(const PythonFacts& python);
+// Checks the versions of package and torch.
 std::vector<Check> CheckPython(const PythonFacts& python);
 // Checks the socket that agents of this user connect to. Sets `listening` if a
 // daemon answers.
@@ -77,27 +78,5 @@ Check CheckCertificate(const Endpoint& endpoint);
 // longer than `patience`. Call it before any thread is started.
 std::string InChild(const std::function<std::string()>& work,
                     std::chrono::seconds patience = std::chrono::seconds(10));
-
-// What did not answer in time: on a busy machine that proves nothing.
-struct Load {
-  double last_minute = 0;  // 0: not known
-  int processors = 1;
-
-  bool IsHigh() const { return last_minute > processors; }
-};
-
-Load LoadNow();
-
-// Whether a process stands still: then the load is no reason for its silence.
-bool IsStopped(pid_t pid);
-
-// "did not answer within 4 s; the load is 30.1 on 2 processors"
-std::string TooLate(std::chrono::seconds patience, const Load& load);
-
-// Returns a check of what did not answer `what`: a problem with this advice; a
-// warning if the machine is busy.
-Check LateCheck(const std::string& name, const std::string& what,
-                std::chrono::seconds patience, const Load& load,
-                const std::string& advice);
 
 }  // namespace reprise::cli

@@ -15,6 +15,8 @@
 #include "base/str_cat.h"
 #include "clients/cli/core/files.h"
 #include "clients/cli/doctor/doctor.h"
+#include "clients/cli/server/runtime_paths.h"
+#include "profiler/include/reprise_agent.h"
 
 namespace reprise::cli {
 namespace {
@@ -232,6 +234,36 @@ std::vector<Check> ControlGroup() {
 }
 
 }  // namespace
+
+Check CheckAgent(const PythonFacts& python) {
+  std::string path = AgentLibrary();
+  if (path.empty()) path = python.agent;
+  if (path.empty()) {
+    return {Health::kWarning, "agent library",
+            "libreprise_agent.so was not found",
+            "name it with REPRISE_AGENT, or install the package reprise"};
+  }
+  const std::string abi = InChild([&]() -> std::string {
+    void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) return "";
+    const auto version = reinterpret_cast<decltype(&reprise_abi_version)>(
+        dlsym(library, "reprise_abi_version"));
+    return version == nullptr ? "" : std::to_string(version());
+  });
+  if (abi.empty()) {
+    return {Health::kProblem, "agent library",
+            StrCat(path, ": cannot be loaded as the agent"),
+            "name another one with REPRISE_AGENT, or install the package "
+            "reprise"};
+  }
+  if (abi != std::to_string(REPRISE_ABI)) {
+    return {Health::kWarning, "agent library",
+            StrCat(path, " has ABI ", abi,
+                   ", this command " REPRISE_VERSION " has ABI ", REPRISE_ABI),
+            "use agent, daemon and command of one release"};
+  }
+  return {Health::kOk, "agent library", StrCat("ABI ", abi, ", ", path), ""};
+}
 
 int DriverVersion() {
   const std::string text = InChild([]() -> std::string {

@@ -137,7 +137,7 @@ std::string LastLine(int log) {
 // Starts a process in a session of its own: Ctrl-C at the terminal is for the
 // job, and the daemon must outlive the job to store the end of the run.
 StatusOr<pid_t> Spawn(const std::string& program, const std::string& socket,
-                      const std::vector<std::string>& more_flags, int log) {
+                      int log) {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
@@ -150,9 +150,9 @@ StatusOr<pid_t> Spawn(const std::string& program, const std::string& socket,
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID);
-  std::vector<std::string> words = {program, "--private", "--agent-socket",
-                                    socket};
-  words.insert(words.end(), more_flags.begin(), more_flags.end());
+  std::vector<std::string> words = {program,          "--private",
+                                    "--agent-socket", socket,
+                                    "--with-parent",  std::to_string(getpid())};
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
@@ -221,23 +221,6 @@ bool DaemonAnswers(const std::string& path) {
   return ok;
 }
 
-StatusOr<Daemon> StartDaemon(const std::string& socket,
-                             const std::vector<std::string>& more_flags) {
-  if (socket.size() >= sizeof(sockaddr_un::sun_path)) {
-    return InvalidArgument(StrCat(socket,
-                                  ": too long for a socket; set "
-                                  "REPRISE_SOCKET to a shorter path"));
-  }
-  ASSIGN_OR_RETURN(const std::string program, FindReprised());
-  const int log = UnnamedLog(fs::path(socket).parent_path().string());
-  StatusOr<pid_t> pid = Spawn(program, socket, more_flags, log);
-  Status status = pid.status();
-  if (pid.ok()) status = AwaitDaemon(*pid, program, socket, log);
-  if (log >= 0) close(log);
-  if (!status.ok()) return status;
-  return Daemon{.socket = socket, .pid = *pid};
-}
-
 StatusOr<Daemon> EnsureDaemon() {
   Daemon daemon{.socket = AgentSocket()};
   // If our daemon is still starting, it has not written server.json yet;
@@ -257,8 +240,15 @@ StatusOr<Daemon> EnsureDaemon() {
   StartLock lock;
   RETURN_IF_ERROR(lock.Take(folder + "/start.lock"));
   if (AwaitOther(daemon.socket)) return daemon;
-  return StartDaemon(daemon.socket,
-                     {"--with-parent", std::to_string(getpid())});
+  ASSIGN_OR_RETURN(const std::string program, FindReprised());
+  const int log = UnnamedLog(folder);
+  const StatusOr<pid_t> pid = Spawn(program, daemon.socket, log);
+  const Status status =
+      pid.ok() ? AwaitDaemon(*pid, program, daemon.socket, log) : pid.status();
+  if (log >= 0) close(log);
+  if (!status.ok()) return status;
+  daemon.pid = *pid;
+  return daemon;
 }
 
 void StopDaemon(const Daemon& daemon) {

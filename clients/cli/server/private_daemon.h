@@ -10,7 +10,6 @@
 #include <sys/types.h>
 
 #include <string>
-#include <vector>
 
 #include "base/status.h"
 
@@ -26,42 +25,11 @@ struct Daemon {
 // the daemon's last line of output.
 StatusOr<Daemon> EnsureDaemon();
 
-// Starts `reprised --private` on this socket, whose folder must exist, and
-// waits until it answers. Errors as EnsureDaemon.
-StatusOr<Daemon> StartDaemon(const std::string& socket,
-                             const std::vector<std::string>& more_flags);
-
 // Returns whether something listens there. A connection without HELLO is not a
 // session.
 bool DaemonAnswers(const std::string& socket);
 
 // Stops a daemon that this process started, and waits for it.
 void StopDaemon(const Daemon& daemon);
-
-// A daemon that nothing else uses: socket, store and spool are in a temporary
-// folder that is removed with it.
-class ScratchDaemon {
- public:
-  // Errors as StartDaemon.
-  static StatusOr<ScratchDaemon> Start();
-  ~ScratchDaemon();
-  ScratchDaemon(ScratchDaemon&& other) noexcept;
-  ScratchDaemon& operator=(ScratchDaemon&& other) noexcept;
-
-  const std::string& socket() const { return daemon_.socket; }
-  // HOST:PORT.
-  std::string server() const;
-  // The file with the token that its server requires.
-  std::string token_file() const;
-
- private:
-  ScratchDaemon() = default;
-
-  std::string folder_;
-  Daemon daemon_;
-};
-
-// Returns the pid in the server.json next to a socket; 0 if unknown.
-pid_t DaemonPid(const std::string& socket);
 
 }  // namespace reprise::cli

@@ -83,8 +83,8 @@ std::string NewRequestId() {
 }
 
 // Reads a stream of progress that ends with a plan.
-StatusOr<v1::Plan> ReadPlan(grpc::ClientReader<v1::PlanEvent>& stream,
-                            const Endpoint& endpoint, Console& console) {
+StatusOr<v1::Plan> ReadPlanEvents(grpc::ClientReader<v1::PlanEvent>& stream,
+                                  const Endpoint& endpoint, Console& console) {
   v1::Plan plan;
   bool got_plan = false;
   for (v1::PlanEvent event; stream.Read(&event);) {
@@ -249,7 +249,7 @@ StatusOr<v1::Plan> ServerClient::Plan(const v1::PlanRequest& request,
   named.set_request_id(NewRequestId());
   const FinishOnInterrupt finish(*planner_, named.request_id(), context);
   const auto stream = planner_->Plan(&context, named);
-  StatusOr<v1::Plan> plan = ReadPlan(*stream, endpoint_, console);
+  StatusOr<v1::Plan> plan = ReadPlanEvents(*stream, endpoint_, console);
   if (CatchInterrupt::Asked() && !plan.ok()) {
     return Cancelled("interrupted before a plan was found");
   }
@@ -265,7 +265,7 @@ StatusOr<v1::Plan> ServerClient::ApplyBudget(const std::string& run_id,
   request.set_budget(budget);
   const auto control = v1::Control::NewStub(channel_);
   const auto stream = control->ApplyBudget(&context, request);
-  return ReadPlan(*stream, endpoint_, console);
+  return ReadPlanEvents(*stream, endpoint_, console);
 }
 
 Status ServerClient::Sweep(

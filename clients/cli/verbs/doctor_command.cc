@@ -12,7 +12,6 @@
 #include "clients/cli/core/console.h"
 #include "clients/cli/core/files.h"
 #include "clients/cli/doctor/doctor.h"
-#include "clients/cli/doctor/round_trip.h"
 
 namespace reprise::cli {
 namespace {
@@ -38,10 +37,8 @@ class DoctorCommand : public Command {
              "that the package is installed in, else python3)",
              {.completes = Completes::kFiles});
     verb.Footer(
-        "Sends some records and a small step graph through the daemon, or a "
-        "private one, and leaves nothing behind. Exits with 1 when something "
-        "is broken; what is only "
-        "missing is a warning.\n\nExample:\n  reprise doctor\n"
+        "Exits with 1 when something is broken; what is only missing is a "
+        "warning.\n\nExample:\n  reprise doctor\n"
         "  reprise doctor --python .venv/bin/python --json");
   }
 
@@ -49,7 +46,6 @@ class DoctorCommand : public Command {
     const bool named = !python_.empty();
     // Everything that forks must run before gRPC starts its threads.
     const PythonFacts python = AskPython(Python());
-    RoundTrip round_trip(python.agent);
     std::vector<Check> checks = {
         {Health::kOk, "reprise", "version " REPRISE_VERSION, ""}};
     const auto add = [&](std::vector<Check> more) {
@@ -58,6 +54,7 @@ class DoctorCommand : public Command {
     add(CheckHost());
     add(CheckDevices());
     add(CheckCupti(python));
+    checks.push_back(CheckAgent(python));
     if (named && python.path.empty() && python.late.empty()) {
       checks.push_back(
           {Health::kProblem, "python",
@@ -67,7 +64,6 @@ class DoctorCommand : public Command {
       add(CheckPython(python));
     }
     add(CheckDaemon(globals));
-    add(round_trip.Finish(globals));
     return globals.json ? PrintJson(checks, console) : Print(checks, console);
   }
 
