@@ -35,7 +35,7 @@ beforeAll(async () => {
   const file = join(folder, 'snapshot.pickle');
   execFileSync(python, [root('tests/formats/snapshots.py'), file]);
   imported['snapshot'] = await upload('snapshot.pickle', readFileSync(file));
-  imported['kernels'] = await upload('kernels.json', Buffer.from(traceWithKernels()));
+  imported['trace'] = await upload('trace.json', Buffer.from(traceWithKernels()));
   rmSync(folder, {recursive: true, force: true});
 });
 
@@ -131,7 +131,7 @@ const PAGES: readonly (readonly [string, () => string, string])[] = [
   ['graph', () => '/runs/whole/graph', 'kept for the backward pass'],
   ['memory', () => '/runs/whole/memory', 'Alive at'],
   ['snapshot', () => `/runs/${imported['snapshot']}`, 'Alive at'],
-  ['kernels', () => `/runs/${imported['kernels']}/memory`, 'sgemm_128x128'],
+  ['trace', () => `/runs/${imported['trace']}/memory`, 'Alive at'],
   ['compare', () => '/compare?a=whole&b=short', 'Alive at the peak'],
   ['status', () => '/status', 'No job of this machine is connected.'],
   ['missing', () => '/nowhere', 'There is no page'],

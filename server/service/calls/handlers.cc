@@ -132,8 +132,6 @@ void AddMethods(Services& services, MethodTable& table) {
   to.Post<v1::ReadStepRequest>("Query/ReadStep", /*streams=*/true,
                                services.short_work, Lane::kPatient, &ReadStep);
   to.Add("Query/GetMemory", &GetMemory, Lane::kPatient);
-  to.Add("Query/GetAddresses", &GetAddresses, Lane::kPatient);
-  to.Add("Query/GetKernels", &GetKernels, Lane::kPatient);
   to.Add("Query/Compare", &CompareRuns, Lane::kPatient);
   to.Add("Query/GetMoments", &GetMoments, Lane::kPatient);
   to.Add("Query/GetStatus", &GetStatus);

@@ -124,8 +124,6 @@ Answer<v1::GetStepsRequest, v1::StepBuckets> GetSteps;
 Answer<v1::TimelineRequest, v1::Timeline> GetTimeline;
 Stream<v1::ReadStepRequest> ReadStep;
 Answer<v1::GetMemoryRequest, v1::LiveMemory> GetMemory;
-Answer<v1::GetAddressesRequest, v1::Addresses> GetAddresses;
-Answer<v1::GetKernelsRequest, v1::Kernels> GetKernels;
 Answer<v1::CompareRequest, v1::Comparison> CompareRuns;
 Answer<v1::GetMomentsRequest, v1::GetMomentsResponse> GetMoments;
 Answer<v1::StatusRequest, v1::ServerStatus> GetStatus;

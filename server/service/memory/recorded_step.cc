@@ -20,7 +20,6 @@ namespace {
 // How far back to search for a baseline, and the most that is indexed.
 constexpr int64_t kMostChunksBack = 8192;
 constexpr size_t kMostEvents = 12'000'000;
-constexpr size_t kMostKernels = 2'000'000;
 // Texts that a stack may be; fewer are stored of a session.
 constexpr uint32_t kMostStack = (1U << 29) - 1;
 
@@ -105,7 +104,6 @@ class StepBuilder {
     }
     ASSIGN_OR_RETURN(made_.texts, LoadNames(db_, row_.session_id));
     Follow();
-    SortKernels();
     return std::move(made_);
   }
 
@@ -156,21 +154,6 @@ class StepBuilder {
           if (CellOf(columns.op(), i) != 0) {
             name_of_op_[CellOf(columns.op(), i)] = CellOf(columns.name(), i);
           }
-          break;
-        case v1::RECORD_KIND_KERNEL:
-        case v1::RECORD_KIND_COPY:
-        case v1::RECORD_KIND_SET:
-          if (made_.kernels.size() == kMostKernels) {
-            made_.incomplete = true;
-            break;
-          }
-          made_.kernels.push_back(
-              {.start_ns = time_ns,
-               .dur_ns = static_cast<int64_t>(std::min<uint64_t>(
-                   CellOf(columns.dur_ns(), i), uint64_t{1} << 50)),
-               .stream = CellOf(columns.stream(), i),
-               .device = CellOf(columns.device(), i),
-               .name = CellOf(columns.name(), i)});
           break;
         case v1::RECORD_KIND_ALLOC:
           if (i >= columns.bytes_size() ||
@@ -227,22 +210,6 @@ class StepBuilder {
     } else {
       made_.segments.push_back(part);
     }
-  }
-
-  // Keeps the kernels that run within the step.
-  void SortKernels() {
-    std::erase_if(made_.kernels, [&](const RecordedKernel& kernel) {
-      return kernel.start_ns > made_.end_ns ||
-             kernel.start_ns + kernel.dur_ns < made_.begin_ns;
-    });
-    for (RecordedKernel& kernel : made_.kernels) {
-      kernel.start_ns -= made_.begin_ns;
-    }
-    std::stable_sort(made_.kernels.begin(), made_.kernels.end(),
-                     [](const RecordedKernel& a, const RecordedKernel& b) {
-                       return a.start_ns < b.start_ns;
-                     });
-    made_.kernels.shrink_to_fit();
   }
 
   // The newest allocation at an address.
@@ -369,8 +336,7 @@ int64_t RecordedStep::BytesOf(size_t allocation) const {
 
 size_t RecordedStep::MemoryBytes() const {
   size_t bytes = curve.MemoryBytes() + lifetimes.MemoryBytes() +
-                 before_bytes.capacity() * sizeof(int64_t) +
-                 kernels.capacity() * sizeof(RecordedKernel);
+                 before_bytes.capacity() * sizeof(int64_t);
   for (const std::string& text : texts) bytes += text.capacity() + sizeof text;
   for (const v1::MemorySegment& segment : segments) {
     bytes += segment.SpaceUsedLong();

@@ -66,15 +66,6 @@ class Lifetimes {
   std::vector<std::vector<uint32_t>> latest_;  // by level, 16 to a node
 };
 
-// A kernel, copy or set on a device; times as in the curve.
-struct RecordedKernel {
-  int64_t start_ns = 0;
-  int64_t dur_ns = 0;
-  uint64_t stream = 0;
-  uint32_t device = 0;
-  uint32_t name = 0;  // in RecordedStep.texts
-};
-
 struct RecordedStep {
   uint64_t step = 0;
   int64_t step_ns = 0;
@@ -98,8 +89,6 @@ struct RecordedStep {
   std::vector<std::string> texts;
   // Parts of one segment are joined.
   std::vector<v1::MemorySegment> segments;
-  // By start; at most 2 million.
-  std::vector<RecordedKernel> kernels;
 
   int64_t BytesOf(size_t allocation) const;
   v1::Category CategoryBefore(size_t allocation) const {

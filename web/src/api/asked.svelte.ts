@@ -5,8 +5,8 @@
  * there is none. The newest question wins; what its answer replaces stays until
  * the answer is there.
  *
- *   const asked = new Asked<Kernels>();
- *   $effect(() => asked.ask((options) => query.getKernels({...}, options)));
+ *   const asked = new Asked<Run>();
+ *   $effect(() => asked.ask((options) => query.getRun({...}, options)));
  */
 import {isCancelled, isRefusal, sentenceOf} from './client';
 
