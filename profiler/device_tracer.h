@@ -80,7 +80,6 @@ struct DeviceTracer {
 
   // Records that CUPTI dropped: in total, and not yet reported. Atomic.
   uint64_t dropped, unreported, unreported_since_ns;
-  uint32_t drop_news;  // atomic: the capabilities have changed
 };
 
 // Finds out what the machine offers; called once per session. Checks for

@@ -18,13 +18,11 @@ from doctor_checks import checks, doctor_of_nobody, for_nobody
 NAMES = {
     "reprise",
     "driver",
-    "permissions",
     "gpu",
     "namespaces",
     "ring",
     "libcupti",
     "injection",
-    "holders",
     "python",
     "socket",
     "server",

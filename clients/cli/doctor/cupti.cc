@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Checks libcupti: where it is, its version, and which tools use its
-// subscription.
+// Checks libcupti: where it is, its version, and what has the injection slot.
 #include <dlfcn.h>
 #include <link.h>
 #include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
 #include <set>
 #include <sstream>
 
@@ -196,41 +194,11 @@ Check Injection() {
           "import` on what it records"};
 }
 
-// Finds running tools that may hold CUPTI's only subscription.
-Check Holders() {
-  std::set<std::string> tools;
-  std::error_code error;
-  for (const auto& entry :
-       std::filesystem::directory_iterator("/proc", error)) {
-    const std::string pid = entry.path().filename().string();
-    if (pid.find_first_not_of("0123456789") != std::string::npos) continue;
-    std::ifstream file(entry.path() / "comm");
-    std::string name;
-    std::getline(file, name);
-    for (const char* tool : {"nsys", "ncu", "cuda-gdb", "compute-sanitiz",
-                             "nv-hostengine", "dcgm-exporter"}) {
-      if (name == tool) tools.insert(StrCat(name, " (pid ", pid, ")"));
-    }
-  }
-  if (tools.empty()) {
-    return {Health::kOk, "holders", "no other profiler runs on this machine",
-            ""};
-  }
-  std::string names;
-  for (const std::string& tool : tools) {
-    names += StrCat(names.empty() ? "" : ", ", tool);
-  }
-  return {Health::kWarning, "holders", StrCat("other profilers run: ", names),
-          "where one has a job's CUPTI, windows of that job record no kernels "
-          "and name it"};
-}
-
 }  // namespace
 
 std::vector<Check> CheckCupti(const PythonFacts& python) {
   std::vector<Check> checks = Libraries(python);
   checks.push_back(Injection());
-  checks.push_back(Holders());
   return checks;
 }
 

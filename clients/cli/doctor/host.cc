@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Checks the machine: driver, permissions, namespaces, and what the ring needs.
+// Checks the machine: driver, namespaces, what the ring needs, and the agent.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -88,30 +88,6 @@ Check Driver() {
   return {Health::kOk, "driver",
           StrCat("for CUDA up to ", CudaVersion(number), ", ", devices,
                  devices == 1 ? " device" : " devices"),
-          ""};
-}
-
-Check Permissions() {
-  const std::string params = Slurp("/proc/driver/nvidia/params");
-  const std::string perf =
-      Trimmed(Slurp("/proc/sys/kernel/perf_event_paranoid"));
-  const std::string unused =
-      StrCat("perf_event_paranoid is ", perf.empty() ? "unknown" : perf,
-             ", which Reprise does not need");
-  if (params.find("RmProfilingAdminOnly: 1") != std::string::npos) {
-    return {Health::kWarning, "permissions",
-            "the driver lets only administrators profile "
-            "(NVreg_RestrictProfilingToAdminUsers=1); tracing kernels works, "
-            "counters would not; " +
-                unused,
-            "only if a window says that tracing is refused: set it to 0 in "
-            "/etc/modprobe.d and reload the driver"};
-  }
-  if (params.empty()) {
-    return {Health::kOk, "permissions",
-            "no NVIDIA kernel module to restrict anything; " + unused, ""};
-  }
-  return {Health::kOk, "permissions", "profiling is not restricted; " + unused,
           ""};
 }
 
@@ -281,7 +257,7 @@ int DriverVersion() {
 }
 
 std::vector<Check> CheckHost() {
-  std::vector<Check> checks = {Driver(), Permissions(), Namespaces(), Ring()};
+  std::vector<Check> checks = {Driver(), Namespaces(), Ring()};
   for (Check& check : ControlGroup()) checks.push_back(std::move(check));
   return checks;
 }
