@@ -48,9 +48,9 @@ describe('a validated run', () => {
     ).toBe(true);
     const [file] = await Promise.all([
       page.waitForEvent('download'),
-      use.getByRole('button', {name: 'Storages, CSV'}).click(),
+      use.getByRole('button', {name: 'Plan, JSON'}).click(),
     ]);
-    expect(file.suggestedFilename()).toBe('whole_job.storages.csv');
+    expect(file.suggestedFilename()).toBe('whole_job.plan.json');
     await use.getByRole('button', {name: 'Check this plan'}).click();
     const {sentence} = await clients(site.daemon).planner.verify({
       planId: plan.planId,

@@ -2,7 +2,6 @@
 import {create} from '@bufbuild/protobuf';
 import {expect, test} from 'vitest';
 import {decisionRows} from '../../web/src/data/decisions';
-import {csv, storagesCsv} from '../../web/src/data/downloads';
 import {needRows, quickestWithin, smallestFit} from '../../web/src/data/refusal';
 import {domainOf, type Tradeoff} from '../../web/src/data/tradeoff';
 import {Decision, InfeasibleSchema} from '../../web/src/gen/reprise/v1/plan_pb';
@@ -105,16 +104,4 @@ test('budgets that are marked are on the axis while the curve is coming', () => 
 
   expect(domainOf(early, 1000, false, [400, 0])).toMatchObject({low: 400, high: 1000});
   expect(domainOf(early, 1000, false)!.low).toBeGreaterThan(900);
-});
-
-test('a file of storages is one that spreadsheets read and do not run', () => {
-  expect(
-    csv([
-      ['a', 'b,"c"'],
-      ['=1+1', -5],
-    ]),
-  ).toBe('a,"b,""c"""\r\n\'=1+1,-5\r\n');
-  const lines = storagesCsv(storages).trimEnd().split('\r\n');
-  expect(lines).toHaveLength(4);
-  expect(lines[1]).toBe('0,attn,layers.0,2048,recompute,cheap,9,0,0,0,false,-2000000,1024');
 });
