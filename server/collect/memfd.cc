@@ -58,10 +58,6 @@ StatusOr<Mapping> Map(const Fd& fd, size_t bytes, int protection, int flags,
 
 }  // namespace
 
-Fd::~Fd() {
-  if (fd_ >= 0) close(fd_);
-}
-
 Mapping::~Mapping() {
   if (data_ != nullptr) munmap(data_, size_);
 }

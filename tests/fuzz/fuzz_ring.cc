@@ -11,6 +11,7 @@
 #include <cstring>
 #include <vector>
 
+#include "base/fd.h"
 #include "reprise/v1/ingest.pb.h"
 #include "server/collect/chunk_builder.h"
 #include "server/collect/ring_reader.h"
@@ -20,6 +21,7 @@
 namespace {
 
 using namespace reprise::server;
+using reprise::Fd;
 
 constexpr uint32_t kSlots = REPRISE_RING_MIN_SLOTS;
 constexpr size_t kBytes =

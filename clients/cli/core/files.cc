@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "base/fd.h"
 #include "base/str_cat.h"
 #include "formats/convert/digest.h"
 #include "formats/convert/graph_json.h"
@@ -23,21 +24,6 @@ namespace fs = std::filesystem;
 
 // Leaves room for file names within the 107 characters of a socket's path.
 constexpr size_t kLongestFolder = 80;
-
-// Closes at the end of its scope.
-class Fd {
- public:
-  explicit Fd(int fd) : fd_(fd) {}
-  ~Fd() {
-    if (fd_ >= 0) close(fd_);
-  }
-  Fd(const Fd&) = delete;
-  Fd& operator=(const Fd&) = delete;
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
 
 Status SystemError(const std::string& path, const char* what, int error) {
   const std::string message =

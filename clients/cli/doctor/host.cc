@@ -12,6 +12,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/fd.h"
 #include "base/str_cat.h"
 #include "clients/cli/core/files.h"
 #include "clients/cli/doctor/doctor.h"
@@ -40,8 +41,10 @@ std::string CudaVersion(int number) {
   return StrCat(number / 1000, ".", number % 1000 / 10);
 }
 
-Check Driver() {
-  const std::string text = InChild([]() -> std::string {
+// Returns "VERSION ERROR DEVICES" of the driver, "none" or "broken"; asks it
+// once.
+const std::string& AskDriver() {
+  static const std::string said = InChild([]() -> std::string {
     void* library = dlopen("libcuda.so.1", RTLD_LAZY);
     if (library == nullptr) return "none";
     using Version = int (*)(int*);
@@ -62,6 +65,11 @@ Check Driver() {
     if (error == 0) count(&devices);
     return StrCat(number, " ", error, " ", devices);
   });
+  return said;
+}
+
+Check Driver() {
+  const std::string& text = AskDriver();
   if (text == "none") {
     return {Health::kOk, "driver",
             "no NVIDIA driver (libcuda.so.1) here: allocations and the host's "
@@ -138,9 +146,8 @@ Check Namespaces() {
 
 // Checks what libreprise_agent.so needs from the kernel.
 Check Ring() {
-  const int fd =
-      memfd_create("reprise-doctor", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (fd < 0) {
+  const Fd fd(memfd_create("reprise-doctor", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd.valid()) {
     return {Health::kProblem, "ring",
             StrCat("memfd_create: ", std::strerror(errno)),
             "the agent needs memfd (Linux 3.17, and no seccomp rule against "
@@ -149,13 +156,14 @@ Check Ring() {
   std::string wrong;
   constexpr off_t kBytes = 1 << 20;
   const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-  if (ftruncate(fd, kBytes) != 0) {
+  if (ftruncate(fd.get(), kBytes) != 0) {
     wrong = StrCat("ftruncate of a memfd: ", std::strerror(errno));
-  } else if (fcntl(fd, F_ADD_SEALS, seals) != 0 ||
-             fcntl(fd, F_GET_SEALS) != seals) {
+  } else if (fcntl(fd.get(), F_ADD_SEALS, seals) != 0 ||
+             fcntl(fd.get(), F_GET_SEALS) != seals) {
     wrong = StrCat("sealing a memfd: ", std::strerror(errno));
   } else {
-    void* at = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    void* at =
+        mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
     if (at == MAP_FAILED) {
       wrong = StrCat("mapping a memfd: ", std::strerror(errno));
     } else {
@@ -165,7 +173,6 @@ Check Ring() {
       munmap(at, kBytes);
     }
   }
-  close(fd);
   if (!wrong.empty()) {
     return {Health::kProblem, "ring", wrong,
             "the agent cannot make its ring here; is a seccomp profile in the "
@@ -242,18 +249,7 @@ Check CheckAgent(const PythonFacts& python) {
 }
 
 int DriverVersion() {
-  const std::string text = InChild([]() -> std::string {
-    void* library = dlopen("libcuda.so.1", RTLD_LAZY);
-    using Version = int (*)(int*);
-    const auto version =
-        library == nullptr
-            ? nullptr
-            : reinterpret_cast<Version>(dlsym(library, "cuDriverGetVersion"));
-    int number = 0;
-    if (version != nullptr) version(&number);
-    return std::to_string(number);
-  });
-  return static_cast<int>(std::strtol(text.c_str(), nullptr, 10));
+  return static_cast<int>(std::strtol(AskDriver().c_str(), nullptr, 10));
 }
 
 std::vector<Check> CheckHost() {

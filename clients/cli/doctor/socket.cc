@@ -15,6 +15,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/fd.h"
 #include "base/str_cat.h"
 #include "clients/cli/doctor/doctor.h"
 #include "clients/cli/server/runtime_paths.h"
@@ -40,16 +41,14 @@ Knock KnockAt(const std::string& path) {
   address.sun_family = AF_UNIX;
   if (path.size() >= sizeof address.sun_path) return {ENAMETOOLONG, {}};
   std::memcpy(address.sun_path, path.c_str(), path.size());
-  const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-  if (fd < 0) return {errno, {}};
+  const Fd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) return {errno, {}};
   socklen_t size = sizeof knock.peer;
-  if (connect(fd, reinterpret_cast<const sockaddr*>(&address),
+  if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address),
               sizeof address) != 0) {
-    knock.error = errno;
-  } else {
-    (void)getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &knock.peer, &size);
+    return {errno, {}};
   }
-  close(fd);
+  (void)getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &knock.peer, &size);
   return knock;
 }
 

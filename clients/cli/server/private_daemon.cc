@@ -19,6 +19,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/fd.h"
 #include "base/str_cat.h"
 #include "clients/cli/server/runtime_paths.h"
 
@@ -56,17 +57,15 @@ Status OwnFolder(const std::string& folder) {
 // Held while a daemon is being started.
 class StartLock {
  public:
-  ~StartLock() {
-    if (fd_ >= 0) close(fd_);
-  }
   Status Take(const std::string& path) {
-    fd_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd_ < 0) {
+    fd_ =
+        Fd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+    if (!fd_.valid()) {
       return FailedPrecondition(
           StrCat(path, ": cannot be opened: ", std::strerror(errno)));
     }
     const auto deadline = steady_clock::now() + kStartTimeout;
-    while (flock(fd_, LOCK_EX | LOCK_NB) != 0) {
+    while (flock(fd_.get(), LOCK_EX | LOCK_NB) != 0) {
       if (errno != EWOULDBLOCK && errno != EINTR) {
         return FailedPrecondition(
             StrCat(path, ": cannot be locked: ", std::strerror(errno)));
@@ -81,7 +80,7 @@ class StartLock {
   }
 
  private:
-  int fd_ = -1;
+  Fd fd_;
 };
 
 bool IsProgram(const std::string& path) {
@@ -213,12 +212,10 @@ bool DaemonAnswers(const std::string& path) {
   address.sun_family = AF_UNIX;
   if (path.size() >= sizeof address.sun_path) return false;
   std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
-  const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-  if (fd < 0) return false;
-  const bool ok = connect(fd, reinterpret_cast<const sockaddr*>(&address),
-                          sizeof address) == 0;
-  close(fd);
-  return ok;
+  const Fd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  return fd.valid() &&
+         connect(fd.get(), reinterpret_cast<const sockaddr*>(&address),
+                 sizeof address) == 0;
 }
 
 StatusOr<Daemon> EnsureDaemon() {
@@ -241,13 +238,9 @@ StatusOr<Daemon> EnsureDaemon() {
   RETURN_IF_ERROR(lock.Take(folder + "/start.lock"));
   if (AwaitOther(daemon.socket)) return daemon;
   ASSIGN_OR_RETURN(const std::string program, FindReprised());
-  const int log = UnnamedLog(folder);
-  const StatusOr<pid_t> pid = Spawn(program, daemon.socket, log);
-  const Status status =
-      pid.ok() ? AwaitDaemon(*pid, program, daemon.socket, log) : pid.status();
-  if (log >= 0) close(log);
-  if (!status.ok()) return status;
-  daemon.pid = *pid;
+  const Fd log(UnnamedLog(folder));
+  ASSIGN_OR_RETURN(daemon.pid, Spawn(program, daemon.socket, log.get()));
+  RETURN_IF_ERROR(AwaitDaemon(daemon.pid, program, daemon.socket, log.get()));
   return daemon;
 }
 

@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/fd.h"
 #include "base/str_cat.h"
 #include "server/core/log.h"
 #include "server/service/calls/handlers.h"
@@ -109,20 +110,6 @@ StatusOr<std::vector<v1::Run>> Chosen(Database& db,
   return chosen;
 }
 
-class OpenFile {
- public:
-  explicit OpenFile(int fd) : fd_(fd) {}
-  ~OpenFile() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  OpenFile(const OpenFile&) = delete;
-  OpenFile& operator=(const OpenFile&) = delete;
-  int fd() const { return fd_; }
-
- private:
-  const int fd_;
-};
-
 Status SendFile(int fd, Call& call) {
   v1::BackupPart part;
   off_t at = 0;
@@ -152,8 +139,8 @@ Status Backup(Services& services, const v1::BackupRequest& /*request*/,
               Call& call) {
   const std::string& database = services.database;
   std::string path = database + "-copy-XXXXXX";
-  const OpenFile file(::mkostemp(path.data(), O_CLOEXEC));
-  if (file.fd() < 0) {
+  const Fd file(::mkostemp(path.data(), O_CLOEXEC));
+  if (!file.valid()) {
     return FailedPrecondition(
         StrCat(database, ": no copy can be made: ", std::strerror(errno)));
   }
@@ -161,7 +148,7 @@ Status Backup(Services& services, const v1::BackupRequest& /*request*/,
   const Status copied = services.store.CopyTo(path);
   ::unlink(path.c_str());
   RETURN_IF_ERROR(copied);
-  return SendFile(file.fd(), call);
+  return SendFile(file.get(), call);
 }
 
 StatusOr<v1::RemoveRunsResponse> RemoveRuns(
