@@ -200,15 +200,14 @@ class StepBuilder {
   }
 
   void Join(const v1::MemorySegment& part) {
-    if (!made_.segments.empty() &&
-        made_.segments.back().address() == part.address()) {
-      v1::MemorySegment& whole = made_.segments.back();
+    if (!segments_.empty() && segments_.back().address() == part.address()) {
+      v1::MemorySegment& whole = segments_.back();
       whole.mutable_block_bytes()->MergeFrom(part.block_bytes());
       whole.mutable_block_state()->MergeFrom(part.block_state());
       whole.mutable_block_asked()->MergeFrom(part.block_asked());
       whole.mutable_block_stack()->MergeFrom(part.block_stack());
     } else {
-      made_.segments.push_back(part);
+      segments_.push_back(part);
     }
   }
 
@@ -298,7 +297,7 @@ class StepBuilder {
   // before.
   void AddBlocks(const Places& places, std::vector<Allocation>& before,
                  std::vector<int64_t>& before_bytes) const {
-    for (const v1::MemorySegment& segment : made_.segments) {
+    for (const v1::MemorySegment& segment : segments_) {
       uint64_t address = segment.address();
       for (int b = 0; b < segment.block_bytes_size(); ++b) {
         const bool held = segment.block_state(b) == v1::BLOCK_STATE_ALLOCATED;
@@ -323,6 +322,7 @@ class StepBuilder {
   int64_t mark_ns_ = -1;
   bool known_ = false, sorted_ = true;
   std::vector<MemoryEvent> events_;
+  std::vector<v1::MemorySegment> segments_;  // parts of one are joined
   std::unordered_map<uint64_t, uint32_t> name_of_op_;
 };
 
@@ -338,9 +338,6 @@ size_t RecordedStep::MemoryBytes() const {
   size_t bytes = curve.MemoryBytes() + lifetimes.MemoryBytes() +
                  before_bytes.capacity() * sizeof(int64_t);
   for (const std::string& text : texts) bytes += text.capacity() + sizeof text;
-  for (const v1::MemorySegment& segment : segments) {
-    bytes += segment.SpaceUsedLong();
-  }
   return bytes;
 }
 

@@ -87,8 +87,6 @@ struct RecordedStep {
   // What else was there before, as the captured step says.
   std::vector<planner::StaticPart> before_parts;
   std::vector<std::string> texts;
-  // Parts of one segment are joined.
-  std::vector<v1::MemorySegment> segments;
 
   int64_t BytesOf(size_t allocation) const;
   v1::Category CategoryBefore(size_t allocation) const {
