@@ -22,18 +22,15 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using std::chrono::system_clock;
 
-void SetDeadline(grpc::ClientContext& context) {
-  context.set_deadline(system_clock::now() + seconds(10));
-}
-
 // Makes a unary call that should be answered soon.
 template <typename Stub, typename Request, typename Response>
 StatusOr<Response> Ask(Stub& stub,
                        grpc::Status (Stub::*call)(grpc::ClientContext*,
                                                   const Request&, Response*),
-                       const Request& request, const Endpoint& endpoint) {
+                       const Request& request, const Endpoint& endpoint,
+                       seconds patience = seconds(10)) {
   grpc::ClientContext context;
-  SetDeadline(context);
+  context.set_deadline(system_clock::now() + patience);
   Response response;
   RETURN_IF_ERROR(
       FromGrpc((stub.*call)(&context, request, &response), endpoint));
@@ -163,6 +160,16 @@ StatusOr<v1::GetMomentsResponse> ServerClient::GetMoments(
   v1::GetMomentsRequest request;
   request.set_run_id(run_id);
   return Ask(*query_, &v1::Query::Stub::GetMoments, request, endpoint_);
+}
+
+StatusOr<v1::LiveMemory> ServerClient::GetMemory(
+    const std::string& run_id) const {
+  v1::GetMemoryRequest request;
+  request.set_run_id(run_id);
+  request.set_limit(1);
+  // A recording of millions of events is indexed by its first question.
+  return Ask(*query_, &v1::Query::Stub::GetMemory, request, endpoint_,
+             seconds(60));
 }
 
 StatusOr<v1::Plan> ServerClient::GetPlan(const std::string& plan_id) const {

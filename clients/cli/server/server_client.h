@@ -71,12 +71,15 @@ class ServerClient {
   // For client-streaming calls (formats/import).
   const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
 
-  // Each waits at most ten seconds for its answer.
+  // Each but GetMemory waits at most ten seconds for its answer.
   StatusOr<v1::ServerStatus> GetStatus() const;
   StatusOr<v1::Run> GetRun(const std::string& run_id) const;
   // Newest first, at most `limit`.
   StatusOr<v1::ListRunsResponse> ListRuns(uint32_t limit) const;
   StatusOr<v1::GetMomentsResponse> GetMoments(const std::string& run_id) const;
+  // What is alive at the peak of the newest traced step without a plan, by
+  // owner. Waits a minute.
+  StatusOr<v1::LiveMemory> GetMemory(const std::string& run_id) const;
   StatusOr<v1::Plan> GetPlan(const std::string& plan_id) const;
   StatusOr<v1::Explanation> Explain(const std::string& plan_id) const;
   StatusOr<v1::Verification> Verify(const std::string& plan_id) const;

@@ -4,64 +4,16 @@
 #include <algorithm>
 #include <map>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "base/str_cat.h"
 #include "clients/cli/core/console.h"
 #include "formats/convert/graph_names.h"
-#include "formats/export/timeline.h"
 
 namespace reprise::cli {
 namespace {
 
-constexpr size_t kShown = 10;
-
-struct Group {
-  int64_t bytes = 0;
-  int64_t count = 0;
-};
-
-// Returns what was allocated in the step and is alive at its peak, by name.
-std::vector<std::pair<std::string, Group>> AliveAtPeak(
-    const formats::ExportTimeline& timeline, int64_t& before_bytes) {
-  int64_t live = timeline.static_bytes;
-  int64_t peak = live;
-  size_t until = 0;
-  for (size_t i = 0; i < timeline.events.size(); ++i) {
-    live += timeline.events[i].bytes;
-    if (live > peak) {
-      peak = live;
-      until = i + 1;
-    }
-  }
-  std::unordered_map<uint64_t, std::pair<int64_t, uint32_t>> alive;
-  before_bytes = timeline.static_bytes;
-  for (size_t i = 0; i < until; ++i) {
-    const formats::ExportEvent& event = timeline.events[i];
-    if (event.bytes > 0) {
-      alive[event.address] = {event.bytes, event.what};
-    } else if (alive.erase(event.address) == 0) {
-      before_bytes += event.bytes;
-    }
-  }
-  std::map<uint32_t, Group> groups;
-  for (const auto& [address, one] : alive) {
-    Group& group = groups[one.second];
-    group.bytes += one.first;
-    ++group.count;
-  }
-  std::vector<std::pair<std::string, Group>> sorted;
-  for (const auto& [name, group] : groups) {
-    sorted.emplace_back(
-        timeline.names[name].empty() ? "unknown" : timeline.names[name], group);
-  }
-  std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {
-    return a.second.bytes != b.second.bytes ? a.second.bytes > b.second.bytes
-                                            : a.first < b.first;
-  });
-  return sorted;
-}
+constexpr uint64_t kShown = 10;
 
 constexpr int kShownOps = 10;
 constexpr int kShownAliveStorages = 10;
@@ -125,34 +77,33 @@ Tone ToneOf(const v1::Verdict& verdict) {
 
 Status PrintMeasuredPeak(const v1::Run& run, const ServerClient& client,
                          Console& console) {
-  formats::MeasuredTimeline measured("measured");
-  uint64_t step = 0;
-  const Status read = client.ReadStep(run.run_id(), /*planned=*/false,
-                                      [&](const v1::StepPart& part) {
-                                        if (part.end_ns() != 0)
-                                          step = part.step();
-                                        measured.Add(part);
-                                      });
-  if (read.code() == Code::kNotFound) return OkStatus();
-  RETURN_IF_ERROR(read);
-  const formats::ExportTimeline timeline = measured.Finish();
+  const StatusOr<v1::LiveMemory> memory = client.GetMemory(run.run_id());
+  if (memory.status().code() == Code::kNotFound) return OkStatus();
+  RETURN_IF_ERROR(memory.status());
+  console.Line(StrCat(
+      "\nAT THE MEASURED PEAK (", FormatBytes(memory->live_bytes()), ", step ",
+      memory->step(), " of ", FormatDuration(memory->step_ns()), ")"));
+  const auto line = [&](int64_t bytes, const std::string& of) {
+    console.Line(StrCat("  ", Right(FormatBytes(bytes), 11), "  ", of));
+  };
   int64_t before_bytes = 0;
-  const auto alive = AliveAtPeak(timeline, before_bytes);
-  console.Line(StrCat("\nAT THE MEASURED PEAK (",
-                      FormatBytes(timeline.PeakBytes()), ", step ", step,
-                      " of ", FormatDuration(timeline.duration_ns), ")"));
-  console.Line(StrCat("  ", Right(FormatBytes(before_bytes), 11),
-                      "  there before the step"));
-  for (size_t i = 0; i < std::min(alive.size(), kShown); ++i) {
-    const auto& [name, group] = alive[i];
-    console.Line(StrCat("  ", Right(FormatBytes(group.bytes), 11), "  ", name,
-                        group.count > 1
-                            ? StrCat("  (", group.count, " allocations)")
-                            : std::string()));
+  uint64_t owners = memory->folded_owners();
+  for (const v1::LiveGroup& group : memory->owners()) {
+    if (group.owner().empty()) before_bytes += group.bytes();
+    owners += !group.owner().empty();
   }
-  if (alive.size() > kShown) {
+  line(before_bytes, "there before the step");
+  const auto shown = static_cast<int>(std::min(owners, kShown));
+  for (int i = 0; i < shown; ++i) {
+    const v1::LiveGroup& group = memory->owners(i);
+    line(group.bytes(),
+         group.count() > 1
+             ? StrCat(group.owner(), "  (", group.count(), " allocations)")
+             : group.owner());
+  }
+  if (owners > kShown) {
     console.Line(
-        StrCat("  ", Right("", 11), "  and ", alive.size() - kShown, " more"));
+        StrCat("  ", Right("", 11), "  and ", owners - kShown, " more"));
   }
   return OkStatus();
 }
