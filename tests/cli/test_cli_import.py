@@ -189,9 +189,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_trace_with_stacks_knows_the_modules_of_its_ops(
-    reprise: Reprise, tmp_path: Path
-) -> None:
+def test_a_trace_with_stacks_knows_the_modules_of_its_ops(reprise: Reprise, tmp_path: Path) -> None:
     write_with_torch("profiled_step.py", tmp_path / "trace.json", "stacks")
 
     reprise("import", str(tmp_path / "trace.json"), "-o", "step.graph.json")
