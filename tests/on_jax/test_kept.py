@@ -298,7 +298,7 @@ def test_a_program_with_a_folder_of_its_own_keeps_to_it(
         jax.config.update("jax_compilation_cache_dir", None)
         compilation_cache.reset_cache()
 
-    assert not any(programs(folder_of_plans).iterdir())
+    assert not list(folder_of_plans.glob("xla-*"))
 
 
 def test_what_the_program_compiles_itself_is_not_kept(
@@ -316,10 +316,14 @@ def test_what_the_program_compiles_itself_is_not_kept(
     assert jax.config.jax_persistent_cache_min_compile_time_secs == 1.0
 
 
-def test_old_programs_make_room(folder_of_plans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("limit", [{"MOST_BYTES": 1}, {"MOST_PROGRAMS": 0}], ids=str)
+def test_old_programs_make_room(
+    limit: dict[str, int], folder_of_plans: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     planned()
     assert len(list(programs(folder_of_plans).iterdir())) > 1
-    monkeypatch.setattr(cache, "MOST_BYTES", 1)
+    for name, value in limit.items():
+        monkeypatch.setattr(cache, name, value)
 
     planned(budget="0.7x")
 

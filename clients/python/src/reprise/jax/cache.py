@@ -23,7 +23,9 @@ from typing import TypeVar
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
-MOST_BYTES = 256 << 20  # of programs; the newest stay
+# Of programs; the newest stay.
+MOST_BYTES = 256 << 20
+MOST_PROGRAMS = 2048
 
 _T = TypeVar("_T")
 
@@ -47,11 +49,11 @@ def is_ours(status: os.stat_result) -> bool:
 def cached(compile_it: Callable[[], _T]) -> _T:
     """Returns what `compile_it` returns, which compiles a program. A program that cannot be read or
     written is compiled once more, and none is kept."""
+    if jax.config.jax_compilation_cache_dir or not jax.config.jax_enable_compilation_cache:
+        return compile_it()
     try:
         programs = _programs()
     except OSError:
-        return compile_it()
-    if jax.config.jax_compilation_cache_dir or not jax.config.jax_enable_compilation_cache:
         return compile_it()
     try:
         with _switched_on(programs):
@@ -105,16 +107,16 @@ def _processor() -> str:
 
 
 def _make_room(programs: Path) -> None:
-    """Removes the oldest programs above MOST_BYTES."""
+    """Removes the oldest programs above MOST_BYTES and MOST_PROGRAMS."""
     sizes = []
     for file in programs.iterdir():
         with suppress(OSError):
             status = file.lstat()
             sizes.append((status.st_mtime, status.st_size, file))
     total = 0
-    for _, size, file in sorted(sizes, reverse=True):
+    for number, (_, size, file) in enumerate(sorted(sizes, reverse=True)):
         total += size
-        if total > MOST_BYTES:
+        if total > MOST_BYTES or number >= MOST_PROGRAMS:
             _remove(file)
 
 
