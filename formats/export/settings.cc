@@ -107,15 +107,19 @@ class Search {
     return fits;
   }
 
-  // Checkpoints the first 1, 2, ... layers.
+  // Checkpoints the first 1, 2, ... layers, until that fits: more cost more.
+  // Returns whether it does.
   template <typename Text>
-  void TryFirst(Text text) {
+  bool TryFirst(Text text) {
     for (int n = 1; n <= layers_.count(); ++n) {
-      Try(layers_.Of([n](int32_t region) { return region < n ? region : -1; }),
+      const bool fits = Try(
+          layers_.Of([n](int32_t region) { return region < n ? region : -1; }),
           StrCat("checkpoints the first ", n, " of ", layers_.count(),
                  " layers"),
           text(n));
+      if (fits) return true;
     }
+    return false;
   }
 
   // Checkpoints all regions, saves nothing in them, and then saves one kind of
@@ -156,9 +160,11 @@ class Search {
                      [](const Kind& a, const Kind& b) {
                        return a.time_ns * b.bytes > b.time_ns * a.bytes;
                      });
+    const char* const where =
+        layers_.count() > 0 ? " in its layers" : " in the whole forward";
     Checkpointed with = regions;
     std::vector<std::string> names;
-    if (!Try(with, StrCat("saves no ", noun, " in its layers"), text(names))) {
+    if (!Try(with, StrCat("saves no ", noun, where), text(names))) {
       return;
     }
     for (const Kind& kind : kinds) {
@@ -167,7 +173,7 @@ class Search {
       names.push_back(kind.name);
       if (Try(more,
               StrCat("saves ", names.size(), " of ", kinds.size(), " ", noun,
-                     " in its layers"),
+                     where),
               text(names))) {
         with = std::move(more);
       } else {
@@ -232,7 +238,8 @@ void Megatron(const StepGraph& /*graph*/, Search& search) {
     return StrCat("--recompute-granularity full --recompute-method ", method,
                   " --recompute-num-layers ", n);
   };
-  search.TryFirst([&](int n) { return flags("block", n); });
+  // Several layers at a time run all of them again, as all of them alone do.
+  if (search.TryFirst([&](int n) { return flags("block", n); })) return;
   for (int n = 2; n <= count; ++n) {
     search.Try(search.layers().Of([n](int32_t region) { return region / n; }),
                StrCat("checkpoints all ", count, " layers, ", n, " at a time"),
@@ -353,9 +360,12 @@ void JaxNames(const StepGraph& graph, Search& search) {
         std::string text =
             "# where these modules return: x = "
             "jax.ad_checkpoint.checkpoint_name(x, NAME)\n";
-        return StrCat(
-            text, "policy = jax.checkpoint_policies.save_only_these_names(",
-            Quoted(names), ")\nlayer = jax.checkpoint(layer, policy=policy)");
+        return StrCat(text,
+                      "policy = jax.checkpoint_policies.save_only_these_names(",
+                      Quoted(names),
+                      layers.count() > 0
+                          ? ")\nlayer = jax.checkpoint(layer, policy=policy)"
+                          : ")\nloss = jax.checkpoint(loss, policy=policy)");
       });
 }
 

@@ -20,8 +20,11 @@ constexpr int64_t kMostTotal = int64_t{1} << 56;
 constexpr int64_t kMostStepNs = 1'000'000'000'000'000;
 constexpr std::string_view kStepPrefix = "ProfilerStep#";
 constexpr std::string_view kModulePrefix = "nn.Module: ";
-constexpr size_t kMostPythonFrames = 4'000'000;
+// Of Python frames; what is beyond is left out.
+constexpr size_t kMostPythonFrames = 1'000'000;
 constexpr size_t kMostLinesBytes = 4096;
+constexpr size_t kMostFrameBytes = 64 << 20;  // of all texts, and of all stacks
+constexpr size_t kMostOpenFrames = 1024;
 
 struct Span {
   int64_t start_ns = 0, end_ns = 0;
@@ -233,7 +236,9 @@ struct StepReading {
   std::unordered_map<std::string, uint32_t> name_ids;
   std::vector<std::string> frame_texts;
   std::unordered_map<std::string, int64_t> frame_ids;
-  size_t frames = 0;
+  size_t ops = 0, frames = 0;  // of `calls`
+  size_t frame_bytes = 0, stack_bytes = 0;
+  bool lacks_frames = false;
 
   // The number that a text ends with: "stream 7" or "7"; 0 without one.
   static uint64_t NumberIn(const std::string& text) {
@@ -293,7 +298,7 @@ struct StepReading {
     if (annotation && !event.name.starts_with("Optimizer.step")) {
       return OkStatus();
     }
-    if (calls.size() - frames == kMostOps) {
+    if (ops++ == kMostOps) {
       return ResourceExhausted(StrCat("more than ", kMostOps,
                                       " calls in one step; choose one with "
                                       "--step, or call profiler.step()"));
@@ -317,18 +322,24 @@ struct StepReading {
   Status TakeFrame(const TraceEvent& event, Threads& threads) {
     const int64_t end_ns = event.start_ns + event.duration_ns;
     if (event.duration_ns < 0 || end_ns <= span.start_ns ||
-        event.start_ns >= span.end_ns || ++frames > kMostPythonFrames) {
+        event.start_ns >= span.end_ns) {
       return OkStatus();
     }
     std::string text = FrameText(event.name);
+    if (text.empty()) return OkStatus();
     std::replace(text.begin(), text.end(), '\n', ' ');
-    if (text.empty()) {
-      --frames;
+    if (frames == kMostPythonFrames ||
+        frame_bytes + text.size() > kMostFrameBytes) {
+      lacks_frames = true;
       return OkStatus();
     }
+    ++frames;
     const auto [place, fresh] = frame_ids.try_emplace(
         std::move(text), static_cast<int64_t>(frame_texts.size()));
-    if (fresh) frame_texts.push_back(place->first);
+    if (fresh) {
+      frame_texts.push_back(place->first);
+      frame_bytes += place->first.size();
+    }
     ASSIGN_OR_RETURN(const uint32_t thread, threads.Id(event));
     calls.push_back({.start_ns = event.start_ns - span.start_ns,
                      .end_ns = end_ns - span.start_ns,
@@ -363,6 +374,22 @@ struct StepReading {
     return stack;
   }
 
+  // Returns the number of a stack, which is added if it is new.
+  size_t AddStack(TraceStack stack,
+                  std::unordered_map<std::string, size_t>& ids,
+                  std::vector<TraceStack>& stacks) {
+    const auto known = ids.find(stack.lines);
+    if (known != ids.end()) return known->second;
+    stack_bytes += stack.lines.size();
+    if (stack_bytes > kMostFrameBytes) {
+      lacks_frames = true;
+      return 0;
+    }
+    ids.emplace(stack.lines, stacks.size());
+    stacks.push_back(std::move(stack));
+    return stacks.size() - 1;
+  }
+
   // Makes ops of the outermost calls; calls inside them contribute autograd's
   // sequence numbers and kernels.
   void MakeOps(TraceStep& step) {
@@ -374,25 +401,25 @@ struct StepReading {
     std::unordered_map<int64_t, size_t> op_of_external;
     std::unordered_map<std::string, size_t> stack_ids = {{"", 0}};
     step.stacks.resize(1);
-    std::vector<size_t> frames;  // open ones, of this thread
-    size_t op = SIZE_MAX;        // the open op, or SIZE_MAX
+    std::vector<size_t> open;  // frames of this thread
+    size_t op = SIZE_MAX;      // the open op, or SIZE_MAX
     for (size_t i = 0; i < calls.size(); ++i) {
       Call& call = calls[i];
       if (i > 0 && calls[i - 1].thread != call.thread) {
-        frames.clear();
+        open.clear();
         op = SIZE_MAX;
       }
-      while (!frames.empty() && calls[frames.back()].end_ns <= call.start_ns) {
-        frames.pop_back();
+      while (!open.empty() && calls[open.back()].end_ns <= call.start_ns) {
+        open.pop_back();
       }
       if (op != SIZE_MAX && step.ops[op].end_ns <= call.start_ns) op = SIZE_MAX;
       if (call.frame >= 0) {
-        if (op == SIZE_MAX) frames.push_back(i);
+        if (op == SIZE_MAX && open.size() < kMostOpenFrames) open.push_back(i);
         continue;
       }
       if (op == SIZE_MAX) {
         if (IsFrame(call) && HasCallsInside(i)) {
-          frames.push_back(i);
+          if (open.size() < kMostOpenFrames) open.push_back(i);
           continue;
         }
         op = step.ops.size();
@@ -402,14 +429,10 @@ struct StepReading {
         made.end_ns = call.end_ns;
         made.thread = call.thread;
         made.input_bytes = std::move(call.input_bytes);
-        TraceStack stack = StackOf(frames);
-        const auto [known, fresh] =
-            stack_ids.try_emplace(stack.lines, step.stacks.size());
-        if (fresh) step.stacks.push_back(std::move(stack));
-        made.stack = known->second;
+        made.stack = AddStack(StackOf(open), stack_ids, step.stacks);
         made.backward = call.part == "backward";
         made.optimizer = call.part == "optimizer";
-        for (const size_t f : frames) {
+        for (const size_t f : open) {
           const Call& frame = calls[f];
           made.optimizer = made.optimizer || frame.annotation;
           if (frame.name.starts_with("autograd::engine::")) {
@@ -584,9 +607,10 @@ StatusOr<Trace> Trace::Open(const OpenSource& open, std::string name,
                                   : " of its events have times that cannot be, "
                                     "and are left out"));
   }
-  if (reading.frames > kMostPythonFrames) {
-    summary.notes.push_back(StrCat("Python frames beyond ", kMostPythonFrames,
-                                   " of the step are left out"));
+  if (reading.lacks_frames) {
+    summary.notes.push_back(
+        "it has more Python frames than are read, so some of its ops have no "
+        "stack, or a shorter one");
   }
   if (!into.is_device) {
     summary.notes.push_back(

@@ -2,6 +2,8 @@
 #include "planner/construct/checkpointed.h"
 
 #include <algorithm>
+#include <iterator>
+#include <unordered_set>
 
 #include "planner/model/versions.h"
 
@@ -105,11 +107,9 @@ CheckpointedStep RunCheckpointed(const StepGraph& graph,
       step.execs.push_back(o);
     }
     std::vector<StorageId>& reads = step.graph.ops[before].reads;
-    for (const StorageId s : saved[r]) {
-      if (std::find(reads.begin(), reads.end(), s) == reads.end()) {
-        reads.push_back(s);
-      }
-    }
+    const std::unordered_set<StorageId> known(reads.begin(), reads.end());
+    std::copy_if(saved[r].begin(), saved[r].end(), std::back_inserter(reads),
+                 [&](StorageId s) { return !known.contains(s); });
   };
   for (OpId o = 0; o < graph.op_count(); ++o) {
     if (o >= boundary) {

@@ -10,6 +10,7 @@ namespace reprise::formats {
 namespace {
 
 using testing::ElementsAre;
+using testing::EndsWith;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -136,6 +137,7 @@ TEST(SettingsTest, AStepWithoutRepeatedModulesIsOneRegionOrRefused) {
   const auto sac = NearestSetting("torch-sac", graph, {}, 300);
   ASSERT_TRUE(sac.ok());
   EXPECT_THAT(sac->text, HasSubstr("for the whole model"));
+  EXPECT_THAT(sac->what, EndsWith(" in the whole forward"));
 }
 
 TEST(SettingsTest, ANameThatNoProgramCanHaveIsNotWrittenIntoOne) {

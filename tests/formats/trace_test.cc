@@ -159,6 +159,21 @@ TEST(TraceTest, AnAllocationIsOwnedByWhoCalledItsOp) {
   EXPECT_THAT(stacks, testing::Each(false));
 }
 
+TEST(TraceTest, AStackOfThousandsOfFramesIsCut) {
+  std::string deep;
+  for (int i = 0; i < 3000; ++i) {
+    deep +=
+        Frame(StrCat(std::string(200, 'a'), i, ".py(1): f"), i, 9000 - 2 * i);
+  }
+  const auto trace = Open(File(Step(1, 0, 10'000) + deep +
+                               Op("a::a", 3500, 20) + Memory(3510, 5, 1, 5)));
+  ASSERT_TRUE(trace.ok()) << trace.status().message();
+
+  const TraceStack& stack = trace->step().stacks[trace->step().ops[0].stack];
+  EXPECT_LE(stack.lines.size(), 4096U);
+  EXPECT_FALSE(stack.lines.empty());
+}
+
 TEST(TraceTest, AFrameThatIsNoLineOfAFileIsLeftOut) {
   for (const char* name : {"", "(", "(): ", "a(", "a(1)", "<frozen x>(1): f",
                            "): (", "nn.Module:"}) {

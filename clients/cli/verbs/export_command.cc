@@ -116,22 +116,23 @@ class ExportCommand : public Command {
                                         checked.report.evaluation.peak_bytes};
   }
 
-  // Whether the text of a file is a plan, not a graph.
-  StatusOr<bool> IsPlan(const std::string& text) const {
+  // Returns the text of a file that is a plan; empty: it is a step graph.
+  StatusOr<std::string> TextOfPlan() const {
+    if (what_.ends_with(".pb")) return std::string();
+    ASSIGN_OR_RETURN(std::string text, ReadFile(what_, kMostFileBytes));
     const StatusOr<formats::JsonScan> scan = formats::ScanJson(text);
     if (!scan.ok()) {
       return Status(scan.status().code(),
                     StrCat(what_, ": ", scan.status().message()));
     }
-    return scan->format.starts_with("reprise.plan/") ||
-           (!scan->has_format && scan->has_schedule);
+    const bool is_plan = scan->format.starts_with("reprise.plan/") ||
+                         (!scan->has_format && scan->has_schedule);
+    return is_plan ? std::move(text) : std::string();
   }
 
   StatusOr<Timelines> OfFile() {
-    if (what_.ends_with(".pb")) return OfGraphFile(what_);
-    ASSIGN_OR_RETURN(const std::string text, ReadFile(what_, kMostFileBytes));
-    ASSIGN_OR_RETURN(const bool is_plan, IsPlan(text));
-    if (!is_plan) return OfGraphFile(what_);
+    ASSIGN_OR_RETURN(const std::string text, TextOfPlan());
+    if (text.empty()) return OfGraphFile(what_);
     Timelines all;
     ASSIGN_OR_RETURN(const PlannedStep step, PlanOfFile(text));
     RETURN_IF_ERROR(AddPlanned(step, all));
@@ -142,16 +143,9 @@ class ExportCommand : public Command {
     Timelines all;
     const auto run = client.GetRun(what_);
     if (!run.ok()) {
-      if (run.status().code() != Code::kNotFound ||
-          !formats::ParseHexId(what_).ok()) {
-        return run.status();
-      }
-      const Status added = AddStoredPlan(client, what_, all);
-      if (added.code() == Code::kNotFound) {
-        return NotFound(
-            StrCat(what_, ": there is no such run or plan on this server"));
-      }
-      RETURN_IF_ERROR(added);
+      ASSIGN_OR_RETURN(const PlannedStep step,
+                       PlanWithoutRun(client, run.status()));
+      RETURN_IF_ERROR(AddPlanned(step, all));
       return all;
     }
     name_ = run->name();
@@ -173,7 +167,9 @@ class ExportCommand : public Command {
       all.back().static_parts = planner::StaticMemory(graph);
     }
     if (!run->plan_id().empty()) {
-      RETURN_IF_ERROR(AddStoredPlan(client, run->plan_id(), all));
+      ASSIGN_OR_RETURN(const PlannedStep step,
+                       StoredPlan(client, run->plan_id()));
+      RETURN_IF_ERROR(AddPlanned(step, all));
     } else if (!run->graph_id().empty()) {
       RETURN_IF_ERROR(
           AddPredicted(graph, {}, {}, 0, proto.measured_peak_bytes(), all));
@@ -240,24 +236,24 @@ class ExportCommand : public Command {
     return step;
   }
 
-  Status AddStoredPlan(const ServerClient& client, const std::string& plan_id,
-                       Timelines& out) {
-    ASSIGN_OR_RETURN(const PlannedStep step, StoredPlan(client, plan_id));
-    return AddPlanned(step, out);
+  // Returns the plan with this id, of which there is no run.
+  StatusOr<PlannedStep> PlanWithoutRun(const ServerClient& client,
+                                       const Status& no_run) const {
+    if (no_run.code() != Code::kNotFound || !formats::ParseHexId(what_).ok()) {
+      return no_run;
+    }
+    StatusOr<PlannedStep> step = StoredPlan(client, what_);
+    if (step.status().code() != Code::kNotFound) return step;
+    return NotFound(
+        StrCat(what_, ": there is no such run or plan on this server"));
   }
 
   // ---- Settings of other tools ----
 
   StatusOr<PlannedStep> PlanToFollow(const Globals& globals) const {
     if (LooksLikeFile(what_)) {
-      const bool is_graph = what_.ends_with(".pb");
-      std::string text;
-      if (!is_graph) {
-        ASSIGN_OR_RETURN(text, ReadFile(what_, kMostFileBytes));
-      }
-      const StatusOr<bool> is_plan = is_graph ? false : IsPlan(text);
-      RETURN_IF_ERROR(is_plan.status());
-      if (*is_plan) return PlanOfFile(text);
+      ASSIGN_OR_RETURN(const std::string text, TextOfPlan());
+      if (!text.empty()) return PlanOfFile(text);
       return InvalidArgument(
           StrCat(what_, ": is a step graph; make its plan first: reprise plan ",
                  what_, " --budget BUDGET"));
@@ -265,17 +261,12 @@ class ExportCommand : public Command {
     ASSIGN_OR_RETURN(const ServerClient client,
                      ServerClient::ConnectOrStart(globals));
     const auto run = client.GetRun(what_);
-    if (run.ok() && run->plan_id().empty()) {
-      return FailedPrecondition(
-          StrCat("run ", run->run_id(), " has no plan; make one: reprise plan ",
-                 run->graph_id().empty() ? "GRAPH" : run->graph_id(),
-                 " --budget BUDGET"));
-    }
-    if (!run.ok() && (run.status().code() != Code::kNotFound ||
-                      !formats::ParseHexId(what_).ok())) {
-      return run.status();
-    }
-    return StoredPlan(client, run.ok() ? run->plan_id() : what_);
+    if (!run.ok()) return PlanWithoutRun(client, run.status());
+    if (!run->plan_id().empty()) return StoredPlan(client, run->plan_id());
+    return FailedPrecondition(
+        StrCat("run ", run->run_id(), " has no plan; make one: reprise plan ",
+               run->graph_id().empty() ? "GRAPH" : run->graph_id(),
+               " --budget BUDGET"));
   }
 
   int RunSetting(const Globals& globals, Console& console) const {
