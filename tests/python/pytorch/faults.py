@@ -6,7 +6,8 @@ without Reprise.
         [--seed 0] [--kind NAME] [--where FILE] [--table FILE]
 
 A fault is an exception at the n-th call of one function of the package, at its first instruction:
-one that no function of ours can catch but those that call it. A lasting one comes at every later
+one that no function of ours can catch but those that call it. An OSError may be caught there
+without a word, as one of a disk is; any other is said once. A lasting fault comes at every later
 call, too. In the native engine (`--native`, in a build of its own: inject.h) it is a call
 of one of its entries that fails, or an allocation within it that finds no memory.
 
@@ -409,6 +410,17 @@ class Judged:
         """Whether the fault has hurt the job."""
         return self.happened and self.verdict != SAME
 
+    @property
+    def handled(self) -> bool:
+        """Whether it ended where it came, without a word: files fail with OSErrors, and those who
+        call what works with them are ready for it."""
+        return self.happened and self.lines == 0 and self.fault.error == OSError.__name__
+
+    @property
+    def missaid(self) -> bool:
+        """Whether it was not said once, as an error of ours is."""
+        return self.happened and self.lines != 1 and not self.handled
+
 
 def judged(fault: Fault, expected: str) -> Judged:
     ended = run(fault.kind, fault)
@@ -572,9 +584,12 @@ def table(reached: dict[str, dict[Where, int]], found: list[Judged], how: str) -
     if wrong:
         rows += ["", "Other than without:", ""]
         rows += [f"- {j.fault}: {j.verdict}" for j in wrong]
-    if any(j.lines != 1 for j in found):
-        rows += ["", "Not one line:", ""]
-        rows += [f"- {j.fault}: {j.lines}" for j in found if j.lines != 1]
+    for title, these in (
+        ("Not one line:", [j for j in found if j.missaid]),
+        ("No line, as of a disk that fails:", [j for j in found if j.handled]),
+    ):
+        if these:
+            rows += ["", title, "", *(f"- {j.fault}: {j.lines}" for j in these)]
     return "\n".join(rows) + "\n"
 
 
@@ -598,7 +613,7 @@ def main() -> int:
     def told(one: Judged) -> None:
         nonlocal done
         done += 1
-        if one.wrong or (one.happened and one.lines != 1) or options.show:
+        if one.wrong or one.missaid or options.show:
             print(f"{done:5} {one.fault}: {one.verdict}, {one.lines} lines", flush=True)
         if options.show:
             print(

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever part of Reprise fails, training ends as without it, and the run says so once. This is a
-sample; `scripts/test faults` injects a thousand faults."""
+"""Whatever part of Reprise fails, training ends as without it, and the run says so once; only an
+OSError may be handled without a word, where files are read and written. This is a sample;
+`scripts/test faults` injects a thousand faults."""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ def test_faults_of_every_kind_leave_the_training_as_it_is(
 
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     assert f"| same | {number} |" in done.stdout, done.stdout
-    assert f"| 1 | {number} |" in done.stdout, done.stdout
+    assert "Not one line" not in done.stdout, done.stdout
 
 
 @pytest.mark.usefixtures("removed")
