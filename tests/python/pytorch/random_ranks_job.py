@@ -4,12 +4,13 @@ with it: python random_ranks_job.py RANK PORT FIRST END. Prints one JSON object 
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
 import sys
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, redirect_stderr
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 import reprise
 
 WIDTH, STEPS = 64, 10
+# What the log says where no plan of some steps fits the budget.
+NOTHING_FITS = ("by the plan that needs least", "and may exceed the budget")
 
 
 class Net(nn.Module):
@@ -90,6 +93,7 @@ def trained(seed: int, rank: int, budget: str | None) -> dict[str, Any]:
         return {"seen": seen}
     return {
         "seen": seen,
+        "budget_bytes": report.budget_bytes,
         "planned": report.planned_steps,
         "over": report.over_budget_steps,
         "failed": report.failed_checks,
@@ -99,13 +103,23 @@ def trained(seed: int, rank: int, budget: str | None) -> dict[str, Any]:
 
 def results(rank: int, first: int, end: int) -> Iterator[dict[str, Any]]:
     for seed in range(first, end):
-        plain = trained(seed, rank, None)
-        planned = trained(seed, rank, random.Random(seed).choice(("0.5x", "0.6x", "0.8x")))
-        yield {
-            "seed": seed,
-            "equal": planned.pop("seen") == plain.pop("seen"),
-            **planned,
-        }
+        rng = random.Random(seed)
+        plain, budget = trained(seed, rank, None), rng.choice(("0.5x", "0.6x", "0.8x"))
+        for _ in ("share", "bytes") if rng.random() < 0.4 else ("share",):
+            with redirect_stderr(io.StringIO()) as log:
+                planned = trained(seed, rank, budget)
+            print(log.getvalue(), end="", file=sys.stderr)
+            yield {
+                "seed": seed,
+                "budget": budget,
+                "said": any(why in log.getvalue() for why in NOTHING_FITS),
+                "equal": planned.pop("seen") == plain["seen"],
+                **planned,
+            }
+            # The same memory on both ranks, which counts what is alive beside the step, too.
+            allowed = torch.tensor(planned["budget_bytes"])
+            distributed.all_reduce(allowed, distributed.ReduceOp.MAX)
+            budget = f"{allowed.item()}B"
 
 
 def main() -> None:

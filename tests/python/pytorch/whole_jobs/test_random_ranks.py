@@ -51,11 +51,13 @@ def test_random_models_on_two_ranks_train_as_they_do_plainly(root: Path) -> None
     arguments, timeout = ("0", str(PROGRAMS)), 60 + 30 * PROGRAMS
     for out in on_two_ranks(root, "random_ranks_job.py", *arguments, timeout=timeout):
         results = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
-        assert len(results) == PROGRAMS
+        assert {result["seed"] for result in results} == set(range(PROGRAMS))
         for result in results:
             assert result["equal"], result
             assert result["failed"] == 0, result
-            assert result["over"] == 0, result
+            # A share is of the step alone; in bytes, nothing may fit of steps that keep gradients.
+            in_bytes = not result["budget"].endswith("x")
+            assert result["over"] == 0 or (in_bytes and result["said"]), result
             planned += result["planned"]
     assert planned >= PROGRAMS
 

@@ -45,7 +45,7 @@ RNG_STATE_BYTES = 5056
 
 _KIND_NAMES = {kind: f"OP_KIND_{kind.name}" for kind in OpKind}
 _PHASE_NAMES = ("", "PHASE_FORWARD", "PHASE_BACKWARD", "PHASE_OPTIMIZER")
-_STATE, _ACTIVATION, _INPUT = 3, 4, 5  # reprise.v1.Category
+_GRADIENT, _STATE, _ACTIVATION, _INPUT = 2, 3, 4, 5  # reprise.v1.Category
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +106,28 @@ class CapturedGraph:
                 if saved.storage.id >= 0
             ],
         }
+
+    def message_of_adding(self) -> tuple[dict[str, Any], int]:
+        """Returns the step graph of a step that adds to gradients which are alive when it begins
+        instead of making them, as proto3 JSON, and the bytes of those gradients. What it computes
+        of each is alive beside it until it is added."""
+        message, size = self.message(), 0
+        for storage in self.storages:
+            if storage.category == _GRADIENT and not storage.prior and storage.death is None:
+                number = len(message["storages"])
+                message["storages"].append(
+                    {
+                        "id": number,
+                        "bytes": storage.bytes,
+                        "name": storage.name,
+                        "category": _GRADIENT,
+                        "release_op": storage.birth,
+                        "pinned": True,
+                    }
+                )
+                message["ops"][0]["writes"].append(number)
+                size += storage.bytes
+        return message, size
 
     def _static_parts(self) -> list[dict[str, int]]:
         """Returns static memory by category: what the model and its optimizers hold, and inputs,

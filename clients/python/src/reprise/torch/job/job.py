@@ -94,7 +94,8 @@ class Plans:
     @property
     def handles(self) -> list[TapePlan]:
         """The plans that are installed: of each rung that has one."""
-        planned = [rung.planned for rung in self.ladder.rungs]
+        rungs = [r for rung in self.ladder.rungs for r in (rung, rung.roomier) if r is not None]
+        planned = [rung.planned for rung in rungs]
         return [handle for handle in planned if handle is not None and handle.tape is not None]
 
     @property

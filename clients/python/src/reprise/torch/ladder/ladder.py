@@ -69,6 +69,7 @@ class Ladder:
     rungs: list[Rung] = field(default_factory=list)
     captures: int = 0
     next_number: int = 1  # of the rung that comes next
+    _own: int = 0  # numbers below it, of rungs that only this rank has
     _step: int = 0
     _mismatches: int = 0  # since the last capture, of a program that no rung knows
     _in_a_row: int = 0
@@ -148,11 +149,27 @@ class Ladder:
     def sketched(self, key: Key, graph: CapturedGraph) -> Rung:
         """Adds the rung of a step of which only the shapes are known, and returns it. It stays
         until one that was captured has a plan."""
-        # Ranks number what they have captured alike, and each has sketches of its own.
-        number = min([0, *(rung.number for rung in self.rungs)]) - 1
+        number = self._own_number()
         rung = Rung(number, key, key.size, graph, frozenset(), leaks=True, fitted=True, sketch=True)
         self.rungs.append(rung)
         return rung
+
+    def _own_number(self) -> int:
+        """Returns the number of a rung that other ranks do not have: they number what they have
+        captured alike."""
+        self._own -= 1
+        return self._own
+
+    def roomier(self, rung: Rung, beside: int) -> Rung:
+        """Returns the rung of the same step, not in the ladder, that is to have a plan with room
+        for so many bytes beside it."""
+        rung.roomier = made = Rung(
+            self._own_number(), rung.key, rung.size, rung.graph, rung.left_out, rung.leaks
+        )
+        rung.roomiers += 1
+        made.own_size, made.shared, made.uneven = rung.own_size, rung.shared, rung.uneven
+        made.held_bytes, made.spare_bytes = beside, rung.spare_bytes + beside
+        return made
 
     def sketch_for(self, key: Key) -> Rung | None:
         """Returns the rung with a plan from shapes for this input that a step has kept to; None if

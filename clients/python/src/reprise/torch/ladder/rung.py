@@ -117,8 +117,11 @@ class Rung:
     beside_bytes: int = 0
     asked_least: bool = False  # for the plan that needs least, because nothing fits
     spare_bytes: int = 0  # that its plan holds back
-    held_bytes: int = 0  # of these, of a step from shapes: for what is alive beside it
+    held_bytes: int = 0  # of these, for what is alive beside the step
+    exceeds: bool = False  # nothing fits, and it was said that its steps exceed the budget
     adds: bool = False  # to gradients that are there; of a step from shapes
+    roomier: Rung | None = None  # the same step, with a plan for when more is alive beside it
+    roomiers: int = 0  # how many of them there were
     recaptured: bool = False  # it was captured again, because no plan left room for its steps
     own_ns: int = 0  # what a step under its plan takes beside its ops
     repeats: bool | None = None  # its forward can run again unnoticed; None: not known
@@ -167,11 +170,20 @@ class Rung:
         """What runs the next steps under the plan; None if there is no plan."""
         return None if self.planned is None else self.planned.tape
 
+    def lacks(self, beside: int) -> int:
+        """Returns by how much a step under the plan exceeds its budget with so many bytes alive
+        beside it, as far as is known; 0 if it keeps it."""
+        plan = self.plan
+        more = 0 if plan is None else plan.peak_bytes - self.held_bytes + beside - plan.budget_bytes
+        return max(0, more)
+
     def remove(self) -> None:
         """Removes the plan, and expects none."""
         if self.planned is not None:
             self.planned.remove()
         self.request_id = None
+        if self.roomier is not None:
+            self.roomier.remove()
 
     @property
     def open(self) -> bool:

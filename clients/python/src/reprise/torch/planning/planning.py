@@ -171,20 +171,24 @@ class Planning:
             static = sketch.least_static_bytes - missing_bytes
             budget = Budget(budget.of_step(static, sketch.least_peak_bytes) or 0)
         self.send(rung, graph.message(), budget)
-        reply = self.reply(rung, self.wait_s)
-        why = rung.refused or reply.why or "no plan arrived in time"
-        plan = reply.plan
-        if plan is not None and plan.feasible and not too_dear(plan, job.options.max_overhead):
-            rung.answered = plan.plan_number
-            found = self.prepared(rung, plan)
-            why = found if isinstance(found, str) else ""
-            if isinstance(found, TapePlan) and found.tape and found.tape.program.replays:
-                self.apply(rung, found)
-                return rung
-        elif plan is not None:
-            why = plan.sentence
+        found = self.awaited(rung)
+        if isinstance(found, TapePlan) and found.tape and found.tape.program.replays:
+            self.apply(rung, found)
+            return rung
         self.ladder.rungs.remove(rung)
-        return why or rung
+        return rung if isinstance(found, TapePlan) else found or rung
+
+    def awaited(self, rung: Rung, budget_bytes: int = 0) -> TapePlan | str:
+        """Waits for the plan of a rung that has none, and returns it; or why there is none.
+        `budget_bytes`: what its steps may take, if not the budget that was asked for."""
+        reply = self.reply(rung, self.wait_s)
+        plan = reply.plan
+        if plan is None:
+            return rung.refused or reply.why or "no plan arrived in time"
+        if not plan.feasible or too_dear(plan, self._job.options.max_overhead):
+            return plan.sentence
+        rung.answered = plan.plan_number
+        return self.prepared(rung, replace(plan, budget_bytes=budget_bytes or plan.budget_bytes))
 
     def send(
         self, rung: Rung, message: dict[str, Any], budget: Budget, *, more_bytes: int = 0
@@ -216,8 +220,7 @@ class Planning:
             rung.spare_bytes += more_bytes
             rung.held_bytes += more_bytes
             rung.awaited = True
-            self._ask(rung, waits=True)
-            rung.awaited = False
+            self.take_awaited(rung)
 
     def tighten(self) -> None:
         """Asks for a plan in less memory, because memory ran out under that of the last step. Its
@@ -250,8 +253,7 @@ class Planning:
         if not self._alone:
             # Met the others when the last step ended; what is from shapes is this rank's own.
             for rung in [r for r in self.ladder.rungs if r.sketch and r.awaited]:
-                self._ask(rung, waits=True)
-                rung.awaited = False
+                self.take_awaited(rung)
             return
         if job.stage is Stage.WAITING and self._together.holds():
             return
@@ -280,6 +282,11 @@ class Planning:
         asked = rung.request_id
         reply = self._ask(rung, waits=True)
         return reply if rung.request_id == asked else self._ask(rung, waits=True)
+
+    def take_awaited(self, rung: Rung) -> None:
+        """Waits for the next plan of a rung whose step cannot do without, and takes it."""
+        self._ask(rung, waits=True)
+        rung.awaited = False
 
     def _ask(self, rung: Rung, waits: bool) -> PlanReply:
         """Takes what there is for one rung, and returns it: a plan, a refusal, or "pending"."""
@@ -313,7 +320,7 @@ class Planning:
             if reply.smallest_budget and self._raises_share(rung):
                 return
             rung.final = True
-            if rung.awaited:
+            if rung.awaited and not rung.exceeds:
                 job.say(f"{reply.why.rstrip('.')}. The previous plan stays")
         elif reply.kind == "inert" and rung.plan is None:
             rung.refused = f"training without a plan: {reply.why or job.agent.why}"
@@ -433,7 +440,7 @@ class Planning:
     def prepared(self, rung: Rung, plan: Plan) -> TapePlan | str:
         """Returns a plan as this rank runs it, with its peak here; or why it cannot run."""
         here = replace(plan, peak_bytes=plan.peak_bytes - rung.beside_bytes)
-        if not self._alone:
+        if not self._alone or rung.held_bytes:
             here = replace(here, schedule=tuple(own_frees(rung.graph, plan.schedule)))
         return installed(self._executor, rung.graph, here)
 
@@ -448,7 +455,7 @@ class Planning:
         self.announce(rung)
         if not job.options.verify_every:
             job.record.unchecked(plan, "verify_every is 0")
-        if plan.sentence and not rung.sketch:
+        if plan.sentence and not rung.sketch and not rung.exceeds:
             job.say(job.record.prediction(plan))
             if plan.link is not None:
                 job.say(planned.host_sentence())

@@ -161,7 +161,11 @@ class Startup:
         rung.adds = True  # not tried again
         why = self._plan(args, kwargs, adds=True)
         if why:
-            self._job.say(f"{why.rstrip('.')}. The previous plan stays")
+            rung.exceeds = True
+            self._job.say(
+                f"{why.rstrip('.')}. Steps that add to gradients run under the previous plan, and "
+                "may exceed the budget"
+            )
         else:
             self._job.plans.ladder.rungs.remove(rung)
             # The same forward: a step that keeps to the one plan keeps to the other.

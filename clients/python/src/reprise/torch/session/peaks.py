@@ -49,15 +49,16 @@ class Peaks:
         the sizes that data decides, may vary more."""
         job, plan = self._job, rung.plan
         assert plan is not None
-        if job.state.several_ranks and not rung.sketch:
-            return  # which sees it at the ranks' next meeting
+        if (job.state.several_ranks or rung.exceeds) and not rung.sketch:
+            return  # which sees it at the ranks' next meeting, or has said it
         more = peak - plan.peak_bytes
         if self._beside(rung) < more * STANDS:
             more = int(more * MARGIN)
             if self._varies(rung):
                 likely = job.measured.likely_under(rung.number)
                 more = max(more, likely - plan.peak_bytes, spared(rung.graph, 0))
-        job.say(f"{self._text(rung, peak, left)}; requesting a plan that leaves room for it")
+        if not rung.exceeds:
+            job.say(f"{self._text(rung, peak, left)}; requesting a plan that leaves room for it")
         rung.awaited = self._planning.needs_more(rung, more)
 
     def may_exceed(self, rung: Rung) -> bool:
@@ -93,7 +94,7 @@ class Peaks:
 
     def capture_again(self, rung: Rung, peak: int) -> None:
         """Has the step captured again, because no plan of its graph leaves room for it."""
-        if self._job.state.several_ranks and not rung.sketch:
+        if rung.exceeds or (self._job.state.several_ranks and not rung.sketch):
             return
         text = f"{self._text(rung, peak)}, and no plan leaves room for it"
         if not rung.sketch:

@@ -39,6 +39,7 @@ from reprise.torch.job.stages import Stages, arm, stages_of
 from reprise.torch.ladder.ranks import leave
 from reprise.torch.meter.meter import Meter
 from reprise.torch.meter.state import captures_graph
+from reprise.torch.planning.beside import Beside
 from reprise.torch.planning.coordination import RankCoordinator
 from reprise.torch.planning.graphs import Graphs
 from reprise.torch.planning.notes import Notes
@@ -126,6 +127,7 @@ class Session(TrainingLoop):
         )
         parts = Parts(
             planning=self.planning,
+            beside=Beside(job, self.planning),
             ranks=self.ranks,
             startup=self.startup,
             planned_retry=self.planned_retry,

@@ -40,6 +40,7 @@ from reprise.torch.meter.state import (
     now_ns,
 )
 from reprise.torch.meter.windows import KernelWindow, OpRecorder
+from reprise.torch.planning.beside import Beside
 from reprise.torch.planning.coordination import RankCoordinator
 from reprise.torch.planning.op_times import OpTimes
 from reprise.torch.planning.planning import Planning
@@ -73,6 +74,7 @@ class Parts:
     """What steps call on their way."""
 
     planning: Planning
+    beside: Beside
     ranks: RankCoordinator
     startup: Startup
     planned_retry: PlannedRetry
@@ -195,7 +197,7 @@ class Steps:
         rung = job.plans.ladder.pick(now.key)
         if rung is None or rung.tape is None or rung.plan is None:
             return
-        job.plans.rung = rung
+        job.plans.rung = rung = self._parts.beside.rung_for(rung)
         job.measured.show(rung.key, rung.number)
         now.run = self._begin_tape(rung)
         now.check = self._parts.checks.begin(rung, now.run)

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps with more alive beside them than when they were captured.
+
+    beside = Beside(job, planning)
+    rung = beside.rung_for(rung)  # the one whose plan the step that begins runs under
+
+Programs keep their gradients in some steps and drop them in others, and a captured step has seen
+one of both. Where what is alive beside a step does not fit its budget in bytes with the plan that
+is there, another plan of the same step is asked for, and the step waits for it. Steps like it run
+under that one, and the others under theirs. It is of this rank alone: what a plan changes runs no
+collective.
+
+A share is of the step alone: what is beside it does not count.
+"""
+
+from __future__ import annotations
+
+from reprise.base.budget import Budget
+from reprise.base.units import format_bytes
+from reprise.torch.job.job import EagerJob
+from reprise.torch.ladder.ranks import coming
+from reprise.torch.ladder.rung import Rung
+from reprise.torch.meter.state import missing_gradients
+from reprise.torch.planning.planning import Planning
+from reprise.torch.planning.request import LEAST
+from reprise.torch.tape.executor import TapePlan
+
+# So many plans of one step may leave ever more room for what is alive beside it.
+MOST = 8
+
+
+class Beside:
+    """Chooses between the plans of one step of a job, by what is alive when it begins."""
+
+    def __init__(self, job: EagerJob, planning: Planning) -> None:
+        self._job = job
+        self._planning = planning
+
+    def rung_for(self, rung: Rung) -> Rung:
+        """Returns the rung whose plan the step that begins runs under: this one, or one of the same
+        step with a plan that leaves more room."""
+        job, plan = self._job, rung.plan
+        if rung.sketch or plan is None or job.budget is None or job.budget.is_share:
+            return rung
+        missing = missing_gradients(job.model) if job.state.several_ranks else 0
+        beside = rung.beside(job.meter.live(), missing)
+        if not rung.lacks(beside):
+            return rung
+        known = rung.roomier
+        if known is not None and known.awaited:
+            self._planning.take_awaited(known)
+        few = rung.roomiers < MOST
+        if known is None or (few and beside > known.held_bytes and known.lacks(beside)):
+            known = self._asked(rung, beside)
+        return known if known.tape is not None else rung
+
+    def _asked(self, rung: Rung, beside: int) -> Rung:
+        """Asks for a plan that leaves room for so many bytes, and returns its rung, which has none
+        if there is none."""
+        job, plan = self._job, rung.plan
+        assert plan is not None
+        if job.state.several_ranks:
+            coming()  # the others may be at their next meeting before this one is
+        made = job.plans.ladder.roomier(rung, beside)
+        job.say(
+            f"{format_bytes(beside)} are alive beside step {job.step.number} that were not when it "
+            "was captured; requesting a plan for such steps"
+        )
+        found = self._nearest(made, plan.budget_bytes)
+        if isinstance(found, TapePlan):
+            self._planning.apply(made, found)
+        else:
+            job.say(f"{found.rstrip('.')}. Such steps run under the previous plan")
+        return made
+
+    def _nearest(self, rung: Rung, budget_bytes: int) -> TapePlan | str:
+        """Asks for the plan of a rung within a budget, and waits for it; where nothing fits, for
+        the one that needs least, whose steps exceed the budget. Returns it, or why there is
+        none."""
+        planning = self._planning
+        message = rung.graph.message()
+        if rung.graph.step.missing_bytes and not missing_gradients(self._job.model):
+            adding, gradients = rung.graph.message_of_adding()
+            if gradients <= rung.held_bytes:
+                message, rung.spare_bytes = adding, rung.spare_bytes - gradients
+        planning.send(rung, message, Budget(budget_bytes))
+        found = planning.awaited(rung)
+        if isinstance(found, TapePlan):
+            return found
+        planning.send(rung, message, LEAST)
+        least = planning.awaited(rung, budget_bytes)
+        if isinstance(least, str):
+            return found
+        rung.exceeds = True
+        self._job.say(
+            f"{found.rstrip('.')}. Such steps take {format_bytes(least.plan.peak_bytes)}, by the "
+            "plan that needs least"
+        )
+        return least
