@@ -158,6 +158,19 @@ def test_a_budget_that_is_a_share_of_a_step_says_nothing_of_how_much_there_is() 
         reprise.fit(Layers(), step, batch_of, budget="0.5x")
 
 
+def test_a_budget_below_the_parameters_fits_no_size() -> None:
+    asked = []
+
+    def make_batch(n: int) -> Tensor:
+        asked.append(n)
+        return batch_of(n)
+
+    found = reprise.fit(Layers(), step, make_batch, budget="100KiB", start=4)
+
+    assert found.plain == found.planned == 0
+    assert min(asked) > 0
+
+
 def test_a_step_that_depends_on_values_is_refused() -> None:
     def looks(model: nn.Module, x: Tensor) -> Tensor:
         return model(x).sum() if x.sum().item() > 0 else model(-x).sum()

@@ -19,16 +19,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from reprise.base.errors import RepriseError
+from reprise.torch.estimation.values import Values
 from reprise.torch.estimation.workspaces import workspace_bytes
 from reprise.torch.internals.ops import DEVICE, IGNORED
 from reprise.torch.meter.storage_meter import StorageMeter, storages_in
-
-# What a program asks that ends if the answer is no, as torch's distributions do of their arguments.
-_CHECK = "aten::_is_all_true"
-_VALUE = "aten::_local_scalar_dense"
 
 
 class FakeMeter(StorageMeter):
@@ -49,7 +45,7 @@ class FakeTensors(FakeTensorMode):
     def __init__(self) -> None:
         super().__init__(allow_non_fake_inputs=True)
         self._meter: FakeMeter | None = None
-        self._checks = WeakTensorKeyDictionary()
+        self.values = Values()
 
     @contextmanager
     def counted(self, alive: Iterable[Tensor]) -> Iterator[FakeMeter]:
@@ -71,16 +67,20 @@ class FakeTensors(FakeTensorMode):
         if func is DEVICE and isinstance(args[0], FakeTensor):
             return args[0].fake_device
         kwargs = kwargs or {}
-        if func.name() == _VALUE and args[0] in self._checks:
-            return True
+        known = self.values.asked(func, args)
+        if known is not None:
+            return known
         if "c10d" in func.namespace:
             raise RepriseError(f"the forward communicates with other ranks ({func.name()})")
+        result = self._run(func, types, args, kwargs)
+        self.values.saw(func, args, kwargs, result)
+        return result
+
+    def _run(self, func: Any, types: Any, args: Any, kwargs: Any) -> object:
+        """Runs an op, and counts what it has made."""
         meter = self._meter
         if meter is None or func in IGNORED:
-            result = super().__torch_dispatch__(func, types, args, kwargs)
-            if func.name() == _CHECK:
-                self._checks[result] = True
-            return result
+            return super().__torch_dispatch__(func, types, args, kwargs)
         before = {storage._cdata for storage in storages_in(*args, kwargs)}
         self._meter = None  # what an op makes of parts of its own is not seen
         try:
@@ -93,6 +93,4 @@ class FakeTensors(FakeTensorMode):
             if storage._cdata not in before:
                 meter.saw(storage)
         meter.took(workspace_bytes(func, args, result))
-        if func.name() == _CHECK:
-            self._checks[result] = True
         return result

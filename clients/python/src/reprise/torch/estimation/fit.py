@@ -161,7 +161,8 @@ def searched(graphs: Graphs, budget_bytes: int, start: int) -> Fit:
         planned = largest(sizes.least_peak, sizes.for_plans, max(plain, start))
         if sizes.confirmed(planned):
             break
-    found = next((n for n in range(planned, planned - STEPS_BACK, -1) if sizes.fitting(n)), plain)
+    tried = range(planned, max(0, planned - STEPS_BACK), -1)
+    found = next((n for n in tried if sizes.fitting(n)), plain)
     ratio = (found / max(1, plain)) ** (1 / (TOLD - 1))
     told = {plain, found, *(int(max(1, plain) * ratio**i) for i in range(1, TOLD - 1))}
     fitting = [sizes.fitting(n) for n in sorted(told - {0}) if n <= found]

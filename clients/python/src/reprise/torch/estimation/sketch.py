@@ -20,6 +20,8 @@ Whether the program holds the output itself until then is not known either, nor 
 of its batch. In the graph it holds both; what the step needs at the least is what it needs in a
 program that holds neither.
 
+What a forward asks of its masks and positions is answered where they are integers (values.py).
+
 A forward that communicates with other ranks has no such step: they would wait for the copy.
 """
 
@@ -31,7 +33,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from reprise.base.errors import RepriseError
 from reprise.torch.capture.captured import (
@@ -97,7 +99,8 @@ def sketched(
     adds: bool = False,
     copies: bool = False,
 ) -> Sketch:
-    """Returns a step made from shapes alone. Of the arguments, a `Shape` stands for a tensor.
+    """Returns a step made from shapes alone, and from what small tensors of integers among the
+    arguments hold. Of the arguments, a `Shape` may stand for a tensor.
     `live_bytes`: what is alive on the device now; `adds`: whether the backward adds to gradients
     that are alive when the step begins, as those of micro-batches do; `copies`: whether a wrapper
     hands the program a copy of the output. Times are a roofline of this machine."""
@@ -116,6 +119,9 @@ def sketched(
                 lambda value: value.fake() if isinstance(value, Shape) else value,
                 shapes_of((args, kwargs)),
             )
+            for given, made in zip(tree_leaves((args, kwargs)), tree_leaves(inputs), strict=True):
+                if isinstance(given, Tensor):
+                    mode.values.know(made, given)
 
             def whole() -> None:
                 nonlocal what, stands_in

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The values of small tensors of integers among fake ones.
+
+    values.know(fake, tensor)             # of an input
+    values.saw(func, args, kwargs, made)  # an op has run on fake tensors
+    value = values.asked(func, args)      # what a program reads of one; None: it is not known
+
+A forward may ask what is in its masks and positions: whether a mask hides anything, whether several
+sequences are packed into a row. What it does then depends on the answer. Such tensors are made of
+numbers, sizes and integers of the batch, and are small: each op that makes one of others whose
+values are known runs once more on these, on the CPU. Nothing is known of random numbers, of
+memory that was not written, or of what is computed of floating-point numbers.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.weak import WeakTensorKeyDictionary
+
+# Bytes of a tensor whose values are known.
+SMALL = 1 << 20
+# What a program asks that ends if the answer is no, as torch's distributions do of their arguments.
+_CHECK = "aten::_is_all_true"
+_VALUE, _EQUAL = "aten::_local_scalar_dense", "aten::equal"
+_UNWRITTEN = "aten::empty", "aten::new_empty"
+
+
+class Values:
+    """The values of fake tensors that are known."""
+
+    def __init__(self) -> None:
+        self._known = WeakTensorKeyDictionary()
+
+    def know(self, fake: Tensor, tensor: Tensor) -> None:
+        """Copies the values of a tensor that a fake one stands for, if it is a small one of
+        integers."""
+        if _is_small(tensor) and not isinstance(tensor, FakeTensor):
+            with torch._C._DisableTorchDispatch():
+                self._known[fake] = tensor.detach().to("cpu", copy=True)
+
+    def asked(self, func: Any, args: tuple[Any, ...]) -> Any:
+        """Returns what an op tells the program, of tensors whose values are known; else None."""
+        if func.name() not in (_VALUE, _EQUAL):
+            return None
+        known = [self._of(arg) for arg in args]
+        if any(value is None for value in known):
+            return None
+        with torch._C._DisableTorchDispatch():
+            return func(*known)
+
+    def saw(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], made: Any) -> None:
+        """Notes what an op has made: its values, if they are known. Those of what it has modified
+        are not known any more, unless all that it read is."""
+        if made is NotImplemented:
+            return
+        changes = func._schema.is_mutable
+        if not changes and not (isinstance(made, FakeTensor) and _is_small(made)):
+            return
+        found = None if _is_unknown(func) else self._again(func, args, kwargs)
+        if found is None and func.name() == _CHECK:
+            with torch._C._DisableTorchDispatch():
+                found = torch.tensor(True)
+        if isinstance(found, Tensor):
+            assert not isinstance(found, FakeTensor)  # which no kernel may read
+            self._known[made] = found
+        elif changes:
+            self._forget(args)
+
+    def _again(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+        """Runs an op on known values; returns None if one is not known."""
+        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        known = {id(tensor): self._of(tensor) for tensor in given}
+        if any(value is None for value in known.values()):
+            return None
+        if func._schema.is_mutable and not isinstance(given[0], FakeTensor):
+            return None  # the program's own
+        own = tree_map(lambda x: known[id(x)] if isinstance(x, Tensor) else x, (args, kwargs))
+        where = {"device": torch.device("cpu")} if kwargs.get("device") is not None else {}
+        with suppress(Exception), torch._C._DisableTorchDispatch(), torch.no_grad():
+            found = func(*own[0], **{**own[1], **where})
+            return found if isinstance(found, Tensor) else None
+        return None  # the op itself will say what is wrong
+
+    def _of(self, value: Any) -> Tensor | None:
+        if isinstance(value, FakeTensor):
+            return self._known.get(value)  # type: ignore[no-any-return]
+        # A tensor that the forward makes of a list, or has made before.
+        is_plain = type(value) is Tensor and value.device.type == "cpu" and _is_small(value)
+        with torch._C._DisableTorchDispatch():
+            return value.clone() if is_plain else None
+
+    def _forget(self, args: tuple[Any, ...]) -> None:
+        """Forgets what shares memory with the first argument of an op that writes."""
+        written = args[0] if args and isinstance(args[0], FakeTensor) else None
+        storage = None if written is None else written.untyped_storage()._cdata
+        for tensor in list(self._known):
+            if storage is None or tensor.untyped_storage()._cdata == storage:
+                del self._known[tensor]
+
+
+def _is_small(tensor: Tensor) -> bool:
+    kind = tensor.dtype
+    if tensor.layout != torch.strided or kind.is_floating_point or kind.is_complex:
+        return False
+    return tensor.numel() * tensor.element_size() <= SMALL
+
+
+def _is_unknown(func: Any) -> bool:
+    """Returns whether the values that an op makes do not follow from its arguments."""
+    return torch.Tag.nondeterministic_seeded in func.tags or func.name().startswith(_UNWRITTEN)
