@@ -45,7 +45,23 @@ def longest(x: Tensor, mask: Tensor) -> bool:
     return int(mask.sum(-1).max()) > ROWS // 2
 
 
-QUESTIONS: list[Callable[[Tensor, Tensor], bool]] = [hides, is_packed, has_row, longest]
+def keeps_its_layers(x: Tensor, mask: Tensor) -> bool:
+    return bool(torch.rand([]) >= 0.0) and not torch.rand([]) > 1
+
+
+def has_a_mask_of_its_own(x: Tensor, mask: Tensor) -> bool:
+    own = torch.ones(2, x.shape[0])[:, None].to(torch.bool)
+    return bool(own.all())
+
+
+QUESTIONS: list[Callable[[Tensor, Tensor], bool]] = [
+    hides,
+    is_packed,
+    has_row,
+    longest,
+    keeps_its_layers,
+    has_a_mask_of_its_own,
+]
 
 
 class Asks(nn.Module):
@@ -97,6 +113,14 @@ def of_the_batch(x: Tensor, mask: Tensor) -> bool:
     return bool((x > 0).all())
 
 
+def of_computed_numbers(x: Tensor, mask: Tensor) -> bool:
+    return bool((torch.ones(4) / 3 == 1 / 3).all())
+
+
+def of_a_probability(x: Tensor, mask: Tensor) -> bool:
+    return bool(torch.rand([]) < 0.1)
+
+
 def of_random_numbers(x: Tensor, mask: Tensor) -> bool:
     return bool((torch.randint(2, (4,)) == 1).all())
 
@@ -111,7 +135,15 @@ def of_what_was_written(x: Tensor, mask: Tensor) -> bool:
 
 
 @pytest.mark.parametrize(
-    "question", [of_the_batch, of_random_numbers, of_memory, of_what_was_written]
+    "question",
+    [
+        of_the_batch,
+        of_computed_numbers,
+        of_a_probability,
+        of_random_numbers,
+        of_memory,
+        of_what_was_written,
+    ],
 )
 def test_what_is_not_known_is_not_guessed(question: Any) -> None:
     mask = torch.ones(2, ROWS, dtype=torch.int64)

@@ -12,6 +12,7 @@ counts: each further mode would cost as much as a third of a fake op.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -25,6 +26,8 @@ from reprise.torch.estimation.values import Values
 from reprise.torch.estimation.workspaces import workspace_bytes
 from reprise.torch.internals.ops import DEVICE, IGNORED
 from reprise.torch.meter.storage_meter import StorageMeter, storages_in
+
+_LOG = logging.getLogger("torch._subclasses.fake_tensor")
 
 
 class FakeMeter(StorageMeter):
@@ -51,15 +54,17 @@ class FakeTensors(FakeTensorMode):
     def counted(self, alive: Iterable[Tensor]) -> Iterator[FakeMeter]:
         """Counts the tensors that ops make from now on. `alive`: those that count from the
         beginning. TorchScript compiles a function anew after some runs, to other kernels: these
-        runs are none of them."""
+        runs are none of them. torch logs the frames of an op that has no fake; who asked for the
+        step says it in a line."""
         meter = self._meter = FakeMeter("")
         meter.begin(alive)
         del alive  # they may die before this ends
+        disabled, _LOG.disabled = _LOG.disabled, True
         try:
             with torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
                 yield meter
         finally:
-            self._meter = None
+            self._meter, _LOG.disabled = None, disabled
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None

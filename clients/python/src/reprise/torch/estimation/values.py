@@ -8,8 +8,10 @@
 A forward may ask what is in its masks and positions: whether a mask hides anything, whether several
 sequences are packed into a row. What it does then depends on the answer. Such tensors are made of
 numbers, sizes and integers of the batch, and are small: each op that makes one of others whose
-values are known runs once more on these, on the CPU. Nothing is known of random numbers, of
-memory that was not written, or of what is computed of floating-point numbers.
+values are known runs once more on these, on the CPU. Of floating-point numbers only those are known
+that are written down, as the ones of a mask. Nothing is known of memory that was not written, or of
+random numbers, but that those between 0 and 1 are: a layer that is dropped with a probability of 0
+is not.
 """
 
 from __future__ import annotations
@@ -28,6 +30,10 @@ SMALL = 1 << 20
 # What a program asks that ends if the answer is no, as torch's distributions do of their arguments.
 _CHECK = "aten::_is_all_true"
 _VALUE, _EQUAL = "aten::_local_scalar_dense", "aten::equal"
+# What makes floating-point numbers that are the same everywhere.
+_WRITTEN = ("aten::ones", "aten::zeros", "aten::full", "aten::_to_copy", "aten::clone")
+_UNIFORM = "aten::rand"
+_COMPARE = ("aten::lt.Scalar", "aten::le.Scalar", "aten::gt.Scalar", "aten::ge.Scalar")
 _UNWRITTEN = "aten::empty", "aten::new_empty"
 
 
@@ -36,6 +42,7 @@ class Values:
 
     def __init__(self) -> None:
         self._known = WeakTensorKeyDictionary()
+        self._uniform = WeakTensorKeyDictionary()  # between 0 and 1
 
     def know(self, fake: Tensor, tensor: Tensor) -> None:
         """Copies the values of a tensor that a fake one stands for, if it is a small one of
@@ -59,13 +66,17 @@ class Values:
         are not known any more, unless all that it read is."""
         if made is NotImplemented:
             return
-        changes = func._schema.is_mutable
-        if not changes and not (isinstance(made, FakeTensor) and _is_small(made)):
+        name, changes = func.name(), func._schema.is_mutable
+        if name == _UNIFORM:
+            self._uniform[made] = True
+        if not changes and not (isinstance(made, FakeTensor) and _is_small(made, func)):
             return
         found = None if _is_unknown(func) else self._again(func, args, kwargs)
-        if found is None and func.name() == _CHECK:
+        if found is None and name == _CHECK:
             with torch._C._DisableTorchDispatch():
                 found = torch.tensor(True)
+        elif found is None and name in _COMPARE and args[0] in self._uniform:
+            found = _compared(func, made, args[1])
         if isinstance(found, Tensor):
             assert not isinstance(found, FakeTensor)  # which no kernel may read
             self._known[made] = found
@@ -104,11 +115,21 @@ class Values:
                 del self._known[tensor]
 
 
-def _is_small(tensor: Tensor) -> bool:
-    kind = tensor.dtype
-    if tensor.layout != torch.strided or kind.is_floating_point or kind.is_complex:
+def _is_small(tensor: Tensor, func: Any = None) -> bool:
+    """Returns whether the values of a tensor may be known. `func`: the op that has made it."""
+    if tensor.layout != torch.strided or tensor.numel() * tensor.element_size() > SMALL:
         return False
-    return tensor.numel() * tensor.element_size() <= SMALL
+    if not (tensor.dtype.is_floating_point or tensor.dtype.is_complex):
+        return True
+    return func is not None and (func.is_view or func.name() in _WRITTEN)
+
+
+def _compared(func: Any, made: Tensor, with_: Any) -> Tensor | None:
+    """Returns how numbers of at least 0 and less than 1 compare with another one, if all do so in
+    the same way."""
+    with torch._C._DisableTorchDispatch():
+        least, most = func(torch.tensor([0, 1 - 2**-24]), with_).tolist()
+        return torch.full(made.shape, least) if least == most else None
 
 
 def _is_unknown(func: Any) -> bool:
