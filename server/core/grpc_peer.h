@@ -7,7 +7,9 @@
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
+#include <map>
 #include <string>
+#include <string_view>
 
 #include "base/status.h"
 #include "base/str_cat.h"
@@ -33,6 +35,31 @@ inline std::string PeerOfCall(const grpc::CallbackServerContext& context) {
              ? "inproc"
              : StrCat("inproc:",
                       std::string(job->second.data(), job->second.size()));
+}
+
+// What identifies the caller in the metadata of a call.
+inline Credentials CredentialsIn(
+    const std::multimap<grpc::string_ref, grpc::string_ref>& metadata) {
+  const auto text = [](const grpc::string_ref& ref) {
+    return std::string_view(ref.data(), ref.size());
+  };
+  Credentials given;
+  const auto token = metadata.find("authorization");
+  if (token != metadata.end()) given.authorization = text(token->second);
+  const auto [first, last] = metadata.equal_range("x-forwarded-user");
+  for (auto it = first; it != last; ++it) {
+    given.forwarded_users.push_back(text(it->second));
+  }
+  return given;
+}
+
+// Calls over sockets were authenticated before any service saw them.
+inline Access AccessOf(const grpc::CallbackServerContext& context,
+                       const Authenticate& authenticate) {
+  if (IsWithinProcess(context)) return kOwnAccess;
+  StatusOr<Access> found =
+      authenticate(CredentialsIn(context.client_metadata()));
+  return found.ok() ? *std::move(found) : Access{};
 }
 
 // Our Status as gRPC's: the codes have the same numbers.

@@ -27,7 +27,7 @@
 #include "server/net/import_upload.h"
 #include "server/net/listener.h"
 #include "server/net/routes.h"
-#include "server/net/secret.h"
+#include "server/net/tokens.h"
 #include "server/service/calls/audit.h"
 #include "server/service/calls/handlers.h"
 #include "server/store/store.h"
@@ -76,10 +76,11 @@ void RemoveAnnouncement(const std::string& agent_socket);
 class GrpcServer {
  public:
   // Starts a server with these services and the health service. Services must
-  // outlive it. Calls over a socket, including health checks, need the secret's
-  // token; in-process calls do not.
+  // outlive it. Calls over a socket, including health checks, need a token;
+  // in-process calls do not.
   static StatusOr<std::unique_ptr<GrpcServer>> Start(
-      const std::vector<grpc::Service*>& services, const Secret& secret);
+      const std::vector<grpc::Service*>& services,
+      const Authenticate& authenticate);
   ~GrpcServer();
 
   // Takes over a connected, non-blocking socket whose first bytes are the
@@ -186,7 +187,7 @@ class RunningDaemon final : public Daemon {
   std::optional<Listener*> http_listener_;
   std::optional<Listener*> grpc_listener_;
 
-  std::optional<Secret> secret_;
+  std::optional<Tokens> tokens_;
 
   // In order of dependency; destroyed in reverse.
   RunHub hub_;

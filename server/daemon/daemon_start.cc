@@ -6,12 +6,14 @@
 #include <filesystem>
 
 #include "server/core/build_info.h"
+#include "server/core/grpc_peer.h"
 #include "server/core/log.h"
 #include "server/core/paths.h"
 #include "server/daemon/daemon_impl.h"
 #include "server/net/address.h"
 #include "server/service/calls/grpc_services.h"
 #include "server/service/calls/handlers.h"
+#include "server/service/calls/rules.h"
 #include "server/store/damage.h"
 
 namespace reprise::server {
@@ -119,9 +121,7 @@ Status RunningDaemon::TakeLocks(bool asks) {
 // Reads what the flags name, and keeps it.
 Status RunningDaemon::UseFlags() {
   if (!options_.token_file.empty()) {
-    StatusOr<Secret> secret = Secret::Read(options_.token_file);
-    if (!secret.ok()) return secret.status();
-    secret_ = *std::move(secret);
+    ASSIGN_OR_RETURN(tokens_, Tokens::Read(options_.token_file));
   }
   RETURN_IF_ERROR(StartTls());
   if (!options_.forward.target.empty()) {
@@ -143,7 +143,7 @@ bool RunningDaemon::IsAnnouncedPort() const {
 }
 
 Status RunningDaemon::LearnSecret() {
-  if (secret_) return OkStatus();
+  if (tokens_) return OkStatus();
   // Whoever took the port of a daemon that was killed may have been sent its
   // token or a cookie since.
   if (locks_.front().was_left() && ::unlink(TokenFile().c_str()) == 0) {
@@ -154,7 +154,7 @@ Status RunningDaemon::LearnSecret() {
   }
   StatusOr<Secret> secret = Secret::ReadOrMake(TokenFile());
   if (!secret.ok()) return secret.status();
-  secret_ = *std::move(secret);
+  tokens_.emplace(*std::move(secret));
   return OkStatus();
 }
 
@@ -229,6 +229,9 @@ Status RunningDaemon::StartServices() {
                             std::shared_ptr<Call> call) {
     return audit_->Wrap(path, request, std::move(call));
   });
+  const Authenticate authenticate = [this](const Credentials& given) {
+    return tokens_->Find(given);
+  };
   services_.reset(new Services{
       .store = *store_,
       .hub = hub_,
@@ -249,10 +252,12 @@ Status RunningDaemon::StartServices() {
             return ingest_->PushPlan(run_id, plan, replaces);
           },
       .audit = *audit_,
+      .authenticate = authenticate,
       .followers = followers_,
       .quota = Quota(options_.max_run_bytes),
       .database = options_.data_dir + "/reprise.db"});
   AddMethods(*services_, methods_);
+  methods_.AskBefore(MakeGate(*services_));
   committer_ = std::make_unique<Committer>(
       *store_, hub_, metrics_,
       [this](const std::string& run_id,
@@ -260,17 +265,28 @@ Status RunningDaemon::StartServices() {
         OnSteps(run_id, steps);
       },
       options_.max_run_bytes);
-  ingest_ = std::make_unique<IngestService>(*committer_, metrics_, identify);
+  ingest_ = std::make_unique<IngestService>(
+      *committer_, metrics_,
+      [this, authenticate](
+          const grpc::CallbackServerContext& context) -> StatusOr<Caller> {
+        if (IsWithinProcess(context)) {
+          return Caller{.who = "", .peer = "", .access = kOwnAccess};
+        }
+        const Access access = AccessOf(context, authenticate);
+        RETURN_IF_ERROR(CheckMayCall(access, "/reprise.v1.Ingest/Stream"));
+        return audit_->Identify(context.peer(), access);
+      });
   grpc_service_ = MakeGrpcService(*services_, methods_);
   ASSIGN_OR_RETURN(
-      grpc_, GrpcServer::Start({ingest_.get(), grpc_service_.get()}, *secret_));
+      grpc_,
+      GrpcServer::Start({ingest_.get(), grpc_service_.get()}, authenticate));
   routes_.reset(new Routes{.methods = methods_,
                            .files = WebFiles(),
                            .not_ready = [this] { return NotReady(); },
                            .metrics = [this] { return MetricsText(); },
-                           .secret = *secret_});
+                           .tokens = *tokens_});
   imports_ = std::make_unique<ImportUploads>(
-      options_.data_dir, grpc_->InProcessChannel(), *audit_);
+      options_.data_dir, grpc_->InProcessChannel(), *store_, *audit_);
   graph_posts_ = std::make_unique<GraphPosts>(*services_);
   http_ = std::make_unique<HttpServer>(
       MakeHandler(*routes_),
@@ -344,7 +360,7 @@ Status RunningDaemon::AnnounceSelf() {
        .grpc = grpc_address(),
        .url = http.empty() ? "" : PageAddress(),
        .certificate = tls_ == nullptr ? "" : options_.tls.certificate,
-       .token = secret_->token()});
+       .token = tokens_->own()});
 }
 
 }  // namespace reprise::server

@@ -3,6 +3,7 @@
 #include <grpcpp/security/auth_metadata_processor.h>
 #include <grpcpp/security/server_credentials.h>
 
+#include "server/core/grpc_peer.h"
 #include "server/daemon/daemon_impl.h"
 
 namespace reprise::server {
@@ -15,33 +16,30 @@ constexpr int kMaxSendBytes = 64 << 20;
 // Checks the token of every call over a socket, before any service sees it.
 class AskForToken final : public grpc::AuthMetadataProcessor {
  public:
-  explicit AskForToken(const Secret& secret) : secret_(secret) {}
+  explicit AskForToken(Authenticate authenticate)
+      : authenticate_(std::move(authenticate)) {}
 
   bool IsBlocking() const override { return false; }
 
   grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext*,
-                       OutputMetadata* consumed,
+                       OutputMetadata* /*consumed*/,
                        OutputMetadata* /*response*/) override {
-    const auto given = metadata.find("authorization");
-    if (given == metadata.end() ||
-        !secret_.IsBearer({given->second.data(), given->second.size()})) {
-      return {grpc::StatusCode::UNAUTHENTICATED, kAsksForToken};
-    }
-    consumed->emplace("authorization",
-                      std::string(given->second.data(), given->second.size()));
-    return grpc::Status::OK;
+    // Stays in the metadata: services ask it for the role (AccessOf). What one
+    // call may do is no property of its connection.
+    return ToGrpc(authenticate_(CredentialsIn(metadata)).status());
   }
 
  private:
-  const Secret secret_;
+  const Authenticate authenticate_;
 };
 
 // Credentials for sockets of this machine without TLS. Only with credentials
 // can calls be checked; on the wire they are the same as none.
 std::shared_ptr<grpc::ServerCredentials> LocalCredentials(
-    grpc_local_connect_type type, const Secret& secret) {
+    grpc_local_connect_type type, const Authenticate& authenticate) {
   auto credentials = grpc::experimental::LocalServerCredentials(type);
-  credentials->SetAuthMetadataProcessor(std::make_shared<AskForToken>(secret));
+  credentials->SetAuthMetadataProcessor(
+      std::make_shared<AskForToken>(authenticate));
   return credentials;
 }
 
@@ -55,16 +53,17 @@ void Hand(grpc::experimental::ExternalConnectionAcceptor& acceptor, int fd) {
 }  // namespace
 
 StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
-    const std::vector<grpc::Service*>& services, const Secret& secret) {
+    const std::vector<grpc::Service*>& services,
+    const Authenticate& authenticate) {
   grpc::EnableDefaultHealthCheckService(true);
   std::unique_ptr<GrpcServer> made(new GrpcServer());
   grpc::ServerBuilder builder;
   made->acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
-      LocalCredentials(LOCAL_TCP, secret));
+      LocalCredentials(LOCAL_TCP, authenticate));
   made->of_pairs_ = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
-      LocalCredentials(UDS, secret));
+      LocalCredentials(UDS, authenticate));
   for (grpc::Service* service : services) builder.RegisterService(service);
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
   builder.SetMaxSendMessageSize(kMaxSendBytes);

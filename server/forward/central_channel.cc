@@ -112,7 +112,7 @@ Status CheckFiles(const ForwardOptions& options) {
   return OkStatus();
 }
 
-std::shared_ptr<grpc::ChannelCredentials> Credentials(
+std::shared_ptr<grpc::ChannelCredentials> CredentialsFor(
     const ForwardOptions& options) {
   if (options.ca.empty()) {
     return grpc::experimental::LocalCredentials(LOCAL_TCP);
@@ -194,7 +194,7 @@ StatusOr<std::shared_ptr<grpc::Channel>> ChannelToCentral(
       options.ca.empty() ? GRPC_SECURITY_NONE : GRPC_PRIVACY_AND_INTEGRITY);
   return grpc::CreateCustomChannel(
       options.target,
-      grpc::CompositeChannelCredentials(Credentials(options), token),
+      grpc::CompositeChannelCredentials(CredentialsFor(options), token),
       arguments);
 }
 

@@ -147,7 +147,8 @@ Status Committer::ApplyHello(Database& db, const Producer& producer,
                              const v1::Hello& hello, CommitResult& result) {
   const StatusOr<bool> opened =
       OpenSession(db, hello, producer.caller, RealtimeNs());
-  if (opened.status().code() == Code::kFailedPrecondition) {
+  const Code code = opened.status().code();
+  if (code == Code::kFailedPrecondition || code == Code::kAlreadyExists) {
     result.status = opened.status();
     return OkStatus();
   }

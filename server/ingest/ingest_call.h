@@ -30,10 +30,10 @@ namespace reprise::server {
 class IngestCall final : public grpc::ServerBidiReactor<v1::Up, v1::Down>,
                          public std::enable_shared_from_this<IngestCall> {
  public:
-  // `caller` is empty for calls within the process: the collector's, whose
-  // Hello says which user the kernel saw.
+  // `caller` has no name for calls within the process: the collector's, whose
+  // Hello says which user the kernel saw. An error is the answer to the Hello.
   static IngestCall* Start(Committer& committer, IngestRegistry& registry,
-                           Metrics& metrics, Caller caller) {
+                           Metrics& metrics, StatusOr<Caller> caller) {
     std::shared_ptr<IngestCall> call(
         new IngestCall(committer, registry, metrics, std::move(caller)));
     const std::lock_guard lock(call->mutex_);
@@ -121,7 +121,7 @@ class IngestCall final : public grpc::ServerBidiReactor<v1::Up, v1::Down>,
 
  private:
   IngestCall(Committer& committer, IngestRegistry& registry, Metrics& metrics,
-             Caller caller)
+             StatusOr<Caller> caller)
       : committer_(committer),
         registry_(registry),
         metrics_(metrics),
@@ -181,18 +181,18 @@ class IngestCall final : public grpc::ServerBidiReactor<v1::Up, v1::Down>,
   }
 
   Status TakeHello(v1::Hello& hello) {
+    RETURN_IF_ERROR(caller_.status());
     RETURN_IF_ERROR(CheckHello(hello));
     Producer producer{.session_id = hello.session_id(),
                       .run_id = hello.run_id(),
                       .epoch = hello.producer_epoch(),
                       .rank = hello.info().rank(),
-                      .caller = caller_};
+                      .caller = *caller_};
     // The collector has the user and the process from the kernel. An import from
     // the page comes without a process; who sent the file is known there.
-    if (caller_.who.empty() && hello.info().pid() != 0) {
-      producer.caller = {
-          .who = StrCat("uid ", hello.info().uid()),
-          .peer = StrCat("agent socket, pid ", hello.info().pid())};
+    if (caller_->who.empty() && hello.info().pid() != 0) {
+      producer.caller.who = StrCat("uid ", hello.info().uid());
+      producer.caller.peer = StrCat("agent socket, pid ", hello.info().pid());
     }
     const auto& features = hello.features();
     if (std::find(features.begin(), features.end(), kForwardedFeature) !=
@@ -204,16 +204,29 @@ class IngestCall final : public grpc::ServerBidiReactor<v1::Up, v1::Down>,
       const std::lock_guard lock(mutex_);
       producer_ = producer;
     }
-    const std::shared_ptr<IngestCall> before =
-        registry_.Enter(producer.session_id, shared_from_this());
-    if (before != nullptr) {
-      before->Fail({Code::kAborted, StrCat("session ", producer.session_id,
-                                           " has a newer stream")});
-    }
     Commit({.producer = std::move(producer),
             .what = std::move(hello),
             .done = {}});
     return OkStatus();
+  }
+
+  // Takes the session's place in the registry. Only when its Hello is stored:
+  // until then, nobody knows whose session and run it is.
+  void TakePlace() {
+    std::string session_id;
+    {
+      const std::lock_guard lock(mutex_);
+      session_id = producer_.session_id;
+    }
+    const std::shared_ptr<IngestCall> before =
+        registry_.Enter(session_id, shared_from_this());
+    if (before != nullptr) {
+      before->Fail({Code::kAborted,
+                    StrCat("session ", session_id, " has a newer stream")});
+    }
+    const std::lock_guard lock(mutex_);
+    // It may be done already.
+    if (self_ == nullptr) registry_.Leave(session_id, this);
   }
 
   void Commit(CommitItem item) {
@@ -236,7 +249,11 @@ class IngestCall final : public grpc::ServerBidiReactor<v1::Up, v1::Down>,
   }
 
   void Committed(const CommitResult& result, bool was_hello, uint64_t seq) {
-    if (!result.status.ok()) Fail(result.status);
+    if (!result.status.ok()) {
+      Fail(result.status);
+    } else if (was_hello) {
+      TakePlace();
+    }
     const std::lock_guard lock(mutex_);
     --in_flight_;
     if (result.status.ok() && !failed_ && !finished_) {
@@ -301,7 +318,7 @@ class IngestCall final : public grpc::ServerBidiReactor<v1::Up, v1::Down>,
   Committer& committer_;
   IngestRegistry& registry_;
   Metrics& metrics_;
-  const Caller caller_;
+  const StatusOr<Caller> caller_;
 
   mutable std::mutex mutex_;
   std::shared_ptr<IngestCall> self_;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/ingest/ingest_service.h"
 
-#include "server/core/grpc_peer.h"
 #include "server/ingest/ingest_call.h"
 
 namespace reprise::server {
@@ -43,10 +42,7 @@ std::shared_ptr<IngestCall> IngestRegistry::Find(
 
 grpc::ServerBidiReactor<v1::Up, v1::Down>* IngestService::Stream(
     grpc::CallbackServerContext* context) {
-  // The collector, within the process, has the job's user from the kernel.
-  return IngestCall::Start(
-      committer_, registry_, metrics_,
-      IsWithinProcess(*context) ? Caller{} : identify_(context->peer()));
+  return IngestCall::Start(committer_, registry_, metrics_, admit_(*context));
 }
 
 int IngestService::PushPlan(const std::string& run_id, const v1::Plan& plan,

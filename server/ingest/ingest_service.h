@@ -8,12 +8,13 @@
 //
 // At most kMaxInflight items of a stream are in the committer. Beyond that the
 // stream is not read, and gRPC's flow control slows the sender down. A session
-// has one stream: a newer one ends the older with ABORTED, so that a collector
-// whose connection broke unnoticed is not locked out.
+// has one stream: a newer one whose Hello is stored ends the older with ABORTED,
+// so that a collector whose connection broke unnoticed is not locked out.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -48,10 +49,13 @@ class IngestRegistry {
 
 class IngestService final : public v1::Ingest::CallbackService {
  public:
-  IngestService(Committer& committer, Metrics& metrics, IdentifyCaller identify)
-      : committer_(committer),
-        metrics_(metrics),
-        identify_(std::move(identify)) {}
+  // Returns who opens a stream: within the process nobody but the server itself;
+  // the collector's Hello says which user the kernel saw.
+  using Admit =
+      std::function<StatusOr<Caller>(const grpc::CallbackServerContext&)>;
+
+  IngestService(Committer& committer, Metrics& metrics, Admit admit)
+      : committer_(committer), metrics_(metrics), admit_(std::move(admit)) {}
 
   grpc::ServerBidiReactor<v1::Up, v1::Down>* Stream(
       grpc::CallbackServerContext* context) override;
@@ -78,7 +82,7 @@ class IngestService final : public v1::Ingest::CallbackService {
  private:
   Committer& committer_;
   Metrics& metrics_;
-  const IdentifyCaller identify_;
+  const Admit admit_;
   IngestRegistry registry_;
 };
 

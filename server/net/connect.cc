@@ -75,8 +75,11 @@ StatusOr<std::string_view> OpenEnvelope(std::string_view body) {
 class UnaryConnectCall final : public Call {
  public:
   UnaryConnectCall(std::shared_ptr<HttpReply> reply, bool json,
-                   std::string peer)
-      : reply_(std::move(reply)), json_(json), peer_(std::move(peer)) {}
+                   std::string peer, Access access)
+      : reply_(std::move(reply)),
+        json_(json),
+        peer_(std::move(peer)),
+        access_(std::move(access)) {}
 
   void Send(const Message& message) override {
     answer_ = Encode(message, json_);
@@ -97,19 +100,24 @@ class UnaryConnectCall final : public Call {
   size_t unsent() const override { return 0; }
   bool cancelled() const override { return reply_->cancelled(); }
   std::string peer() const override { return peer_; }
+  Access access() const override { return access_; }
 
  private:
   const std::shared_ptr<HttpReply> reply_;
   const bool json_;
   const std::string peer_;
+  const Access access_;
   StatusOr<std::string> answer_ = Internal("the call sent no answer");
 };
 
 class StreamConnectCall final : public Call {
  public:
   StreamConnectCall(std::shared_ptr<HttpReply> reply, bool json,
-                    std::string peer)
-      : reply_(std::move(reply)), json_(json), peer_(std::move(peer)) {
+                    std::string peer, Access access)
+      : reply_(std::move(reply)),
+        json_(json),
+        peer_(std::move(peer)),
+        access_(std::move(access)) {
     reply_->BeginStream(200,
                         {{"Content-Type", json_ ? "application/connect+json"
                                                 : "application/connect+proto"},
@@ -129,11 +137,13 @@ class StreamConnectCall final : public Call {
   size_t unsent() const override { return reply_->unsent(); }
   bool cancelled() const override { return reply_->cancelled(); }
   std::string peer() const override { return peer_; }
+  Access access() const override { return access_; }
 
  private:
   const std::shared_ptr<HttpReply> reply_;
   const bool json_;
   const std::string peer_;
+  const Access access_;
 };
 
 struct Encoding {
@@ -250,15 +260,15 @@ void ServeConnect(const MethodTable& table, HttpRequest request,
       reply->Respond(Refusal(parsed));
       return;
     }
-    std::shared_ptr<Call> call = one_piece
-                                     ? MakeOnePieceCall(reply, request.peer)
-                                     : std::make_shared<UnaryConnectCall>(
-                                           reply, encoding.json, request.peer);
+    std::shared_ptr<Call> call =
+        one_piece ? MakeOnePieceCall(reply, request.peer, request.access)
+                  : std::make_shared<UnaryConnectCall>(
+                        reply, encoding.json, request.peer, request.access);
     table.Start(*method, std::move(message), std::move(call));
     return;
   }
-  auto call =
-      std::make_shared<StreamConnectCall>(reply, encoding.json, request.peer);
+  auto call = std::make_shared<StreamConnectCall>(reply, encoding.json,
+                                                  request.peer, request.access);
   const StatusOr<std::string_view> payload = OpenEnvelope(request.body);
   const Status parsed = payload.ok() ? Decode(*payload, encoding.json, *message)
                                      : payload.status();

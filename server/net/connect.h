@@ -75,6 +75,6 @@ bool HasOnePiece(std::string_view path);
 
 // Returns a call that responds once, when the answer is complete.
 std::shared_ptr<Call> MakeOnePieceCall(std::shared_ptr<HttpReply> reply,
-                                       std::string peer);
+                                       std::string peer, Access access);
 
 }  // namespace reprise::server

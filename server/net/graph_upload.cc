@@ -29,11 +29,12 @@ struct Sent {
 
 class GraphPosts::Upload final : public HttpUpload {
  public:
-  Upload(Services& services, const HttpRequest& head, bool json)
+  Upload(Services& services, const HttpRequest& head, const Access& access,
+         bool json)
       : services_(services),
         run_id_(QueryValue(head.query, "runId")),
         graph_id_(QueryValue(head.query, "graphId")),
-        caller_(services.audit.Identify(head.peer)),
+        caller_(services.audit.Identify(head.peer, access)),
         json_(json),
         sent_(std::make_shared<Sent>(services.sent_graphs)) {}
 
@@ -90,7 +91,8 @@ class GraphPosts::Upload final : public HttpUpload {
   const std::shared_ptr<Sent> sent_;
 };
 
-HttpUploadStart GraphPosts::Begin(const HttpRequest& head) {
+HttpUploadStart GraphPosts::Begin(const HttpRequest& head,
+                                  const Access& access) {
   std::string_view type = head.Header("content-type");
   type = type.substr(0, type.find(';'));
   while (type.ends_with(' ')) type.remove_suffix(1);
@@ -105,7 +107,7 @@ HttpUploadStart GraphPosts::Begin(const HttpRequest& head) {
                                                     "application/json or "
                                                     "application/proto")))};
   }
-  return {.upload = std::make_unique<Upload>(services_, head,
+  return {.upload = std::make_unique<Upload>(services_, head, access,
                                              type == "application/json"),
           .max_bytes = kMaxGraphUploadBytes};
 }

@@ -23,6 +23,8 @@
 #include <utility>
 #include <vector>
 
+#include "server/core/access.h"
+
 namespace reprise::server {
 
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
@@ -36,6 +38,8 @@ struct HttpRequest {
   bool tls = false;
   // The other end, in gRPC's spelling: "ipv4:127.0.0.1:41234".
   std::string peer = {};
+  // What the caller may do, once it is known (routes.h).
+  Access access = {};
 
   // Returns the first value of a header, or an empty string.
   std::string_view Header(std::string_view lower_case_name) const;

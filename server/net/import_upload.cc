@@ -17,6 +17,7 @@
 #include "server/net/connect.h"
 #include "server/net/http.h"
 #include "server/store/audit_rows.h"
+#include "server/store/run_rows.h"
 
 namespace reprise::server {
 
@@ -145,9 +146,10 @@ class ImportUploads::Upload final : public HttpUpload {
 // One thread per allowed upload, so that none waits for another.
 ImportUploads::ImportUploads(std::string folder,
                              std::shared_ptr<grpc::Channel> channel,
-                             Audit& audit, uint64_t max_bytes)
+                             Store& store, Audit& audit, uint64_t max_bytes)
     : folder_(std::move(folder)),
       channel_(std::move(channel)),
+      store_(store),
       audit_(audit),
       max_bytes_(max_bytes),
       workers_(kMaxImports, size_t{2} * kMaxImports) {}
@@ -159,7 +161,8 @@ void ImportUploads::Stop() {
   workers_.Stop();
 }
 
-HttpUploadStart ImportUploads::Begin(const HttpRequest& head) {
+HttpUploadStart ImportUploads::Begin(const HttpRequest& head,
+                                     const Access& access) {
   const std::string name = FileName(head.query);
   const std::string_view type = head.Header("content-type");
   if (head.method != "POST") {
@@ -181,8 +184,8 @@ HttpUploadStart ImportUploads::Begin(const HttpRequest& head) {
                        " files are being imported already; try again when "
                        "one is done")))};
   }
-  return {.upload =
-              std::make_unique<Upload>(*this, name, audit_.Identify(head.peer)),
+  return {.upload = std::make_unique<Upload>(
+              *this, name, audit_.Identify(head.peer, access)),
           .max_bytes = max_bytes_};
 }
 
@@ -223,6 +226,11 @@ void ImportUploads::Import(const File& file, const std::string& name,
       open, {.file = name, .name = name, .device = {}, .step = {}});
   sending = true;
   Status status = import.status();
+  if (status.ok()) {
+    status = store_.Write([&](Database& db) {
+      return ClaimRun(db, identity.run_id, caller, RealtimeNs());
+    });
+  }
   if (status.ok()) status = import->Send(channel_, identity);
   v1::AuditEntry entry =
       NewEntry(caller, "import", status.ok() ? identity.run_id : "", name);

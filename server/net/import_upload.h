@@ -46,13 +46,15 @@ inline constexpr int kMaxImports = 2;
 class ImportUploads {
  public:
   // Uploaded files are in `folder` while they are read; runs go to `channel`.
-  // `audit` keeps who imported what; it must outlive this.
+  // `store` keeps whose they are, `audit` who imported what; both must outlive
+  // this.
   ImportUploads(std::string folder, std::shared_ptr<grpc::Channel> channel,
-                Audit& audit, uint64_t max_bytes = kMaxImportBytes);
+                Store& store, Audit& audit,
+                uint64_t max_bytes = kMaxImportBytes);
   ~ImportUploads();
 
   // Begins an upload, given the head of a request to /import. HTTP thread.
-  HttpUploadStart Begin(const HttpRequest& head);
+  HttpUploadStart Begin(const HttpRequest& head, const Access& access);
 
   // Ends imports that are being read, soon. Later uploads are refused.
   void Stop();
@@ -66,6 +68,7 @@ class ImportUploads {
 
   const std::string folder_;
   const std::shared_ptr<grpc::Channel> channel_;
+  Store& store_;
   Audit& audit_;
   const uint64_t max_bytes_;
   std::atomic<int> open_{0};
@@ -97,7 +100,7 @@ class GraphPosts {
   explicit GraphPosts(Services& services) : services_(services) {}
 
   // Begins an upload, given the head of a request to kPutGraphPath. HTTP thread.
-  HttpUploadStart Begin(const HttpRequest& head);
+  HttpUploadStart Begin(const HttpRequest& head, const Access& access);
 
  private:
   class Upload;

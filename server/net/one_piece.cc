@@ -45,8 +45,11 @@ std::string List(std::string_view name, const Texts& texts, Get get) {
 
 class OnePieceCall final : public Call {
  public:
-  OnePieceCall(std::shared_ptr<HttpReply> reply, std::string peer)
-      : reply_(std::move(reply)), peer_(std::move(peer)) {}
+  OnePieceCall(std::shared_ptr<HttpReply> reply, std::string peer,
+               Access access)
+      : reply_(std::move(reply)),
+        peer_(std::move(peer)),
+        access_(std::move(access)) {}
 
   void Send(const Message& message) override {
     const std::lock_guard lock(mutex_);
@@ -78,6 +81,7 @@ class OnePieceCall final : public Call {
     return answered_ || !failed_.ok();
   }
   std::string peer() const override { return peer_; }
+  Access access() const override { return access_; }
 
  private:
   // Keeps what the answer needs of a message. Requires mutex_, as all below.
@@ -141,6 +145,7 @@ class OnePieceCall final : public Call {
 
   const std::shared_ptr<HttpReply> reply_;
   const std::string peer_;
+  const Access access_;
   mutable std::mutex mutex_;
   bool answered_ = false;
   Status failed_ = OkStatus();
@@ -160,8 +165,9 @@ bool HasOnePiece(std::string_view path) {
 }
 
 std::shared_ptr<Call> MakeOnePieceCall(std::shared_ptr<HttpReply> reply,
-                                       std::string peer) {
-  return std::make_shared<OnePieceCall>(std::move(reply), std::move(peer));
+                                       std::string peer, Access access) {
+  return std::make_shared<OnePieceCall>(std::move(reply), std::move(peer),
+                                        std::move(access));
 }
 
 }  // namespace reprise::server

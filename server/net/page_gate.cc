@@ -100,12 +100,17 @@ const char* WhyForeign(const HttpRequest& request) {
   return nullptr;
 }
 
-bool KnowsToken(const Secret& secret, const HttpRequest& request) {
-  return secret.IsBearer(request.Header("authorization")) ||
-         secret.HasCookie(request.Header("cookie"));
+StatusOr<Access> AccessOf(const Tokens& tokens, const HttpRequest& request) {
+  Credentials given{.authorization = request.Header("authorization"),
+                    .cookies = request.Header("cookie"),
+                    .forwarded_users = {}};
+  for (const auto& [name, value] : request.headers) {
+    if (name == "x-forwarded-user") given.forwarded_users.push_back(value);
+  }
+  return tokens.Find(given);
 }
 
-std::optional<HttpResponse> Entry(const Secret& secret,
+std::optional<HttpResponse> Entry(const Tokens& tokens,
                                   const HttpRequest& request) {
   if (request.method != "GET" || !request.path.starts_with('/') ||
       request.path.starts_with(kRpcPrefix)) {
@@ -113,15 +118,16 @@ std::optional<HttpResponse> Entry(const Secret& secret,
   }
   const SplitQuery query = SplitSecret(request.query);
   if (!query.token) return std::nullopt;
-  if (!secret.IsToken(*query.token)) return AskForToken(request);
+  const std::optional<std::string> value = tokens.CookieFor(*query.token);
+  if (!value) return AskForToken(request);
   // Exactly one leading slash: "//host" would be another server.
   std::string target = request.path + query.rest;
   target.erase(0, target.find_first_not_of("/\\"));
   target.insert(0, "/");
   const std::pair<std::string, std::string> cookie = {
-      "Set-Cookie", StrCat(secret.cookie_name(), "=", secret.cookie_value(),
-                           "; Path=/; HttpOnly; SameSite=Strict; Max-Age=",
-                           kCookieSeconds, request.tls ? "; Secure" : "")};
+      "Set-Cookie",
+      StrCat(*value, "; Path=/; HttpOnly; SameSite=Strict; Max-Age=",
+             kCookieSeconds, request.tls ? "; Secure" : "")};
   if (CrossSite(request)) {
     // A redirect would still count as a request from the other site, without
     // the cookie; a request made by this page carries it.
@@ -133,7 +139,7 @@ std::optional<HttpResponse> Entry(const Secret& secret,
   return Page(303, {cookie, {"Location", target}}, "", "See the page.");
 }
 
-HttpResponse AskForToken(const HttpRequest& request) {
+HttpResponse AskForToken(const HttpRequest& request, const std::string& why) {
   const std::pair<std::string, std::string> challenge = {
       "WWW-Authenticate", "Bearer realm=\"reprise\""};
   if (request.path.starts_with(kRpcPrefix) || request.path == "/import") {
@@ -142,7 +148,7 @@ HttpResponse AskForToken(const HttpRequest& request) {
                         {"Cache-Control", "no-store"},
                         {"X-Content-Type-Options", "nosniff"},
                         challenge},
-            .body = ErrorJson(Status(Code::kUnauthenticated, kAsksForToken)),
+            .body = ErrorJson(Status(Code::kUnauthenticated, why)),
             .view = {}};
   }
   const bool page =
@@ -157,7 +163,7 @@ HttpResponse AskForToken(const HttpRequest& request) {
                       {"Cache-Control", "no-store"},
                       {"X-Content-Type-Options", "nosniff"},
                       challenge},
-          .body = StrCat(kAsksForToken, "\n"),
+          .body = StrCat(why, "\n"),
           .view = {}};
 }
 

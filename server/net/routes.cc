@@ -9,6 +9,7 @@
 #include "base/str_cat.h"
 #include "server/net/connect.h"
 #include "server/net/http.h"
+#include "server/service/calls/rules.h"
 
 namespace reprise::server {
 
@@ -134,24 +135,25 @@ void Serve(const Routes& routes, HttpRequest request,
     RespondText(*reply, 200, "ok");
     return;
   }
-  const bool knows_token = KnowsToken(routes.secret, request);
+  StatusOr<Access> access = AccessOf(routes.tokens, request);
   if (request.path == "/readyz" && IsRead(request)) {
     // The reason may contain folder names.
     const std::string reason = routes.not_ready();
     RespondText(*reply, reason.empty() ? 200 : 503,
-                reason.empty() ? "ready"
-                : knows_token  ? reason
-                               : "not ready");
+                reason.empty()                     ? "ready"
+                : access.ok() && access->SeesAll() ? reason
+                                                   : "not ready");
     return;
   }
-  if (std::optional<HttpResponse> entry = Entry(routes.secret, request)) {
+  if (std::optional<HttpResponse> entry = Entry(routes.tokens, request)) {
     reply->Respond(*std::move(entry));
     return;
   }
-  if (!knows_token) {
-    reply->Respond(AskForToken(request));
+  if (!access.ok()) {
+    reply->Respond(AskForToken(request, access.status().message()));
     return;
   }
+  request.access = *std::move(access);
   if (request.path.starts_with(kRpcPrefix)) {
     ServeConnect(routes.methods, std::move(request), std::move(reply));
     return;
@@ -161,6 +163,13 @@ void Serve(const Routes& routes, HttpRequest request,
     return;
   }
   if (request.path == "/metrics") {
+    // They count what all users do.
+    if (!request.access.SeesAll()) {
+      RespondText(*reply, 403,
+                  StrCat("/metrics is for the roles viewer and admin; ",
+                         request.access.name, " has none of them"));
+      return;
+    }
     reply->Respond({.status = 200,
                     .headers = {{"Content-Type",
                                  "text/plain; version=0.0.4; charset=utf-8"},
@@ -192,10 +201,15 @@ HttpUploadOpener MakeUploadOpener(const Routes& routes, ImportUploads& imports,
         if (const char* why = WhyForeign(head); why != nullptr) {
           return {.refused = TextResponse(403, why)};
         }
-        if (!KnowsToken(routes.secret, head)) {
-          return {.refused = AskForToken(head)};
+        const StatusOr<Access> access = AccessOf(routes.tokens, head);
+        if (!access.ok()) {
+          return {.refused = AskForToken(head, access.status().message())};
         }
-        return is_graph ? graphs->Begin(head) : imports.Begin(head);
+        // An import sends what it has read.
+        const Status may = CheckMayCall(*access, kPutGraphPath);
+        if (!may.ok()) return {.refused = Refusal(may)};
+        return is_graph ? graphs->Begin(head, *access)
+                        : imports.Begin(head, *access);
       };
 }
 

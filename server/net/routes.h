@@ -5,7 +5,7 @@
 //   GET /healthz   200 while the process lives
 //   GET /readyz    200 while it accepts work, else 503; the reason only for
 //                  callers with the token
-//   GET /metrics   Prometheus text
+//   GET /metrics   Prometheus text, for those who may read everything
 //   GET /...       the dashboard; a path without a file extension is one of its
 //                  pages, and gets index.html
 //   POST /reprise.v1.*/*   Connect
@@ -25,7 +25,7 @@
 
 #include "server/net/http.h"
 #include "server/net/import_upload.h"
-#include "server/net/secret.h"
+#include "server/net/tokens.h"
 #include "server/service/calls/method.h"
 
 namespace reprise::server {
@@ -45,7 +45,7 @@ struct Routes {
   // Empty when ready, else the reason.
   std::function<std::string()> not_ready;
   std::function<std::string()> metrics;
-  const Secret& secret;
+  const Tokens& tokens;
 };
 
 // Returns the handler of all routes. `routes` must outlive it.
@@ -66,16 +66,19 @@ HttpUploadOpener MakeUploadOpener(const Routes& routes, ImportUploads& imports,
 // Returns why a request is refused regardless of what it asks for, or null.
 const char* WhyForeign(const HttpRequest& request);
 
-// Returns whether the request has the token or the cookie made from it.
-bool KnowsToken(const Secret& secret, const HttpRequest& request);
+// Returns what the caller may do, by its token or the cookie made from it.
+// UNAUTHENTICATED.
+StatusOr<Access> AccessOf(const Tokens& tokens, const HttpRequest& request);
 
 // Answers a link with a token: sets the cookie and redirects to the same page
 // without the token in its address. Nothing if the request is not such a link.
 // A wrong token gets the answer of AskForToken.
-std::optional<HttpResponse> Entry(const Secret& secret,
+std::optional<HttpResponse> Entry(const Tokens& tokens,
                                   const HttpRequest& request);
 
-// Returns 401 and one sentence, in the format that the caller reads.
-HttpResponse AskForToken(const HttpRequest& request);
+// Returns 401 and one sentence, why not or how to get in, in the format that the
+// caller reads.
+HttpResponse AskForToken(const HttpRequest& request,
+                         const std::string& why = kAsksForToken);
 
 }  // namespace reprise::server

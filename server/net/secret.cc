@@ -62,44 +62,6 @@ Status Denied(const std::string& path, const char* what) {
       StrCat(path, ": the token ", what, ": ", std::strerror(errno)));
 }
 
-StatusOr<std::string> ReadToken(const std::string& path, mode_t forbidden) {
-  // What is no file is refused and not waited for, such as a pipe.
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) {
-    if (errno == ENOENT) {
-      return NotFound(StrCat(path, ": there is no such token file"));
-    }
-    return Denied(path, "cannot be read");
-  }
-  struct stat info {};
-  char text[kMostChars + 2];
-  const bool known = ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
-  const ssize_t n = known ? ::read(fd, text, sizeof(text)) : -1;
-  ::close(fd);
-  if (!known) {
-    return PermissionDenied(StrCat(path, ": is not a file, and no token"));
-  }
-  if (n < 0) return Denied(path, "cannot be read");
-  if ((info.st_mode & forbidden) != 0 ||
-      (info.st_uid != ::geteuid() && info.st_uid != 0)) {
-    return PermissionDenied(
-        StrCat(path, ": others can read or replace the token; give it to user ",
-               ::geteuid(), " and run `chmod 600` on it"));
-  }
-  std::string token(text, static_cast<size_t>(n));
-  while (!token.empty() && (token.back() == '\n' || token.back() == '\r')) {
-    token.pop_back();
-  }
-  if (token.size() < kFewestChars || token.size() > kMostChars ||
-      !std::all_of(token.begin(), token.end(), IsPlain)) {
-    return InvalidArgument(
-        StrCat(path, ": a token is ", kFewestChars, " to ", kMostChars,
-               " letters, digits, \"-\", \"_\" and \".\"; `openssl rand -hex "
-               "32` makes one"));
-  }
-  return token;
-}
-
 Status MakeToken(const std::string& path) {
   std::array<unsigned char, kRandomBytes> random{};
   if (::getrandom(random.data(), random.size(), 0) !=
@@ -123,28 +85,69 @@ Status MakeToken(const std::string& path) {
 
 }  // namespace
 
+StatusOr<std::string> ReadTokenFile(const std::string& path, mode_t forbidden,
+                                    size_t most) {
+  // What is no file is refused and not waited for, such as a pipe.
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) {
+    if (errno == ENOENT) {
+      return NotFound(StrCat(path, ": there is no such token file"));
+    }
+    return Denied(path, "cannot be read");
+  }
+  struct stat info {};
+  std::string text(most + 1, '\0');
+  const bool known = ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
+  const ssize_t n = known ? ::read(fd, text.data(), text.size()) : -1;
+  ::close(fd);
+  if (!known) {
+    return PermissionDenied(StrCat(path, ": is not a file, and no token"));
+  }
+  if (n < 0) return Denied(path, "cannot be read");
+  if ((info.st_mode & forbidden) != 0 ||
+      (info.st_uid != ::geteuid() && info.st_uid != 0)) {
+    return PermissionDenied(
+        StrCat(path, ": others can read or replace the token; give it to user ",
+               ::geteuid(), " and run `chmod 600` on it"));
+  }
+  text.resize(static_cast<size_t>(n));
+  if (text.size() <= most) return text;
+  return InvalidArgument(StrCat(path, ": is larger than ", most,
+                                " bytes, the most that a token file has"));
+}
+
+StatusOr<Secret> Secret::Of(std::string token, const std::string& place,
+                            std::string_view named_by) {
+  if (token.size() < kFewestChars || token.size() > kMostChars ||
+      !std::all_of(token.begin(), token.end(), IsPlain)) {
+    return InvalidArgument(
+        StrCat(place, ": a token is ", kFewestChars, " to ", kMostChars,
+               " letters, digits, \"-\", \"_\" and \".\"; `openssl rand -hex "
+               "32` makes one"));
+  }
+  return Secret(std::move(token), named_by);
+}
+
 StatusOr<Secret> Secret::ReadOrMake(const std::string& path) {
   // A file that others can read is refused rather than repaired, because it may
   // have been read already.
   constexpr mode_t kForbidden = S_IRWXG | S_IRWXO;
-  StatusOr<std::string> token = ReadToken(path, kForbidden);
-  if (!token.ok() && token.status().code() == Code::kNotFound) {
+  StatusOr<std::string> text = ReadTokenFile(path, kForbidden, kMostChars + 2);
+  if (text.status().code() == Code::kNotFound) {
     RETURN_IF_ERROR(MakeToken(path));
-    token = ReadToken(path, kForbidden);
+    text = ReadTokenFile(path, kForbidden, kMostChars + 2);
   }
-  if (!token.ok()) return token.status();
-  return Secret(*std::move(token));
+  RETURN_IF_ERROR(text.status());
+  text->erase(text->find_last_not_of("\r\n") + 1);
+  return Of(*std::move(text), path);
 }
 
-StatusOr<Secret> Secret::Read(const std::string& path) {
-  // A cluster mounts secrets that are readable for the pod's group.
-  ASSIGN_OR_RETURN(std::string token, ReadToken(path, S_IWGRP | S_IRWXO));
-  return Secret(std::move(token));
-}
-
-Secret::Secret(std::string token)
+Secret::Secret(std::string token, std::string_view named_by)
     : token_(std::move(token)),
-      cookie_name_("reprise-" + Derived(token_, "cookie name").substr(0, 12)),
+      cookie_name_("reprise-" +
+                   Derived(named_by.empty() ? token_ : std::string(named_by),
+                           "cookie name")
+                       .substr(0, 12)),
       cookie_value_(Derived(token_, "cookie value")) {}
 
 bool Secret::IsToken(std::string_view given) const {

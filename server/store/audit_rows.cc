@@ -107,14 +107,17 @@ Status InsertFailedCheck(Database& db, std::string_view session_id,
 
 StatusOr<std::vector<v1::AuditEntry>> LoadAudit(Database& db,
                                                 std::string_view run_id,
-                                                int64_t limit) {
+                                                int64_t limit,
+                                                std::string_view owner) {
   ASSIGN_OR_RETURN(
       Statement select,
       db.Select(StrCat("SELECT id, at_ns, who, peer, action, run_id, subject,"
                        " outcome, detail FROM audit",
                        run_id.empty() ? " WHERE ?1 = ''" : " WHERE run_id = ?1",
+                       " AND (?3 = '' OR run_id IN"
+                       "  (SELECT run_id FROM runs WHERE owner = ?3))"
                        " ORDER BY id DESC LIMIT ?2"),
-                run_id, limit));
+                run_id, limit, owner));
   return select.All([](const Statement& row) {
     v1::AuditEntry entry;
     entry.set_id(row.Int(0));

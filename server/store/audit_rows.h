@@ -37,9 +37,11 @@ Status InsertApplied(Database& db, std::string_view session_id,
 Status InsertFailedCheck(Database& db, std::string_view session_id,
                          const v1::VerifyReport& check);
 
-// Returns the newest entries, newest first; all if `run_id` is empty.
+// Returns the newest entries, newest first; all if `run_id` is empty, and with an
+// owner only those of its stored runs.
 StatusOr<std::vector<v1::AuditEntry>> LoadAudit(Database& db,
                                                 std::string_view run_id,
-                                                int64_t limit);
+                                                int64_t limit,
+                                                std::string_view owner = "");
 
 }  // namespace reprise::server

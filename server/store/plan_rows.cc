@@ -18,6 +18,10 @@ Status NoGraph(std::string_view graph_id) {
                          "\"; submit it with PutGraph first"));
 }
 
+Status NoPlan(std::string_view plan_id) {
+  return NotFound(StrCat("plan_id: there is no plan \"", plan_id, "\""));
+}
+
 }  // namespace
 
 StatusOr<bool> SaveGraph(Database& db, std::string_view graph_id,
@@ -42,6 +46,33 @@ Status FindGraph(Database& db, std::string_view graph_id) {
       const auto row,
       db.First("SELECT 1 FROM graphs WHERE graph_id = ?", graph_id));
   return row ? OkStatus() : NoGraph(graph_id);
+}
+
+Status AddGraphOwner(Database& db, std::string_view graph_id,
+                     std::string_view owner) {
+  return db.Run("INSERT INTO graph_owners VALUES (?, ?) ON CONFLICT DO NOTHING",
+                graph_id, owner);
+}
+
+Status FindGraphOf(Database& db, std::string_view graph_id,
+                   std::string_view owner) {
+  ASSIGN_OR_RETURN(const auto row,
+                   db.First("SELECT 1 FROM graphs WHERE graph_id = ?1"
+                            " AND (EXISTS (SELECT 1 FROM graph_owners"
+                            "   WHERE graph_id = ?1 AND owner = ?2)"
+                            "  OR EXISTS (SELECT 1 FROM runs"
+                            "   WHERE graph_id = ?1 AND owner = ?2))",
+                            graph_id, owner));
+  return row ? OkStatus() : NoGraph(graph_id);
+}
+
+Status FindPlanOf(Database& db, std::string_view plan_id,
+                  std::string_view owner) {
+  ASSIGN_OR_RETURN(
+      const auto row,
+      db.First("SELECT graph_id FROM plans WHERE plan_id = ?", plan_id));
+  if (row && FindGraphOf(db, row->Text(0), owner).ok()) return OkStatus();
+  return NoPlan(plan_id);
 }
 
 StatusOr<v1::StepGraph> LoadGraph(Database& db, std::string_view graph_id) {
@@ -100,8 +131,7 @@ StatusOr<PlanRow> LoadPlan(Database& db, std::string_view plan_id) {
   ASSIGN_OR_RETURN(
       const auto row,
       db.First("SELECT body, request FROM plans WHERE plan_id = ?", plan_id));
-  if (!row)
-    return NotFound(StrCat("plan_id: there is no plan \"", plan_id, "\""));
+  if (!row) return NoPlan(plan_id);
   const std::string_view body = row->Bytes(0);
   const std::string_view request = row->Bytes(1);
   PlanRow loaded;

@@ -24,6 +24,17 @@ StatusOr<bool> SaveGraph(Database& db, std::string_view graph_id,
 // NOT_FOUND: no graph with this id is stored. Reads no more than its id.
 Status FindGraph(Database& db, std::string_view graph_id);
 
+// Notes that a user has sent this graph.
+Status AddGraphOwner(Database& db, std::string_view graph_id,
+                     std::string_view owner);
+// The same as FindGraph and LoadPlan answer where it is not the user's: of
+// graphs, the user sent none of this id and has no run with it; of plans, the
+// graph is not the user's.
+Status FindGraphOf(Database& db, std::string_view graph_id,
+                   std::string_view owner);
+Status FindPlanOf(Database& db, std::string_view plan_id,
+                  std::string_view owner);
+
 // NOT_FOUND.
 StatusOr<v1::StepGraph> LoadGraph(Database& db, std::string_view graph_id);
 

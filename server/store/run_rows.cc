@@ -9,8 +9,8 @@ namespace {
 constexpr std::string_view kSelect =
     "SELECT run_id, name, host, pid, world, state, started_ns, ended_ns, steps,"
     " records, dropped, lost_chunks, graph_id, plan_id, stored_bytes,"
-    " refused_records, refused_bytes, exit_code, exit_signal, imported FROM "
-    "runs ";
+    " refused_records, refused_bytes, exit_code, exit_signal, imported, owner"
+    " FROM runs ";
 
 v1::Run FromRow(const Statement& row) {
   v1::Run run;
@@ -41,6 +41,7 @@ v1::Run FromRow(const Statement& row) {
     }
   }
   run.set_imported(std::string(row.Text(19)));
+  run.set_owner(std::string(row.Text(20)));
   return run;
 }
 
@@ -56,23 +57,49 @@ Status EnsureRun(Database& db, std::string_view run_id, int64_t now_ns) {
       run_id, static_cast<int64_t>(v1::RUN_STATE_RUNNING), now_ns);
 }
 
+Status CheckOwner(Database& db, std::string_view run_id, const Caller& caller) {
+  if (caller.access.role == Role::kAdmin) return OkStatus();
+  ASSIGN_OR_RETURN(const auto row,
+                   db.First("SELECT owner FROM runs WHERE run_id = ?", run_id));
+  if (!row || row->Text(0) == caller.who) return OkStatus();
+  return AlreadyExists(StrCat("run_id: the run \"", run_id, "\" is not one of ",
+                              caller.who, "'s; choose another id"));
+}
+
+Status ClaimRun(Database& db, std::string_view run_id, const Caller& caller,
+                int64_t now_ns) {
+  RETURN_IF_ERROR(CheckOwner(db, run_id, caller));
+  return db.Run(
+      "INSERT INTO runs (run_id, name, state, started_ns, owner)"
+      " VALUES (?1, ?1, ?2, ?3, ?4) ON CONFLICT DO NOTHING",
+      run_id, static_cast<int64_t>(v1::RUN_STATE_RUNNING), now_ns, caller.who);
+}
+
 namespace {
 
 // A job of several machines is one run, under the id of one of its launchers;
 // sessions of the others say in a label as what they were launched. Returns ""
 // if none says this.
-StatusOr<std::string> RunLaunchedAs(Database& db, std::string_view text) {
+StatusOr<std::string> RunLaunchedAs(Database& db, std::string_view text,
+                                    std::string_view owner) {
   ASSIGN_OR_RETURN(
       const auto row,
       db.First("SELECT run_id FROM sessions"
-               " WHERE replace(?1 || labels, ?2, '') <> ?1 || labels LIMIT 1",
-               "\n", StrCat("\nlaunch=", text, "\n")));
+               " WHERE replace(?1 || labels, ?2, '') <> ?1 || labels"
+               " AND (?3 = '' OR run_id IN"
+               "  (SELECT run_id FROM runs WHERE owner = ?3)) LIMIT 1",
+               "\n", StrCat("\nlaunch=", text, "\n"), owner));
   return row ? std::string(row->Text(0)) : std::string();
 }
 
 }  // namespace
 
 StatusOr<std::string> ResolveRunId(Database& db, std::string_view text) {
+  return ResolveRunOf(db, text, "");
+}
+
+StatusOr<std::string> ResolveRunOf(Database& db, std::string_view text,
+                                   std::string_view owner) {
   if (text.empty()) {
     return InvalidArgument(
         "run_id: must not be empty; write a run id, the beginning of one or "
@@ -81,7 +108,9 @@ StatusOr<std::string> ResolveRunId(Database& db, std::string_view text) {
   if (text == "latest") {
     ASSIGN_OR_RETURN(const auto row,
                      db.First("SELECT run_id FROM runs"
-                              " ORDER BY started_ns DESC, run_id LIMIT 1"));
+                              " WHERE ?1 = '' OR owner = ?1"
+                              " ORDER BY started_ns DESC, run_id LIMIT 1",
+                              owner));
     if (!row) return NotFound("there is no run yet");
     return std::string(row->Text(0));
   }
@@ -89,11 +118,12 @@ StatusOr<std::string> ResolveRunId(Database& db, std::string_view text) {
   ASSIGN_OR_RETURN(Statement matches,
                    db.Select("SELECT run_id, run_id = ?1 FROM runs"
                              " WHERE substr(run_id, 1, length(?1)) = ?1"
+                             " AND (?2 = '' OR owner = ?2)"
                              " ORDER BY run_id = ?1 DESC, run_id LIMIT 2",
-                             text));
+                             text, owner));
   ASSIGN_OR_RETURN(bool row, matches.Step());
   if (!row) {
-    ASSIGN_OR_RETURN(std::string launched, RunLaunchedAs(db, text));
+    ASSIGN_OR_RETURN(std::string launched, RunLaunchedAs(db, text, owner));
     if (!launched.empty()) return launched;
     return NotFound(StrCat("there is no run \"", text,
                            "\"; `reprise show latest` shows the newest"));
@@ -141,7 +171,9 @@ Status RemoveRun(Database& db, std::string_view run_id) {
   constexpr std::string_view kGraph =
       "graph_id = (SELECT graph_id FROM runs r WHERE r.run_id = ?1"
       " AND NOT EXISTS (SELECT 1 FROM runs o WHERE o.graph_id = r.graph_id"
-      "  AND o.run_id <> ?1))";
+      "  AND o.run_id <> ?1)"
+      " AND NOT EXISTS (SELECT 1 FROM graph_owners u"
+      "  WHERE u.graph_id = r.graph_id AND u.owner <> r.owner))";
   std::vector<std::string> statements;
   for (const std::string_view table : kOfSessions) {
     statements.push_back(
@@ -154,6 +186,7 @@ Status RemoveRun(Database& db, std::string_view run_id) {
   }
   statements.push_back(StrCat("DELETE FROM plans WHERE ", kGraph));
   statements.push_back(StrCat("DELETE FROM graphs WHERE ", kGraph));
+  statements.push_back(StrCat("DELETE FROM graph_owners WHERE ", kGraph));
   statements.push_back("DELETE FROM runs WHERE run_id = ?1");
   for (const std::string& text : statements) {
     RETURN_IF_ERROR(db.Run(text, run_id));

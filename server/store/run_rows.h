@@ -11,6 +11,7 @@
 
 #include "base/status.h"
 #include "reprise/v1/query.pb.h"
+#include "server/core/caller.h"
 #include "server/store/database.h"
 
 namespace reprise::server {
@@ -18,10 +19,19 @@ namespace reprise::server {
 // Creates the run's row if needed: a graph may arrive before its session does.
 Status EnsureRun(Database& db, std::string_view run_id, int64_t now_ns);
 
+// Returns ALREADY_EXISTS if it is the run of another user, and the caller is no
+// admin.
+Status CheckOwner(Database& db, std::string_view run_id, const Caller& caller);
+// CheckOwner, and EnsureRun for a caller, whose run a new one is.
+Status ClaimRun(Database& db, std::string_view run_id, const Caller& caller,
+                int64_t now_ns);
+
 // Resolves an id, an unambiguous prefix, the id that a launcher of the run gave
-// it, or "latest" to a run id. NOT_FOUND;
-// INVALID_ARGUMENT for an ambiguous prefix.
+// it, or "latest" to a run id. With an owner, the runs of others do not exist.
+// NOT_FOUND; INVALID_ARGUMENT for an ambiguous prefix.
 StatusOr<std::string> ResolveRunId(Database& db, std::string_view text);
+StatusOr<std::string> ResolveRunOf(Database& db, std::string_view text,
+                                   std::string_view owner);
 
 // Returns a run without its verdict. NOT_FOUND.
 StatusOr<v1::Run> LoadRun(Database& db, std::string_view run_id);

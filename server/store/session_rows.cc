@@ -20,15 +20,18 @@ std::string LabelLines(const v1::SessionInfo& info) {
   return lines;
 }
 
-Status UpsertRun(Database& db, const v1::Hello& hello, int64_t now_ns) {
+Status UpsertRun(Database& db, const v1::Hello& hello, const Caller& caller,
+                 int64_t now_ns) {
   const v1::SessionInfo& info = hello.info();
   const auto label = info.labels().find("name");
   const bool named = label != info.labels().end() && !label->second.empty();
   const auto imported = info.labels().find("imported");
   return db.Run(
       "INSERT INTO runs (run_id, name, host, pid, world, state,"
-      " started_ns, imported) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)"
+      " started_ns, imported, owner)"
+      " VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)"
       " ON CONFLICT (run_id) DO UPDATE SET imported = ?8,"
+      " owner = CASE WHEN runs.owner = '' THEN ?9 ELSE runs.owner END,"
       " name = CASE WHEN runs.name = runs.run_id THEN ?2"
       "  ELSE runs.name END,"
       " pid = CASE WHEN runs.host = '' THEN ?4 ELSE runs.pid END,"
@@ -39,7 +42,8 @@ Status UpsertRun(Database& db, const v1::Hello& hello, int64_t now_ns) {
       hello.run_id(), named ? label->second : hello.run_id(), info.host(),
       info.pid(), info.world(), static_cast<int64_t>(v1::RUN_STATE_RUNNING),
       info.realtime_ns() > 0 ? info.realtime_ns() : now_ns,
-      imported == info.labels().end() ? std::string() : imported->second);
+      imported == info.labels().end() ? std::string() : imported->second,
+      caller.who);
 }
 
 // Determines how a session ended; its last reports are stored before its end.
@@ -61,16 +65,25 @@ StatusOr<bool> OpenSession(Database& db, const v1::Hello& hello,
   {
     ASSIGN_OR_RETURN(
         const auto row,
-        db.First("SELECT run_id FROM sessions WHERE session_id = ?",
+        db.First("SELECT s.run_id, r.owner FROM sessions s"
+                 " JOIN runs r ON r.run_id = s.run_id WHERE s.session_id = ?",
                  hello.session_id()));
     is_new = !row;
+    // Nothing is said of its run.
+    if (row && caller.access.role != Role::kAdmin &&
+        row->Text(1) != caller.who) {
+      return AlreadyExists(StrCat("hello.session_id: the session \"",
+                                  hello.session_id(), "\" is not one of ",
+                                  caller.who, "'s; choose another id"));
+    }
     if (row && row->Text(0) != hello.run_id()) {
       return FailedPrecondition(StrCat("hello.run_id: session ",
                                        hello.session_id(), " belongs to run ",
                                        row->Text(0), ", got ", hello.run_id()));
     }
   }
-  RETURN_IF_ERROR(UpsertRun(db, hello, now_ns));
+  RETURN_IF_ERROR(CheckOwner(db, hello.run_id(), caller));
+  RETURN_IF_ERROR(UpsertRun(db, hello, caller, now_ns));
   const v1::SessionInfo& info = hello.info();
   RETURN_IF_ERROR(db.Run(
       "INSERT INTO sessions (session_id, run_id, host, pid,"

@@ -10,6 +10,7 @@
 
 #include "base/str_cat.h"
 #include "server/net/secret.h"
+#include "server/net/tokens.h"
 #include "tests/server/server_harness.h"
 
 namespace reprise::server {
@@ -221,22 +222,22 @@ TEST(SecretTest, AFileThatOthersCanReadIsRefusedByName) {
   WriteText(path, "0123456789abcdef\n", 0640);
   EXPECT_THAT(Secret::ReadOrMake(path).status().message(),
               HasSubstr(path + ": others can read or replace the token"));
-  EXPECT_TRUE(Secret::Read(path).ok());  // as a cluster mounts it
+  EXPECT_TRUE(Tokens::Read(path).ok());  // as a cluster mounts it
   for (const mode_t mode : {0644u, 0660u}) {
     ASSERT_EQ(::chmod(path.c_str(), mode), 0);
-    EXPECT_EQ(Secret::Read(path).status().code(), Code::kPermissionDenied);
+    EXPECT_EQ(Tokens::Read(path).status().code(), Code::kPermissionDenied);
   }
 }
 
 TEST(SecretTest, WhatIsNoTokenIsRefused) {
   const TemporaryFolder folder;
   const std::string path = folder.path() + "/token";
-  EXPECT_EQ(Secret::Read(path).status().code(), Code::kNotFound);
+  EXPECT_EQ(Tokens::Read(path).status().code(), Code::kNotFound);
   for (const std::string& text :
        {std::string(), std::string("short"), std::string("0123456789 abcdef"),
         std::string("0123456789abcdef;x"), std::string(600, 'a')}) {
     WriteText(path, text, 0600);
-    EXPECT_EQ(Secret::Read(path).status().code(), Code::kInvalidArgument)
+    EXPECT_EQ(Tokens::Read(path).status().code(), Code::kInvalidArgument)
         << text;
   }
 }

@@ -123,8 +123,8 @@ TEST(HttpTest, LetsHashedFilesBeKeptForEver) {
   Metrics metrics;
   const MethodTable methods(metrics);
   const WebFile files[] = {{"index.html", "<p>"}, {"assets/a-1f.js", "1;"}};
-  const Secret secret("0123456789abcdef");
-  const Routes routes{methods, files, {}, {}, secret};
+  const Tokens tokens{Secret("0123456789abcdef")};
+  const Routes routes{methods, files, {}, {}, tokens};
   const HttpHandler handler = MakeHandler(routes);
   const auto cache_of = [&](const std::string& path) {
     auto reply = std::make_shared<Recorder>();

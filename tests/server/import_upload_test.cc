@@ -291,12 +291,12 @@ TEST(ImportUploadTest, ABodyOfUnknownLengthIsCutAtTheLimit) {
   const auto store = Store::Open({.path = server.folder() + "/audit.db"});
   ASSERT_TRUE(store.ok());
   Audit audit(**store, [](const std::string&) { return Caller{}; });
-  ImportUploads imports(server.folder(), server.channel(), audit,
+  ImportUploads imports(server.folder(), server.channel(), **store, audit,
                         /*max_bytes=*/300'000);
   Metrics metrics;
   const MethodTable methods(metrics);
-  const Secret secret(server.token());
-  const Routes routes{methods, {}, {}, {}, secret};
+  const Tokens tokens{Secret(server.token())};
+  const Routes routes{methods, {}, {}, {}, tokens};
   HttpServer http([](const HttpRequest&, std::shared_ptr<HttpReply>) {},
                   MakeUploadOpener(routes, imports, nullptr));
   int fds[2];

@@ -92,6 +92,11 @@ StatusOr<std::vector<v1::Run>> Chosen(Database& db,
   } else {
     ASSIGN_OR_RETURN(const int64_t count, CountRuns(db));
     ASSIGN_OR_RETURN(std::vector<v1::Run> runs, LoadRuns(db, count));
+    if (!request.owner().empty()) {
+      std::erase_if(runs, [&](const v1::Run& run) {
+        return run.owner() != request.owner();
+      });
+    }
     const size_t kept =
         request.has_keep_newest()
             ? std::min<size_t>(request.keep_newest(), runs.size())
@@ -207,7 +212,7 @@ StatusOr<v1::ReadAuditResponse> ReadAudit(Services& services,
       if (found.ok()) run_id = *std::move(found);
     }
     ASSIGN_OR_RETURN(std::vector<v1::AuditEntry> entries,
-                     LoadAudit(db, run_id, limit));
+                     LoadAudit(db, run_id, limit, request.owner()));
     for (v1::AuditEntry& entry : entries) {
       *response.add_entries() = std::move(entry);
     }

@@ -87,18 +87,21 @@ class AuditedCall final : public Call {
   void Finish(const Status& status) override {
     entry_.set_outcome(std::string(OutcomeOf(status)));
     if (!status.ok()) entry_.set_detail(status.message());
-    if (removed_.empty()) audit_.Add(entry_);
+    // To a user, only its own runs exist: what it asked for is one of them by its
+    // id (access.h), or none.
+    if (removed_.empty()) audit_.Add(entry_, !access().SeesAll());
     // What was removed before an error is gone all the same.
     for (const std::string& run_id : removed_) {
       v1::AuditEntry one = entry_;
       one.set_run_id(run_id);
-      audit_.Add(std::move(one));
+      audit_.Add(std::move(one), /*is_id=*/true);
     }
     call_->Finish(status);
   }
   size_t unsent() const override { return call_->unsent(); }
   bool cancelled() const override { return call_->cancelled(); }
   std::string peer() const override { return call_->peer(); }
+  Access access() const override { return call_->access(); }
 
  private:
   void Note(const Message& message) {
@@ -128,12 +131,11 @@ std::string_view OutcomeOf(const Status& status) {
   return CodeName(status.code());
 }
 
-void Audit::Add(v1::AuditEntry entry) {
+void Audit::Add(v1::AuditEntry entry, bool is_id) {
   if (entry.who().empty()) entry.set_who("server");
   if (entry.outcome().empty()) entry.set_outcome("ok");
   const Status status = store_.Write([&](Database& db) -> Status {
-    // A beginning or "latest" stands for the run of this moment.
-    if (!entry.run_id().empty()) {
+    if (!entry.run_id().empty() && !is_id) {
       const StatusOr<std::string> found = ResolveRunId(db, entry.run_id());
       if (found.ok()) entry.set_run_id(*found);
     }
@@ -153,7 +155,7 @@ std::shared_ptr<Call> Audit::Wrap(std::string_view path, const Message& request,
   std::optional<v1::AuditEntry> entry = EntryOf(path, request);
   if (!entry) return call;
   // The connection may be closed by the time the call ends.
-  const Caller caller = identify_(call->peer());
+  const Caller caller = Identify(call->peer(), call->access());
   entry->set_who(caller.who);
   entry->set_peer(caller.peer);
   return std::make_shared<AuditedCall>(*this, *std::move(entry),

@@ -32,15 +32,18 @@ class Audit {
   Audit(Store& store, IdentifyCaller identify)
       : store_(store), identify_(std::move(identify)) {}
 
-  // Adds an entry. Without `who`, it is the server's own.
-  void Add(v1::AuditEntry entry);
+  // Adds an entry. Without `who`, it is the server's own. A beginning or "latest"
+  // stands for the run of this moment, unless it `is_id`.
+  void Add(v1::AuditEntry entry, bool is_id = false);
 
   // Returns `call`, wrapped if the method's calls are kept.
   std::shared_ptr<Call> Wrap(std::string_view path,
                              const google::protobuf::Message& request,
                              std::shared_ptr<Call> call);
 
-  Caller Identify(const std::string& peer) const { return identify_(peer); }
+  Caller Identify(const std::string& peer, const Access& access) const {
+    return WithAccess(identify_(peer), access);
+  }
 
  private:
   Store& store_;

@@ -26,8 +26,8 @@ using ProtoBytes = grpc::SerializationTraits<Message>;
 class GrpcCall final : public Call,
                        public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
-  GrpcCall(std::string peer, bool streams)
-      : peer_(std::move(peer)), streams_(streams) {}
+  GrpcCall(std::string peer, Access access, bool streams)
+      : peer_(std::move(peer)), access_(std::move(access)), streams_(streams) {}
   void Hold(std::shared_ptr<GrpcCall> self) { self_ = std::move(self); }
 
   void Send(const Message& message) override {
@@ -53,6 +53,7 @@ class GrpcCall final : public Call,
   }
   bool cancelled() const override { return cancelled_; }
   std::string peer() const override { return peer_; }
+  Access access() const override { return access_; }
 
   void OnWriteDone(bool ok) override {
     const std::lock_guard lock(mutex_);
@@ -86,6 +87,7 @@ class GrpcCall final : public Call,
   }
 
   const std::string peer_;
+  const Access access_;
   const bool streams_;
   mutable std::mutex mutex_;
   std::deque<grpc::ByteBuffer> queue_;
@@ -101,7 +103,7 @@ class GrpcCall final : public Call,
 class TableService final : public grpc::Service {
  public:
   TableService(Services& services, const MethodTable& table)
-      : table_(table), uploads_(services) {
+      : table_(table), services_(services), uploads_(services) {
     using grpc::internal::RpcMethod;
     for (const Method& method : table.methods()) {
       Register(method.path, method.streams ? RpcMethod::SERVER_STREAMING
@@ -139,7 +141,9 @@ class TableService final : public grpc::Service {
     std::unique_ptr<Message> message = method.new_request();
     grpc::ByteBuffer bytes(request);
     if (!ProtoBytes::Deserialize(&bytes, message.get()).ok()) return nullptr;
-    auto call = std::make_shared<GrpcCall>(PeerOfCall(context), method.streams);
+    auto call = std::make_shared<GrpcCall>(
+        PeerOfCall(context), AccessOf(context, services_.authenticate),
+        method.streams);
     call->Hold(call);
     auto* reactor = call.get();
     table_.Start(method, std::move(message), std::move(call));
@@ -147,6 +151,7 @@ class TableService final : public grpc::Service {
   }
 
   const MethodTable& table_;
+  const Services& services_;
   GraphUploads uploads_;
   int count_ = 0;
   std::deque<std::string> paths_;  // gRPC keeps pointers to them

@@ -73,6 +73,7 @@ struct Services {
   WindowOpener open_window;
   PlanPusher push_plan;
   Audit& audit;
+  Authenticate authenticate;
   RunFollowers& followers;
   // What is stored of one run at most (quota_rows.h).
   Quota quota;

@@ -46,6 +46,7 @@ class MeasuredCall : public Call {
   size_t unsent() const override { return call_->unsent(); }
   bool cancelled() const override { return call_->cancelled(); }
   std::string peer() const override { return call_->peer(); }
+  Access access() const override { return call_->access(); }
 
  private:
   const std::shared_ptr<Call> call_;
@@ -68,9 +69,22 @@ const Method* MethodTable::Find(std::string_view path) const {
 void MethodTable::Start(const Method& method,
                         std::unique_ptr<google::protobuf::Message> request,
                         std::shared_ptr<Call> call) const {
-  if (wrap_) call = wrap_(method.path, *request, std::move(call));
-  method.start(std::move(request), std::make_shared<MeasuredCall>(
-                                       std::move(call), method.path, metrics_));
+  std::shared_ptr<google::protobuf::Message> message = std::move(request);
+  call = std::make_shared<MeasuredCall>(std::move(call), method.path, metrics_);
+  const auto begin = [this, &method, message, call](const Status& may) {
+    const std::shared_ptr<Call> wrapped =
+        wrap_ ? wrap_(method.path, *message, call) : call;
+    if (may.ok()) {
+      method.start(message, wrapped);
+    } else {
+      wrapped->Finish(may);
+    }
+  };
+  if (gate_) {
+    gate_(method.path, *message, *call, begin);
+  } else {
+    begin(OkStatus());
+  }
 }
 
 }  // namespace reprise::server

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "server/core/access.h"
 #include "server/core/metrics.h"
 
 namespace reprise::server {
@@ -46,7 +47,16 @@ class Call {
   // "ipv4:127.0.0.1:41234". "inproc" for calls within the process, followed by
   // ":" and the job's user and process where it calls for a job.
   virtual std::string peer() const = 0;
+
+  // What the caller may do.
+  virtual Access access() const = 0;
 };
+
+// Asked before a call starts, from any thread; answers once, with OK or with how
+// the call ends. Narrows the request to what the caller may see.
+using CallGate = std::function<void(
+    std::string_view path, google::protobuf::Message& request, const Call& call,
+    std::function<void(const Status&)> answer)>;
 
 // Replaces a call before it starts; for what is done around every call.
 using CallWrapper = std::function<std::shared_ptr<Call>(
@@ -57,7 +67,7 @@ struct Method {
   std::string path;  // "/reprise.v1.Query/GetRun"
   bool streams = false;
   std::function<std::unique_ptr<google::protobuf::Message>()> new_request;
-  std::function<void(std::unique_ptr<google::protobuf::Message>,
+  std::function<void(std::shared_ptr<const google::protobuf::Message>,
                      std::shared_ptr<Call>)>
       start;
 };
@@ -70,11 +80,10 @@ Method MakeMethod(std::string path, bool streams, Handler handler) {
           .new_request = [] { return std::make_unique<Request>(); },
           .start =
               [handler = std::move(handler)](
-                  std::unique_ptr<google::protobuf::Message> message,
+                  std::shared_ptr<const google::protobuf::Message> message,
                   std::shared_ptr<Call> call) {
-                std::shared_ptr<const Request> request(
-                    static_cast<Request*>(message.release()));
-                handler(std::move(request), std::move(call));
+                handler(std::static_pointer_cast<const Request>(message),
+                        std::move(call));
               }};
 }
 
@@ -84,6 +93,7 @@ class MethodTable {
 
   // Before the first call.
   void WrapCalls(CallWrapper wrap) { wrap_ = std::move(wrap); }
+  void AskBefore(CallGate gate) { gate_ = std::move(gate); }
 
   void Add(Method method) { methods_.push_back(std::move(method)); }
 
@@ -100,6 +110,7 @@ class MethodTable {
  private:
   Metrics& metrics_;
   CallWrapper wrap_;
+  CallGate gate_;
   std::vector<Method> methods_;
 };
 

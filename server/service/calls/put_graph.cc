@@ -12,6 +12,7 @@
 #include "server/core/log.h"
 #include "server/service/calls/grpc_services.h"
 #include "server/service/calls/handlers.h"
+#include "server/service/calls/rules.h"
 #include "server/store/audit_rows.h"
 #include "server/store/plan_rows.h"
 #include "server/store/quota_rows.h"
@@ -21,7 +22,22 @@
 namespace reprise::server {
 namespace {
 
-StatusOr<v1::GraphRef> PutGraph(Services& services, const std::string& run_id,
+// Whether two graphs are the same step, whatever was measured of it.
+bool SameStep(v1::StepGraph a, v1::StepGraph b) {
+  for (v1::StepGraph* graph : {&a, &b}) {
+    graph->clear_timing();
+    graph->clear_launch_gap_ns();
+    graph->clear_static_bytes();
+    for (v1::Op& op : *graph->mutable_ops()) {
+      op.clear_time_ns();
+      op.clear_workspace_bytes();
+    }
+  }
+  return a.SerializeAsString() == b.SerializeAsString();
+}
+
+StatusOr<v1::GraphRef> PutGraph(Services& services, const Caller& caller,
+                                const std::string& run_id,
                                 const std::string& graph_id,
                                 const std::string& serialized) {
   if (!run_id.empty()) {
@@ -35,18 +51,34 @@ StatusOr<v1::GraphRef> PutGraph(Services& services, const std::string& run_id,
   v1::GraphRef ref;
   ref.set_graph_id(graph_id.empty() ? formats::HexId(formats::IdOf(serialized))
                                     : graph_id);
+  Status taken = OkStatus();  // another graph has this id
   RETURN_IF_ERROR(services.store.Write([&](Database& db) -> Status {
     const int64_t now_ns = RealtimeNs();
-    ASSIGN_OR_RETURN(const bool is_new,
-                     SaveGraph(db, ref.graph_id(), graph, now_ns));
-    if (run_id.empty()) return OkStatus();
-    RETURN_IF_ERROR(EnsureRun(db, run_id, now_ns));
-    if (is_new) {
+    if (!run_id.empty()) {
+      RETURN_IF_ERROR(CheckOwner(db, run_id, caller));
+    }
+    const StatusOr<bool> is_new = SaveGraph(db, ref.graph_id(), graph, now_ns);
+    if (is_new.status().code() == Code::kAlreadyExists) {
+      taken = is_new.status();
+      // With other measurements it is still what the caller has.
+      ASSIGN_OR_RETURN(const v1::StepGraph stored,
+                       LoadGraph(db, ref.graph_id()));
+      if (!SameStep(stored, graph)) return OkStatus();
+    } else {
+      RETURN_IF_ERROR(is_new.status());
+    }
+    if (caller.access.role != Role::kAdmin) {
+      RETURN_IF_ERROR(AddGraphOwner(db, ref.graph_id(), caller.who));
+    }
+    if (run_id.empty() || !taken.ok()) return OkStatus();
+    RETURN_IF_ERROR(ClaimRun(db, run_id, caller, now_ns));
+    if (*is_new) {
       RETURN_IF_ERROR(TakeRoom(db, services.quota, run_id, "step graph",
                                static_cast<int64_t>(serialized.size())));
     }
     return SetRunGraph(db, run_id, ref.graph_id());
   }));
+  RETURN_IF_ERROR(taken);
   LogInfo("graph_stored",
           StrCat("graph ", ref.graph_id(), run_id.empty() ? "" : " of run ",
                  run_id, ": ", graph.ops_size(), " ops, ",
@@ -84,10 +116,13 @@ StatusOr<v1::GraphRef> ReceiveGraph(
     const std::function<StatusOr<std::string>()>& read) {
   const StatusOr<std::string> serialized = read();
   StatusOr<v1::GraphRef> ref =
-      serialized.ok() ? PutGraph(services, run_id, graph_id, *serialized)
-                      : StatusOr<v1::GraphRef>(serialized.status());
-  services.audit.Add(UploadEntry(
-      caller, run_id, ref.ok() ? ref->graph_id() : graph_id, ref.status()));
+      serialized.ok()
+          ? PutGraph(services, caller, run_id, graph_id, *serialized)
+          : StatusOr<v1::GraphRef>(serialized.status());
+  services.audit.Add(
+      UploadEntry(caller, run_id, ref.ok() ? ref->graph_id() : graph_id,
+                  ref.status()),
+      !caller.access.SeesAll());
   return ref;
 }
 
@@ -172,7 +207,10 @@ class PutGraphCall final : public grpc::ServerReadReactor<v1::GraphPart> {
     }
     storing_ = true;
     const Audit& audit = uploads_.services_.audit;
-    auto work = [this, caller = audit.Identify(PeerOfCall(*context_))] {
+    auto work = [this,
+                 caller = audit.Identify(
+                     PeerOfCall(*context_),
+                     AccessOf(*context_, uploads_.services_.authenticate))] {
       StatusOr<v1::GraphRef> ref =
           ReceiveGraph(uploads_.services_, caller, run_id_, graph_id_, [this] {
             std::string serialized;
@@ -206,11 +244,17 @@ class PutGraphCall final : public grpc::ServerReadReactor<v1::GraphPart> {
 grpc::ServerReadReactor<v1::GraphPart>* GraphUploads::Begin(
     grpc::CallbackServerContext* context, v1::GraphRef* response) {
   auto* call = new PutGraphCall(*this, context, response);
+  const Status may = CheckMayCall(AccessOf(*context, services_.authenticate),
+                                  "/reprise.v1.Planner/PutGraph");
   {
     const std::lock_guard lock(mutex_);
     calls_.insert(call);
   }
-  call->Begin();
+  if (may.ok()) {
+    call->Begin();
+  } else {
+    call->Finish(ToGrpc(may));
+  }
   return call;
 }
 

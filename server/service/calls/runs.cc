@@ -92,8 +92,23 @@ StatusOr<v1::ReportEndResponse> ReportEnd(Services& services,
 }
 
 StatusOr<v1::ServerStatus> GetStatus(Services& services,
-                                     const v1::StatusRequest& /*request*/) {
+                                     const v1::StatusRequest& request) {
   v1::ServerStatus status;
+  if (request.brief()) {
+    v1::ServerStatus all;
+    if (services.fill_status) services.fill_status(all);
+    status.set_version(all.version());
+    status.set_revision(all.revision());
+    status.set_started_ns(all.started_ns());
+    status.set_now_ns(all.now_ns());
+    status.set_ring_layout(all.ring_layout());
+    status.set_proto_version(all.proto_version());
+    // The reason may contain folder names.
+    const bool well =
+        services.store.degraded().empty() && all.degraded().empty();
+    status.set_degraded(well ? "" : "the server has trouble; ask its admin");
+    return status;
+  }
   status.set_store_bytes(services.store.SizeBytes());
   status.set_plan_queue(
       static_cast<uint32_t>(services.metrics.plans_waiting.load()));

@@ -119,13 +119,23 @@ StatusOr<v1::Plan> Planning::Solve(const v1::PlanRequest& request,
   return formats::ToProto(task, plan, MillisecondsSince(start));
 }
 
-Status Planning::CheckTrusted(const v1::Plan& plan) {
-  ASSIGN_OR_RETURN(std::optional<FailedCheck> failed,
-                   store_.Get(FindFailedCheck, plan.plan_id()));
-  if (!failed) return OkStatus();
-  return FailedPrecondition(
-      StrCat("plan ", plan.plan_id(), " is withdrawn: step ", failed->step,
-             " of run ", failed->run_id, " saw it change gradients"));
+Status Planning::CheckTrusted(const v1::Plan& plan, const std::string& run_id) {
+  return store_.Read([&](Database& db) -> Status {
+    ASSIGN_OR_RETURN(const std::optional<FailedCheck> failed,
+                     FindFailedCheck(db, plan.plan_id()));
+    if (!failed) return OkStatus();
+    // Which run of somebody else it was is nobody's business.
+    ASSIGN_OR_RETURN(const auto others,
+                     db.First("SELECT 1 FROM runs a, runs b WHERE a.run_id = ?"
+                              " AND b.run_id = ? AND a.owner <> ''"
+                              " AND a.owner <> b.owner",
+                              run_id, failed->run_id));
+    return FailedPrecondition(StrCat(
+        "plan ", plan.plan_id(), " is withdrawn: ",
+        others ? std::string("a step of another user's run")
+               : StrCat("step ", failed->step, " of run ", failed->run_id),
+        " saw it change gradients"));
+  });
 }
 
 Status Planning::Keep(const v1::PlanRequest& request, const v1::Plan& plan,
@@ -183,7 +193,7 @@ StatusOr<v1::Plan> Planning::MakeHere(const v1::PlanRequest& asked,
   metrics_.CountPlan(Outcome(plan), MillisecondsSince(start) / 1000);
   if (!plan.ok()) return plan;
   if (!request.run_id().empty()) {
-    RETURN_IF_ERROR(CheckTrusted(*plan));
+    RETURN_IF_ERROR(CheckTrusted(*plan, request.run_id()));
   }
   // A search that somebody ended is no answer for others.
   RETURN_IF_ERROR(Keep(request, *plan, finished ? "" : name));
@@ -264,7 +274,7 @@ StatusOr<std::string> Planning::MakeReplacement(const std::string& run_id,
   if (plan.budget_bytes() == old.plan.budget_bytes()) {
     plan.set_budget(old.plan.budget());
   }
-  RETURN_IF_ERROR(CheckTrusted(plan));
+  RETURN_IF_ERROR(CheckTrusted(plan, run_id));
   RETURN_IF_ERROR(Keep(request, plan, ""));
   ++metrics_.replans;
   LogInfo("replaced",
@@ -296,7 +306,7 @@ StatusOr<std::vector<v1::Plan>> Planning::Rebudget(
     metrics_.CountPlan(Outcome(plan), 0);
     RETURN_IF_ERROR(plan.status());
     if (!plan->feasible()) return std::vector<v1::Plan>{*std::move(plan)};
-    RETURN_IF_ERROR(CheckTrusted(*plan));
+    RETURN_IF_ERROR(CheckTrusted(*plan, run_id));
     requests.push_back(std::move(request));
     plans.push_back(*std::move(plan));
   }

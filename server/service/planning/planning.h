@@ -64,6 +64,9 @@ class RunningCalls {
   std::multimap<std::string, Entry*> calls_;
 };
 
+// Returns the name of a user's call: one that another user's does not have.
+std::string RequestIdOf(std::string_view user, std::string_view request_id);
+
 // INVALID_ARGUMENT: longer than 64 characters.
 Status CheckRequestId(const std::string& request_id);
 
@@ -200,8 +203,9 @@ class Planning {
                                         const std::string& plan_id,
                                         int64_t more_bytes,
                                         const PlanningHooks& hooks);
-  // FAILED_PRECONDITION: a job has seen this plan change gradients.
-  Status CheckTrusted(const v1::Plan& plan);
+  // FAILED_PRECONDITION: a job has seen this plan change gradients; names its run
+  // only to the owner.
+  Status CheckTrusted(const v1::Plan& plan, const std::string& run_id);
 
   Store& store_;
   RunHub& hub_;

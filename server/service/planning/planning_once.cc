@@ -49,6 +49,11 @@ std::string RequestName(const v1::PlanRequest& request, uint32_t replan) {
   return name;
 }
 
+// What the client said of a name that RequestIdOf has made.
+std::string SaidId(const std::string& request_id) {
+  return request_id.substr(request_id.find('\n') + 1);
+}
+
 // A request for the replacement of a plan follows its step within seconds, so
 // older entries are of no use.
 constexpr size_t kMaxEntries = 256;
@@ -66,7 +71,7 @@ StatusOr<std::optional<v1::Plan>> Planning::Known(
     return OkStatus();
   }));
   if (!plan || request.run_id().empty()) return plan;
-  RETURN_IF_ERROR(CheckTrusted(*plan));
+  RETURN_IF_ERROR(CheckTrusted(*plan, request.run_id()));
   RETURN_IF_ERROR(store_.Write([&](Database& db) -> Status {
     RETURN_IF_ERROR(EnsureRun(db, request.run_id(), RealtimeNs()));
     return SetRunPlan(db, request.run_id(), plan->plan_id());
@@ -178,17 +183,22 @@ Status RunningCalls::Finish(const std::string& request_id) {
   const std::lock_guard lock(mutex_);
   const auto [first, last] = calls_.equal_range(request_id);
   if (request_id.empty() || first == last) {
-    return NotFound(StrCat("request_id \"", request_id.substr(0, 64),
+    return NotFound(StrCat("request_id \"", SaidId(request_id).substr(0, 64),
                            "\": no such call is running"));
   }
   for (auto it = first; it != last; ++it) it->second->asked_ = true;
   return OkStatus();
 }
 
+std::string RequestIdOf(std::string_view user, std::string_view request_id) {
+  return request_id.empty() ? "" : StrCat(user, "\n", request_id);
+}
+
 Status CheckRequestId(const std::string& request_id) {
-  if (request_id.size() <= 64) return OkStatus();
+  const size_t size = SaidId(request_id).size();
+  if (size <= 64) return OkStatus();
   return InvalidArgument(
-      StrCat("request_id: at most 64 characters, got ", request_id.size()));
+      StrCat("request_id: at most 64 characters, got ", size));
 }
 
 }  // namespace reprise::server

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -133,11 +134,16 @@ StatusOr<v1::ListRunsResponse> RunList::Read(
     Store& store, const RunHub& hub, const v1::ListRunsRequest& request) {
   ASSIGN_OR_RETURN(const std::shared_ptr<const List> list, Refresh(store, hub));
   v1::ListRunsResponse response;
-  response.set_total(static_cast<uint32_t>(list->size()));
   std::map<v1::Standing, uint32_t> counts;
   const std::vector<std::string> words = WordsOf(request.search());
   std::vector<const Entry*> found;
+  std::set<std::string_view> owners;
   for (const auto& entry : *list) {
+    if (!request.owner().empty() && entry->run.owner() != request.owner()) {
+      continue;
+    }
+    response.set_total(response.total() + 1);
+    owners.insert(entry->run.owner());
     const bool running = entry->run.state() == v1::RUN_STATE_RUNNING;
     response.set_running(response.running() + (running ? 1 : 0));
     ++counts[entry->run.standing()];
@@ -157,6 +163,7 @@ StatusOr<v1::ListRunsResponse> RunList::Read(
     count.set_standing(standing);
     count.set_runs(runs);
   }
+  response.set_owners(static_cast<uint32_t>(owners.size()));
   response.set_matched(static_cast<uint32_t>(found.size()));
 
   const auto key = [&](const Entry* entry) -> int64_t {
