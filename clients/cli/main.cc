@@ -91,6 +91,7 @@ class Main {
     commands_.push_back(MakeRunCommand(arguments_.job));
     commands_.push_back(MakeFitCommand(arguments_.job));
     commands_.push_back(MakeShowCommand());
+    commands_.push_back(MakeRunsCommand());
     commands_.push_back(MakeDiffCommand());
     commands_.push_back(MakeImportCommand());
     commands_.push_back(MakeExportCommand());

@@ -357,6 +357,7 @@ STORED: dict[str, Callable[[str, str], list[str]]] = {
     "diff": lambda run, plan: ["diff", run, plan],
     "status": lambda *_: ["status"],
     "audit": lambda *_: ["audit"],
+    "runs": lambda *_: ["runs"],
     "sweep": lambda _run, _plan: ["sweep", "GRAPH", "--points", "3"],
     "a run that is not there": lambda *_: ["show", FORGED],
     "rm": lambda run, _: ["rm", run, "-y"],

@@ -40,7 +40,14 @@ test('the server is asked for what the address says of the list', () => {
     ascending: true,
     grouping: RunGrouping.ENDING,
   });
-  expect(listRequest({show: 'running'}, 1)).toMatchObject({running: true});
+  expect(listRequest({show: 'running'}, 1)).toMatchObject({
+    running: true,
+    mine: false,
+  });
+  expect(listRequest({mine: true}, 1)).toMatchObject({
+    running: false,
+    mine: true,
+  });
 });
 
 test('a filter says how many runs there are of each kind', () => {

@@ -5,7 +5,11 @@ import {readState, writeState} from '../../web/src/url/state';
 
 test('paths name pages', () => {
   expect(routeOf('/')).toEqual({page: 'runs'});
-  expect(routeOf('/runs/a3f9')).toEqual({page: 'run', runId: 'a3f9', view: 'overview'});
+  expect(routeOf('/runs/a3f9')).toEqual({
+    page: 'run',
+    runId: 'a3f9',
+    view: 'overview',
+  });
   expect(routeOf('/status/')).toEqual({page: 'status'});
   expect(routeOf('/graphs/1/plan')).toEqual({
     page: 'missing',
@@ -23,8 +27,16 @@ test('a comparison is a page and two runs', () => {
 
 test('a run id with odd characters survives the address', () => {
   const runId = 'night/run 7 %';
-  expect(routeOf(runPath(runId))).toEqual({page: 'run', runId, view: 'overview'});
-  expect(routeOf(runPath(runId, 'plan'))).toEqual({page: 'run', runId, view: 'plan'});
+  expect(routeOf(runPath(runId))).toEqual({
+    page: 'run',
+    runId,
+    view: 'overview',
+  });
+  expect(routeOf(runPath(runId, 'plan'))).toEqual({
+    page: 'run',
+    runId,
+    view: 'plan',
+  });
   expect(routeOf('/runs/a/nonsense')).toMatchObject({page: 'missing'});
   expect(routeOf('/runs/%zz')).toMatchObject({page: 'missing'});
 });
@@ -62,9 +74,15 @@ test('a wide optimizer stands in the address, a folded one does not', () => {
 });
 
 test('the list of runs has its search, filter and order in the address', () => {
-  const state = {search: 'res net', show: 'died', sort: 'peak', ascending: true} as const;
+  const state = {
+    search: 'res net',
+    show: 'died',
+    mine: true,
+    sort: 'peak',
+    ascending: true,
+  } as const;
 
-  expect(writeState(state)).toBe('?q=res%20net&show=died&sort=peak');
+  expect(writeState(state)).toBe('?q=res%20net&show=died&mine=1&sort=peak');
   expect(readState(writeState(state))).toEqual(state);
   expect(readState(writeState({sort: 'steps'}))).toEqual({sort: 'steps'});
   expect(readState('?show=nonsense&sort=--x&q=')).toEqual({});

@@ -34,6 +34,7 @@ std::unique_ptr<Command> MakeSweepCommand();
 std::unique_ptr<Command> MakeRunCommand(const std::vector<std::string>& job);
 std::unique_ptr<Command> MakeFitCommand(const std::vector<std::string>& job);
 std::unique_ptr<Command> MakeShowCommand();
+std::unique_ptr<Command> MakeRunsCommand();
 std::unique_ptr<Command> MakeServeCommand();
 std::unique_ptr<Command> MakeStatusCommand();
 std::unique_ptr<Command> MakeDiffCommand();

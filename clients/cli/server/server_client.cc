@@ -149,9 +149,11 @@ StatusOr<v1::Run> ServerClient::GetRun(const std::string& run_id) const {
   return Ask(*query_, &v1::Query::Stub::GetRun, request, endpoint_);
 }
 
-StatusOr<v1::ListRunsResponse> ServerClient::ListRuns(uint32_t limit) const {
+StatusOr<v1::ListRunsResponse> ServerClient::ListRuns(uint32_t limit,
+                                                      bool mine) const {
   v1::ListRunsRequest request;
   request.set_limit(limit);
+  request.set_mine(mine);
   return Ask(*query_, &v1::Query::Stub::ListRuns, request, endpoint_);
 }
 

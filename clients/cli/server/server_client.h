@@ -74,8 +74,9 @@ class ServerClient {
   // Each but GetMemory waits at most ten seconds for its answer.
   StatusOr<v1::ServerStatus> GetStatus() const;
   StatusOr<v1::Run> GetRun(const std::string& run_id) const;
-  // Newest first, at most `limit`.
-  StatusOr<v1::ListRunsResponse> ListRuns(uint32_t limit) const;
+  // Newest first, at most `limit`; `mine`: those that this caller sent.
+  StatusOr<v1::ListRunsResponse> ListRuns(uint32_t limit,
+                                          bool mine = false) const;
   StatusOr<v1::GetMomentsResponse> GetMoments(const std::string& run_id) const;
   // What is alive at the peak of the newest traced step without a plan, by
   // owner. Waits a minute.

@@ -114,6 +114,8 @@ class StatusCommand : public Command {
                             ? ""
                             : " (its token is shown on a terminal only)"));
     console.Line(StrCat("  started  ", LocalTime(status.started_ns())));
+    // The rest is for those who may see everything (StatusRequest.brief).
+    if (status.data_dir().empty()) return;
     console.Line(StrCat("  store    ", FormatBytes(status.store_bytes()),
                         " in ", status.data_dir(), ", spool ",
                         FormatBytes(status.spool_bytes())));

@@ -20,6 +20,8 @@ export interface RunsView {
   readonly search?: string;
   /** A standing, or "running". */
   readonly show?: Shown;
+  /** Those of whoever looks alone. */
+  readonly mine?: boolean;
   readonly sort?: Sort;
   /** Runs of one name, or that ended alike, stand together. */
   readonly group?: Grouping;
@@ -94,6 +96,7 @@ export function listRequest(
     limit,
     search: (view.search ?? '').slice(0, 200),
     running: view.show === 'running',
+    mine: view.mine ?? false,
     standing: view.show ? SHOWN[view.show] : Standing.UNSPECIFIED,
     order: {
       started: RunOrder.UNSPECIFIED,

@@ -41,6 +41,7 @@ export function readState(query: string): PageState {
   const [a, b] = [params.get('a'), params.get('b')];
   const show = KINDS.find((one) => one === params.get('show'));
   const group = GROUPINGS.find((one) => one === params.get('group'));
+  const mine = params.get('mine') === '1';
   const [, down, key] = /^(-?)(\w+)$/.exec(params.get('sort') ?? '') ?? [];
   const sort = SORTS.find((one) => one === key);
   return {
@@ -53,6 +54,7 @@ export function readState(query: string): PageState {
     ...(a ? {a} : {}),
     ...(b ? {b} : {}),
     ...(show ? {show} : {}),
+    ...(mine ? {mine} : {}),
     ...(group ? {group} : {}),
     ...(sort ? {sort, ...(down ? {} : {ascending: true})} : {}),
   };
@@ -78,6 +80,7 @@ export function writeState(state: PageState): string {
   if (state.b) parts.push(`b=${encodeURIComponent(state.b)}`);
   if (state.search) parts.push(`q=${encodeURIComponent(state.search)}`);
   if (state.show) parts.push(`show=${state.show}`);
+  if (state.mine) parts.push('mine=1');
   if (state.group) parts.push(`group=${state.group}`);
   if (state.sort) parts.push(`sort=${state.ascending ? '' : '-'}${state.sort}`);
   return parts.length === 0 ? '' : `?${parts.join('&')}`;
