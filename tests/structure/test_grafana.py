@@ -1,4 +1,4 @@
-"""The dashboard for Grafana draws metrics that the daemon has."""
+"""The dashboard for Grafana and the alerts of Prometheus read metrics that the daemon has."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ def test_every_metric_is_one_of_the_daemon() -> None:
     there = set(re.findall(r'"(?:[^"\n]*[ n])?(reprise_[a-z_]+)[" {]', server))
     variable = DASHBOARD["templating"]["list"][1]["query"]
     exprs = [variable, *(target["expr"] for panel in PANELS for target in panel["targets"])]
-    drawn = {name for expr in exprs for name in re.findall(r"reprise_[a-z_]+", expr)}
+    rules = (ROOT / "deploy/prometheus/reprise.rules.yml").read_text()
+    alerts = re.findall(r"^ +expr: (.+(?:\n {10}.+)*)", rules, flags=re.MULTILINE)
+    assert len(alerts) == rules.count("- alert: ")
+    drawn = {name for expr in [*exprs, *alerts] for name in re.findall(r"reprise_[a-z_]+", expr)}
 
     missing = {
         name
