@@ -77,6 +77,11 @@ Status ClaimRun(Database& db, std::string_view run_id, const Caller& caller,
 
 namespace {
 
+Status NoRun(std::string_view text) {
+  return NotFound(StrCat("there is no run \"", text,
+                         "\"; `reprise show latest` shows the newest"));
+}
+
 // A job of several machines is one run, under the id of one of its launchers;
 // sessions of the others say in a label as what they were launched. Returns ""
 // if none says this.
@@ -94,8 +99,21 @@ StatusOr<std::string> RunLaunchedAs(Database& db, std::string_view text,
 
 }  // namespace
 
+std::string OwnersRun(std::string_view run_id, std::string_view owner) {
+  return StrCat("=", owner, "/", run_id);
+}
+
+std::string_view IdIn(std::string_view text) {
+  return text.starts_with('=') ? text.substr(text.find('/') + 1) : text;
+}
+
 StatusOr<std::string> ResolveRunId(Database& db, std::string_view text) {
-  return ResolveRunOf(db, text, "");
+  if (!text.starts_with('=')) return ResolveRunOf(db, text, "");
+  std::string run_id(IdIn(text));
+  ASSIGN_OR_RETURN(const auto row,
+                   db.First("SELECT owner FROM runs WHERE run_id = ?", run_id));
+  if (row && OwnersRun(run_id, row->Text(0)) == text) return run_id;
+  return NoRun(run_id);
 }
 
 StatusOr<std::string> ResolveRunOf(Database& db, std::string_view text,
@@ -125,8 +143,7 @@ StatusOr<std::string> ResolveRunOf(Database& db, std::string_view text,
   if (!row) {
     ASSIGN_OR_RETURN(std::string launched, RunLaunchedAs(db, text, owner));
     if (!launched.empty()) return launched;
-    return NotFound(StrCat("there is no run \"", text,
-                           "\"; `reprise show latest` shows the newest"));
+    return NoRun(text);
   }
   std::string first(matches.Text(0));
   if (matches.Int(1) != 0) return first;

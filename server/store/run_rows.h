@@ -33,6 +33,14 @@ StatusOr<std::string> ResolveRunId(Database& db, std::string_view text);
 StatusOr<std::string> ResolveRunOf(Database& db, std::string_view text,
                                    std::string_view owner);
 
+// Returns a text, which is no id, that ResolveRunId takes for the run of this
+// very id as long as it is this owner's. What happens to runs between two looks
+// is not in the hands of who looks: an id alone might be another's run by then,
+// or the beginning of its id.
+std::string OwnersRun(std::string_view run_id, std::string_view owner);
+// The id in such a text; another text as it is.
+std::string_view IdIn(std::string_view text);
+
 // Returns a run without its verdict. NOT_FOUND.
 StatusOr<v1::Run> LoadRun(Database& db, std::string_view run_id);
 

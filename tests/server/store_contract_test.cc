@@ -307,6 +307,27 @@ TEST_P(BothStores, ARunIsFoundByItsBeginningButNotByAnAmbiguousOne) {
   });
 }
 
+TEST_P(BothStores, ARunOfAnOwnerIsNoOtherWhateverBecameOfIt) {
+  Write([](Database& db) -> Status {
+    const Caller alice{.who = "alice", .peer = "", .access = {}};
+    RETURN_IF_ERROR(ClaimRun(db, "exp-17", alice, 1));
+    EXPECT_EQ(*ResolveRunId(db, OwnersRun("exp-17", "alice")), "exp-17");
+    EXPECT_EQ(*ResolveRunOf(db, "exp", "alice"), "exp-17");
+    // Bob's, which is gone: neither what its id begins, nor who has it now.
+    for (const char* id : {"exp-1", "exp-17", "latest"}) {
+      EXPECT_EQ(ResolveRunId(db, OwnersRun(id, "bob")).status().code(),
+                Code::kNotFound)
+          << id;
+    }
+    EXPECT_EQ(ResolveRunOf(db, "exp", "bob").status().code(), Code::kNotFound);
+    EXPECT_EQ(
+        ClaimRun(db, "exp-17", {.who = "bob", .peer = "", .access = {}}, 2)
+            .code(),
+        Code::kAlreadyExists);
+    return OkStatus();
+  });
+}
+
 TEST_P(BothStores, NamesThatAreNewAreCounted) {
   const v1::Hello hello = HelloOf("s");
   v1::Defs defs;

@@ -106,6 +106,10 @@ TEST_F(UsersTest, BeginningsAndLatestStandForOnesOwnRuns) {
                 HasSubstr(R"("runId":"run-bob")"));
   }
   EXPECT_EQ(Post("look", "Query/GetRun", R"({"runId":"run-"})").status, 400);
+  // Nor does he get hers in the spelling that the server uses within itself.
+  EXPECT_EQ(
+      Post("bob", "Query/GetRun", R"({"runId":"=alice/run-alice"})").status,
+      404);
 }
 
 TEST_F(UsersTest, AListHasAndCountsOnesOwnRuns) {

@@ -50,17 +50,19 @@ StatusOr<std::vector<std::string>> Ended(Database& db, int64_t before_ns,
       [](const Statement& row) { return std::string(row.Text(0)); });
 }
 
-// Removes a run in one transaction, unless it has resumed meanwhile, and tells
-// those who look at it and at the list.
-StatusOr<bool> RemoveEnded(Store& store, RunHub& hub,
-                           const std::string& run_id) {
+// Removes a run in one transaction, unless it has resumed meanwhile or is not
+// `owner`'s, if that is not empty; and tells those who look at it and at the list.
+StatusOr<bool> RemoveEnded(Store& store, RunHub& hub, const std::string& run_id,
+                           const std::string& owner = "") {
   bool removed = false;
   RETURN_IF_ERROR(store.Write([&](Database& db) -> Status {
     const StatusOr<v1::Run> run = LoadRun(db, run_id);
     if (!run.ok()) {
       return run.status().code() == Code::kNotFound ? OkStatus() : run.status();
     }
-    if (UnderWay(*run)) return OkStatus();
+    if (UnderWay(*run) || (!owner.empty() && run->owner() != owner)) {
+      return OkStatus();
+    }
     removed = true;
     return RemoveRun(db, run_id);
   }));
@@ -174,7 +176,8 @@ StatusOr<v1::RemoveRunsResponse> RemoveRuns(
   for (v1::Run& run : chosen) {
     if (!request.dry_run()) {
       ASSIGN_OR_RETURN(const bool gone,
-                       RemoveEnded(services.store, services.hub, run.run_id()));
+                       RemoveEnded(services.store, services.hub, run.run_id(),
+                                   request.owner()));
       if (!gone) continue;
       LogInfo("run_removed",
               StrCat("run ", run.run_id(), " removed: asked for"),

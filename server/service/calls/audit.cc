@@ -87,8 +87,8 @@ class AuditedCall final : public Call {
   void Finish(const Status& status) override {
     entry_.set_outcome(std::string(OutcomeOf(status)));
     if (!status.ok()) entry_.set_detail(status.message());
-    // To a user, only its own runs exist: what it asked for is one of them by its
-    // id (access.h), or none.
+    // To a user, only its own runs exist: what it asked for is one of them, with
+    // its id (rules.h), or none.
     if (removed_.empty()) audit_.Add(entry_, !access().SeesAll());
     // What was removed before an error is gone all the same.
     for (const std::string& run_id : removed_) {
@@ -156,6 +156,7 @@ std::shared_ptr<Call> Audit::Wrap(std::string_view path, const Message& request,
   if (!entry) return call;
   // The connection may be closed by the time the call ends.
   const Caller caller = Identify(call->peer(), call->access());
+  entry->set_run_id(std::string(IdIn(entry->run_id())));
   entry->set_who(caller.who);
   entry->set_peer(caller.peer);
   return std::make_shared<AuditedCall>(*this, *std::move(entry),

@@ -127,10 +127,12 @@ StatusOr<formats::PeakSide> SideOf(Services& services, const std::string& id) {
   const StatusOr<std::string> run = services.store.Get(ResolveRunId, id);
   if (run.ok()) return SideOfRun(services, *run);
   // A plan's id is 16 hex digits, which may begin the id of a run too.
-  if (run.status().code() == Code::kNotFound && formats::ParseHexId(id).ok()) {
-    auto plan = SideOfStoredPlan(services.store, id);
+  const std::string plan_id(IdIn(id));
+  if (run.status().code() == Code::kNotFound &&
+      formats::ParseHexId(plan_id).ok()) {
+    auto plan = SideOfStoredPlan(services.store, plan_id);
     if (plan.ok() || plan.status().code() != Code::kNotFound) return plan;
-    return NotFound(StrCat("there is no run and no plan ", id));
+    return NotFound(StrCat("there is no run and no plan ", plan_id));
   }
   return run.status();
 }

@@ -30,8 +30,9 @@ Status Nothing(Database& /*db*/, const std::string& /*user*/,
 template <typename Request>
 Status OwnRun(Database& db, const std::string& user, Message& message) {
   auto& request = static_cast<Request&>(message);
-  ASSIGN_OR_RETURN(*request.mutable_run_id(),
+  ASSIGN_OR_RETURN(const std::string run_id,
                    ResolveRunOf(db, request.run_id(), user));
+  request.set_run_id(OwnersRun(run_id, user));
   return OkStatus();
 }
 
@@ -67,7 +68,9 @@ Status OwnPlanning(Database& db, const std::string& user, Message& message) {
   auto& request = static_cast<v1::PlanRequest&>(message);
   RETURN_IF_ERROR(OwnCall<v1::PlanRequest>(db, user, message));
   if (!request.run_id().empty()) {
-    RETURN_IF_ERROR(OwnRun<v1::PlanRequest>(db, user, message));
+    // The planner takes ids alone.
+    ASSIGN_OR_RETURN(*request.mutable_run_id(),
+                     ResolveRunOf(db, request.run_id(), user));
   }
   // Its graph and budget are those of the replaced plan.
   return request.replaces().empty() ? FindGraphOf(db, request.graph_id(), user)
@@ -98,13 +101,13 @@ Status ForwardedGraph(Database& db, const std::string& user, Message& message) {
 Status OwnSides(Database& db, const std::string& user, Message& message) {
   auto& request = static_cast<v1::CompareRequest&>(message);
   for (std::string* side : {request.mutable_a(), request.mutable_b()}) {
-    StatusOr<std::string> run = ResolveRunOf(db, *side, user);
-    if (run.ok()) {
-      *side = *std::move(run);
-    } else if (run.status().code() != Code::kNotFound ||
-               !FindPlanOf(db, *side, user).ok()) {
-      return run.status();
+    const StatusOr<std::string> run = ResolveRunOf(db, *side, user);
+    const bool is_plan = run.status().code() == Code::kNotFound &&
+                         FindPlanOf(db, *side, user).ok();
+    if (!is_plan) {
+      RETURN_IF_ERROR(run.status());
     }
+    *side = OwnersRun(is_plan ? *side : *run, user);
   }
   return OkStatus();
 }
@@ -112,7 +115,8 @@ Status OwnSides(Database& db, const std::string& user, Message& message) {
 Status OwnRuns(Database& db, const std::string& user, Message& message) {
   auto& request = static_cast<v1::RemoveRunsRequest&>(message);
   for (std::string& run_id : *request.mutable_run_id()) {
-    ASSIGN_OR_RETURN(run_id, ResolveRunOf(db, run_id, user));
+    ASSIGN_OR_RETURN(const std::string own, ResolveRunOf(db, run_id, user));
+    run_id = OwnersRun(own, user);
   }
   return OwnList<v1::RemoveRunsRequest>(db, user, message);
 }

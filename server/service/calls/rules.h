@@ -5,8 +5,8 @@
 //   MethodTable::Start ─▶ Gate ─▶ rule: the role, then the request ─▶ handler
 //
 // A user or sender gets the request narrowed to what is its own: ids of runs are
-// looked up among its runs, and replaced by whole ones; lists and rules get it
-// as their owner. What is not its own is answered as if it did not exist, in the
+// looked up among its runs, and replaced by what stands for these alone
+// (OwnersRun); lists and rules get it as their owner. What is not its own is answered as if it did not exist, in the
 // same words. So handlers know nothing of users, and none can forget to ask. An
 // RPC without a rule is an admin's.
 #pragma once

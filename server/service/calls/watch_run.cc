@@ -99,6 +99,10 @@ bool RunWatcher::Serve(Watch& watch) {
   if (watch.started && version == watch.seen_version) return false;
   v1::RunEvent event;
   const Status status = store_.Read([&](Database& db) -> Status {
+    // It may be another's by now.
+    if (IdIn(watch.run_text) == watch.run_id) {
+      RETURN_IF_ERROR(ResolveRunId(db, watch.run_text).status());
+    }
     ASSIGN_OR_RETURN(event, NextEvent(db, version, watch));
     return OkStatus();
   });
