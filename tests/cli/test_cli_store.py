@@ -119,6 +119,8 @@ def test_a_store_of_the_first_release_opens_and_nothing_is_lost(
 ) -> None:
     store_of_before(reprise)
     before = sqlite3.connect(database(reprise))
+    before.execute("UPDATE sessions SET who = 'uid 1234'")
+    before.commit()
     tables = [
         row[0]
         for row in before.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
@@ -140,6 +142,7 @@ def test_a_store_of_the_first_release_opens_and_nothing_is_lost(
     shown = reprise("show", OLD_RUN, "--json").json()
     assert (shown["name"], shown["steps"], shown["records"]) == ("t.py", 12, 272551)
     assert shown["state"] == "RUN_STATE_FINISHED"
+    assert shown["owner"] == "uid 1234", "whoever opened its first session"
     verdict = shown["verdict"]
     assert verdict["validated"]
     assert (verdict["base_peak_bytes"], verdict["budget_bytes"]) == (214152, 171926)

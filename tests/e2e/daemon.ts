@@ -5,7 +5,7 @@
  * folder instead of from the program.
  */
 import {spawn, type ChildProcess} from 'node:child_process';
-import {existsSync, mkdtempSync, readFileSync, rmSync} from 'node:fs';
+import {existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync} from 'node:fs';
 import {tmpdir} from 'node:os';
 import {join} from 'node:path';
 import {fileURLToPath} from 'node:url';
@@ -39,8 +39,11 @@ function program(): string {
   return path;
 }
 
-export async function startDaemon(): Promise<Daemon> {
+/** With `tokens`, the text of a token file, whose first line is a token alone. */
+export async function startDaemon(tokens?: string): Promise<Daemon> {
   const folder = mkdtempSync(join(tmpdir(), 'reprise-e2e-'));
+  const tokenFile = join(folder, tokens === undefined ? 'data/token' : 'tokens');
+  if (tokens !== undefined) writeFileSync(tokenFile, tokens, {mode: 0o600});
   const socket = join(folder, 'agent.sock');
   let child: ChildProcess | undefined;
   let listen = '127.0.0.1:0';
@@ -51,7 +54,9 @@ export async function startDaemon(): Promise<Daemon> {
     said = '';
     const started = spawn(
       program(),
-      ['--listen', listen, '--data-dir', join(folder, 'data'), '--agent-socket', socket],
+      ['--listen', listen, '--data-dir', join(folder, 'data'), '--agent-socket', socket].concat(
+        tokens === undefined ? [] : ['--token-file', tokenFile],
+      ),
       {
         stdio: ['ignore', 'pipe', 'pipe'],
         env: {...process.env, REPRISE_SOCKET: socket},
@@ -88,7 +93,7 @@ export async function startDaemon(): Promise<Daemon> {
       return listen;
     },
     get token() {
-      return readFileSync(join(folder, 'data', 'token'), 'utf8').trim();
+      return readFileSync(tokenFile, 'utf8').split('\n')[0]!.trim();
     },
     link(path) {
       return `${daemon.url}${path}${path.includes('?') ? '&' : '?'}token=${daemon.token}`;

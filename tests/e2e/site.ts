@@ -13,13 +13,13 @@ export interface Site {
   open(path: string, options?: Parameters<typeof openPage>[1]): Promise<Page>;
 }
 
-/** Starts both before the tests of the file, and stops them after. */
-export function startSite(): Site {
+/** Starts both before the tests of the file, and stops them after; `tokens` as in startDaemon. */
+export function startSite(tokens?: string): Site {
   let daemon: Daemon | undefined;
   let browser: Browser | undefined;
 
   beforeAll(async () => {
-    [daemon, browser] = await Promise.all([startDaemon(), startBrowser()]);
+    [daemon, browser] = await Promise.all([startDaemon(tokens), startBrowser()]);
   });
 
   afterAll(async () => {
