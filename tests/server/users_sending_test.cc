@@ -3,6 +3,8 @@
 // Several users on one server: who somebody is, and whose is what they send.
 #include <gmock/gmock.h>
 
+#include <chrono>
+
 #include "formats/convert/graph_json.h"
 #include "server/net/tokens.h"
 #include "tests/server/users.h"
@@ -171,6 +173,8 @@ TEST_F(UsersTest, TheRoleIsThatOfTheCallAndNotOfTheConnection) {
 
 TEST_F(UsersTest, AStreamOfAnothersRunEndsAtOnce) {
   grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() +
+                       std::chrono::seconds(30));
   v1::WatchRunRequest request;
   request.set_run_id("run-alice");
   const auto stream = Stub<v1::Query>("bob").WatchRun(&context, request);
