@@ -18,7 +18,7 @@ from reprise.torch.ladder.ladder import Ladder
 from reprise.torch.ladder.rung import Key, Rung
 from reprise.torch.planning.coordination import RankCoordinator
 from reprise.torch.planning.graphs import Made
-from reprise.torch.policy.events import Event, PlanApplied, PlanningEnded
+from reprise.torch.policy.events import Event, Fact, PlanningEnded
 from reprise.torch.policy.policy import decide
 from reprise.torch.policy.state import JobState, Stage
 
@@ -139,7 +139,7 @@ class MadeUpPlanning:
 
     def apply(self, rung: Rung, planned: Any) -> None:
         rung.planned = planned
-        self.job.happened(PlanApplied())
+        self.job.happened(Fact.PLAN_APPLIED)
 
     def reject(self, plan: Any, why: str) -> None:
         pass

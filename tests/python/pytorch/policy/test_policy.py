@@ -15,29 +15,20 @@ import pytest
 from reprise.torch.policy import events
 from reprise.torch.policy.events import (
     Broke,
-    BudgetRefused,
-    BudgetSent,
     CompiledStepEnded,
     Event,
     Explained,
+    Fact,
     ForwardRanOut,
-    GraphSent,
     Looked,
-    OpsMisjudged,
-    PageServed,
     PassedOver,
     PlainStepEnded,
-    PlanApplied,
     PlanIsLate,
     PlannedStepBegins,
     PlannedStepEnded,
     PlanningEnded,
     RanksLost,
-    RanksMet,
     RanOutElsewhere,
-    Removed,
-    StartBegins,
-    StartSettled,
     StartStepEnded,
     StepBegins,
     StepEnded,
@@ -45,10 +36,14 @@ from reprise.torch.policy.events import (
 from reprise.torch.policy.policy import Action, decide
 from reprise.torch.policy.state import JobState, Stage
 
+# Facts, and the kinds of those events that carry facts of their own.
 EVENTS = [
-    kind
-    for kind in vars(events).values()
-    if isinstance(kind, type) and issubclass(kind, Event) and kind is not Event
+    *Fact,
+    *(
+        kind
+        for kind in vars(events).values()
+        if isinstance(kind, type) and issubclass(kind, Event) and kind not in (Event, Fact)
+    ),
 ]
 WARMUP, CAPTURE, WAITING = JobState(Stage.WARMUP), JobState(Stage.CAPTURE), JobState(Stage.WAITING)
 PLANNED, PLAIN = JobState(Stage.PLANNED), JobState(Stage.PLAIN)
@@ -297,31 +292,31 @@ CASES: dict[str, tuple[JobState, Event, str]] = {
     "in the loss, under a plan": (PLANNED, RanOutElsewhere(was_planned=True), "SAY_TIGHTER"),
     "in the loss, without a plan": (PLAIN, RanOutElsewhere(), ""),
     # ---- What becomes of its plans ----
-    "a graph went to the planner": (CAPTURE, GraphSent(), "-> WAITING"),
-    "a larger input's graph went there": (PLANNED, GraphSent(), ""),
-    "the first plan": (WAITING, PlanApplied(), "-> PLANNED SAY_UNPLANNED"),
-    "another plan": (PLANNED, PlanApplied(), ""),
+    "a graph went to the planner": (CAPTURE, Fact.GRAPH_SENT, "-> WAITING"),
+    "a larger input's graph went there": (PLANNED, Fact.GRAPH_SENT, ""),
+    "the first plan": (WAITING, Fact.PLAN_APPLIED, "-> PLANNED SAY_UNPLANNED"),
+    "another plan": (PLANNED, Fact.PLAN_APPLIED, ""),
     "a plan that is late": (WAITING, PlanIsLate("slow"), "-> PLANNED"),
-    "nothing fits": (WAITING, BudgetRefused(), "NOTE_REFUSAL"),
+    "nothing fits": (WAITING, Fact.BUDGET_REFUSED, "NOTE_REFUSAL"),
     "no plan will come": (WAITING, PlanningEnded("none fits"), "-> PLAIN SAY_UNPLANNED"),
-    "ops were not as they had been taken for": (PLANNED, OpsMisjudged(), "-> CAPTURE"),
-    "a budget from the page": (PLAIN, BudgetSent(), "-> WARMUP FORGET_STEPS"),
-    "the page has its step": (CAPTURE, PageServed(), "-> PLAIN"),
-    "the page had it before": (PLANNED, PageServed(), ""),
+    "ops were not as they had been taken for": (PLANNED, Fact.OPS_MISJUDGED, "-> CAPTURE"),
+    "a budget from the page": (PLAIN, Fact.BUDGET_SENT, "-> WARMUP FORGET_STEPS"),
+    "the page has its step": (CAPTURE, Fact.PAGE_SERVED, "-> PLAIN"),
+    "the page had it before": (PLANNED, Fact.PAGE_SERVED, ""),
     "a CUDA graph is captured of the model": (WARMUP, PassedOver("a graph"), ""),
-    "the other ranks are there": (WARMUP, RanksMet(), ""),
+    "the other ranks are there": (WARMUP, Fact.RANKS_MET, ""),
     "they are lost, with plans": (WAITING, RanksLost(has_rungs=True), ""),
     "they are lost before a plan": (WAITING, RanksLost(has_rungs=False), "-> CAPTURE"),
     # ---- The start ----
-    "the first step": (WARMUP, StartBegins(), "FIND_RANKS"),
-    "the first step, without a budget": (WATCHED, StartBegins(), ""),
-    "it is settled how the first steps run": (STARTING, StartSettled(), ""),
+    "the first step": (WARMUP, Fact.START_BEGINS, "FIND_RANKS"),
+    "the first step, without a budget": (WATCHED, Fact.START_BEGINS, ""),
+    "it is settled how the first steps run": (STARTING, Fact.START_SETTLED, ""),
     "a plain step of the start": (STARTING, StartStepEnded(), ""),
     "a step on the host": (WARMUP, StartStepEnded(on_host=True), "-> CAPTURE END_START"),
     "a plan has come": (PLANNED, StartStepEnded(), "END_START"),
     # ---- The end ----
     "an internal error": (PLANNED, Broke("KeyError"), "-> PLAIN"),
-    "the program wants no plan": (PLANNED, Removed(), "-> PLAIN"),
+    "the program wants no plan": (PLANNED, Fact.REMOVED, "-> PLAIN"),
     # ---- A compiled job ----
     "compiled: a peak": (PLANNED, CompiledStepEnded(3), "JUDGE_PEAK"),
     "compiled: a peak while it compiles": (PLANNED, CompiledStepEnded(1, is_quiet=False), ""),
@@ -363,13 +358,16 @@ def test_what_a_job_does_about_an_event(case: str) -> None:
 def test_every_action_event_and_stage_follows_from_a_case() -> None:
     named = {name for _, _, expected in CASES.values() for name in expected.split()} - {"->"}
     assert named == {action.name for action in Action} | {stage.name for stage in Stage}
-    assert {type(event) for _, event, _ in CASES.values()} == set(EVENTS)
+    events_of_cases = [event for _, event, _ in CASES.values()]
+    assert {e if isinstance(e, Fact) else type(e) for e in events_of_cases} == set(EVENTS)
 
 
 def drawn(draw: random.Random) -> Event:
     """Returns any event, with any facts."""
     values: dict[str, Any] = {"bool": bool(draw.randrange(2)), "int": draw.randrange(6)}
     kind: Any = draw.choice(EVENTS)
+    if isinstance(kind, Fact):
+        return kind
     made: Event = kind(**{f.name: values.get(f.type, draw.choice(("", "x"))) for f in fields(kind)})
     return made
 
@@ -386,16 +384,16 @@ def test_whatever_happens_a_job_is_somewhere_for_a_reason_and_can_always_end(see
         assert decide(before, event) == (state, actions)
         assert len(set(actions)) == len(actions)
         # A job trains plainly because somebody said why, or because nothing was asked for.
-        silent = isinstance(event, (Removed, PageServed, StepEnded))
+        silent = event in (Fact.REMOVED, Fact.PAGE_SERVED) or isinstance(event, StepEnded)
         if state.stage is Stage.PLAIN and before.stage is not Stage.PLAIN:
             assert silent or state.why == event.why  # type: ignore[attr-defined]
         # No reason is left over from a stage that a plan or a new beginning has ended.
-        if isinstance(event, (PlanApplied, BudgetSent)):
+        if event in (Fact.PLAN_APPLIED, Fact.BUDGET_SENT):
             assert state.why == ""
         for end in (PlanningEnded("enough"), Broke("enough")):
             ended, _ = decide(state, end)
             assert (ended.stage, ended.why) == (Stage.PLAIN, "enough")
-        assert decide(state, Removed())[0].stage is Stage.PLAIN
+        assert decide(state, Fact.REMOVED)[0].stage is Stage.PLAIN
 
 
 def test_the_policy_needs_no_torch() -> None:

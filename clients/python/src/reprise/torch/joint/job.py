@@ -185,7 +185,7 @@ class CompiledJob(TrainingLoop):
         planned = bool(self.handles) and not self.why
         ended = bool(self.why or self.joint.why) or self.joint.executor.is_removed
         if planned and self.job.stage is not Stage.PLANNED:
-            self.job.happened(events.PlanApplied())
+            self.job.happened(events.Fact.PLAN_APPLIED)
         elif ended and not planned and self.job.stage is not Stage.PLAIN:
             self.job.happened(events.PlanningEnded(self.why))
 

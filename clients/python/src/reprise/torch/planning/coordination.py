@@ -51,7 +51,7 @@ from reprise.torch.ladder.rung import Key, Rung
 from reprise.torch.planning import request
 from reprise.torch.planning.graphs import Made
 from reprise.torch.planning.planning import Planning
-from reprise.torch.policy.events import GraphSent, RanksMet
+from reprise.torch.policy.events import Fact
 from reprise.torch.policy.state import Stage
 from reprise.torch.tape.executor import TapePlan
 
@@ -143,7 +143,7 @@ class RankCoordinator:
         self._left = 0
         if ranks is not None:
             self._ranks, self._alone = ranks, False
-            self._job.happened(RanksMet())
+            self._job.happened(Fact.RANKS_MET)
 
     # ---- Local ----------------------------------------------------------------------
 
@@ -349,7 +349,7 @@ class RankCoordinator:
             planning.notes.tighter = tighter
             planning.submit(rung)
         self._fit_ahead(rung, owner)
-        self._job.happened(GraphSent())
+        self._job.happened(Fact.GRAPH_SENT)
         self._await()
 
     def _fit_ahead(self, rung: Rung, owner: int) -> None:

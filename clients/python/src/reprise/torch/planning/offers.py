@@ -14,7 +14,7 @@ from __future__ import annotations
 from reprise.base.budget import Budget
 from reprise.base.errors import RepriseError
 from reprise.torch.job.job import EagerJob
-from reprise.torch.policy.events import BudgetSent
+from reprise.torch.policy.events import Fact
 from reprise.torch.policy.state import Stage
 
 
@@ -47,4 +47,4 @@ class Offers:
         budget = Budget(reply.plan.budget or reply.plan.budget_bytes)
         job.say(f"a budget of {budget} was sent to the job: its next step is captured")
         job.budget = budget
-        job.happened(BudgetSent())
+        job.happened(Fact.BUDGET_SENT)

@@ -131,7 +131,7 @@ class Planning:
             rung.spare_bytes = request.spared(
                 rung.graph, job.measured.spread(key, rung.graph.step.peak_bytes)
             )
-        job.happened(events.GraphSent())
+        job.happened(events.Fact.GRAPH_SENT)
         self.submit(rung)
         ahead = self.ladder.ahead(rung)
         if ahead is not None:
@@ -333,7 +333,7 @@ class Planning:
         job.measured.smallest_budget = smallest
         rung.refused = reply.why or "the server refused to plan this step"
         if smallest:
-            job.happened(events.BudgetRefused(), rung.graph.measured_peak_bytes)
+            job.happened(events.Fact.BUDGET_REFUSED, rung.graph.measured_peak_bytes)
             job.record.answered(reply.why)
             rung.refused += request.unsupported(rung.graph.step)
             if job.host is not None or job.options.on_infeasible == "nearest":
@@ -417,7 +417,7 @@ class Planning:
                 return
             why = dear or plan.sentence or "no plan fits the budget"
             self._job.plans.refused, rung.refused = plan, why
-            self._job.happened(events.BudgetRefused(), rung.graph.measured_peak_bytes)
+            self._job.happened(events.Fact.BUDGET_REFUSED, rung.graph.measured_peak_bytes)
             self._job.record.answered(rung.refused)
             return
         found = self.prepared(rung, plan)
@@ -450,7 +450,7 @@ class Planning:
         if not rung.sketch:
             self.ladder.captured_instead()
         rung.planned = planned
-        job.happened(events.PlanApplied(), True)
+        job.happened(events.Fact.PLAN_APPLIED, True)
         job.measured.new_plan(rung.number)
         self.announce(rung)
         if not job.options.verify_every:
@@ -498,7 +498,7 @@ class Planning:
         self.stopped(why)
         self._job.say(why)
         self._job.plans.ladder, self._job.plans.rung = Ladder(), None
-        self._job.happened(events.OpsMisjudged())
+        self._job.happened(events.Fact.OPS_MISJUDGED)
 
     def stop(self, why: str) -> None:
         """Ends planning, and says why. Only another budget begins it again."""

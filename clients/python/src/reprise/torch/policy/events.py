@@ -8,12 +8,33 @@ for.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 
 class Event:
     """Something that the policy decides about."""
 
     __slots__ = ()
+
+
+class Fact(Event, Enum):
+    """What happens that needs no other facts."""
+
+    # Where plans come from, and go.
+    GRAPH_SENT = "a captured step went to the planner, and its plan is awaited"
+    BUDGET_REFUSED = "the planner says that nothing fits the budget"
+    PLAN_APPLIED = "a plan was installed: the next steps run under it"
+    OPS_MISJUDGED = "what was known of the captured ops was not so, and their plans were removed"
+    BUDGET_SENT = "a budget was sent to a job that trains without a plan"
+    PAGE_SERVED = "a job without a budget has a captured step for its page, or cannot have one"
+    RANKS_MET = "the other ranks were met: from now on all decide together"
+    # The steps before the first plan.
+    START_BEGINS = "the first step is about to run"
+    # They run under a plan made from shapes, with saved tensors in host memory, or plainly because
+    # the job is not planned.
+    START_SETTLED = "the first steps are not plain ones that may run in another way"
+    # The end.
+    REMOVED = "the program wants no plan any more, or another module is planned in this one's place"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,22 +153,14 @@ class CompiledStepEnded(Event):
     has_plan: bool = True  # or, in a step that was measured, a graph that can have one
 
 
+@dataclass(frozen=True, slots=True)
+class StartStepEnded(Event):
+    """A step has ended that began before the first plan."""
+
+    on_host: bool = False  # its saved tensors were in host memory
+
+
 # ---- Where plans come from, and go ---------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class GraphSent(Event):
-    """A captured step went to the planner, and its plan is awaited."""
-
-
-@dataclass(frozen=True, slots=True)
-class BudgetRefused(Event):
-    """The planner says that nothing fits the budget."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlanApplied(Event):
-    """A plan was installed: the next steps run under it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,25 +171,10 @@ class PlanIsLate(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class OpsMisjudged(Event):
-    """What was known of the captured ops was not so, and their plans were removed."""
-
-
-@dataclass(frozen=True, slots=True)
 class PlanningEnded(Event):
     """No plan will come, or none is trusted any more."""
 
     why: str
-
-
-@dataclass(frozen=True, slots=True)
-class BudgetSent(Event):
-    """A budget was sent to a job that trains without a plan."""
-
-
-@dataclass(frozen=True, slots=True)
-class PageServed(Event):
-    """A job without a budget has a captured step for its page, or cannot have one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,39 +185,10 @@ class PassedOver(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class RanksMet(Event):
-    """The other ranks were met: from now on all decide together."""
-
-
-@dataclass(frozen=True, slots=True)
 class RanksLost(Event):
     """This rank decides alone from now on."""
 
     has_rungs: bool  # with a plan, or asked for by this rank
-
-
-# ---- The steps before the first plan -------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class StartBegins(Event):
-    """The first step is about to run."""
-
-
-@dataclass(frozen=True, slots=True)
-class StartSettled(Event):
-    """The first steps are not plain ones that may run in another way: they run under a plan made
-    from shapes, with saved tensors in host memory, or plainly, because the job is not planned."""
-
-
-@dataclass(frozen=True, slots=True)
-class StartStepEnded(Event):
-    """A step has ended that began before the first plan."""
-
-    on_host: bool = False  # its saved tensors were in host memory
-
-
-# ---- The end -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,8 +196,3 @@ class Broke(Event):
     """There was an internal error."""
 
     why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Removed(Event):
-    """The program wants no plan any more, or another module is planned in this one's place."""

@@ -14,6 +14,7 @@ from dataclasses import replace
 from enum import Enum
 
 from reprise.torch.policy import events
+from reprise.torch.policy.events import Fact
 from reprise.torch.policy.state import JobState, Stage
 
 # Planned steps after the first check, after which prediction and measurement are said in a line.
@@ -113,7 +114,7 @@ def decide(state: JobState, event: events.Event) -> Decision:
             return state, (Action.SAY_TIGHTER,) if event.was_planned else ()
         case events.CompiledStepEnded():
             return state, _compiled_step_ended(event)
-        case events.StartBegins():
+        case Fact.START_BEGINS:
             begun = replace(state, starting=state.has_budget)
             return begun, (Action.FIND_RANKS,) if state.has_budget else ()
         case events.StartStepEnded():
@@ -126,33 +127,33 @@ def _moved(state: JobState, event: events.Event) -> Decision:
     """Decides where the job goes when something has become of its plans."""
     stage = state.stage
     match event:
-        case events.GraphSent() if stage is Stage.CAPTURE:
+        case Fact.GRAPH_SENT if stage is Stage.CAPTURE:
             return replace(state, stage=Stage.WAITING), ()
-        case events.PlanApplied():
+        case Fact.PLAN_APPLIED:
             says = () if stage is Stage.PLANNED else (Action.SAY_UNPLANNED,)
             return replace(state, stage=Stage.PLANNED, why=""), says
         case events.PlanIsLate(why):
             return replace(state, stage=Stage.PLANNED, why=why), ()
-        case events.OpsMisjudged():
+        case Fact.OPS_MISJUDGED:
             return replace(state, stage=Stage.CAPTURE), ()
         case events.PlanningEnded(why):
             return replace(state, stage=Stage.PLAIN, why=why), (Action.SAY_UNPLANNED,)
         case events.Broke(why):
             return replace(state, stage=Stage.PLAIN, why=why), ()
-        case events.BudgetRefused():
+        case Fact.BUDGET_REFUSED:
             return state, (Action.NOTE_REFUSAL,)
-        case events.Removed():
+        case Fact.REMOVED:
             return replace(state, stage=Stage.PLAIN), ()
-        case events.BudgetSent():
+        case Fact.BUDGET_SENT:
             begun = replace(state, stage=Stage.WARMUP, why="", has_budget=True)
             return begun, (Action.FORGET_STEPS,)
-        case events.PageServed() if stage is Stage.CAPTURE:
+        case Fact.PAGE_SERVED if stage is Stage.CAPTURE:
             return replace(state, stage=Stage.PLAIN), ()
         case events.PassedOver(why) if stage in (Stage.WARMUP, Stage.CAPTURE):
             return replace(state, why=why), ()
-        case events.StartSettled():
+        case Fact.START_SETTLED:
             return replace(state, starting=False), ()
-        case events.RanksMet():
+        case Fact.RANKS_MET:
             return replace(state, several_ranks=True), ()
         case events.RanksLost(has_rungs):
             again = stage is Stage.WAITING and not has_rungs

@@ -47,7 +47,7 @@ from reprise.torch.ladder.rung import Rung
 from reprise.torch.meter.room import room_on
 from reprise.torch.meter.state import blocked, missing_gradients
 from reprise.torch.planning.planning import Planning
-from reprise.torch.policy.events import StartBegins, StartSettled, StartStepEnded
+from reprise.torch.policy.events import Fact, StartStepEnded
 from reprise.torch.policy.state import Stage
 
 # Share of the room that the allocator needs.
@@ -80,7 +80,7 @@ class Startup:
     def skip(self) -> None:
         """Takes the first steps plainly, because the job is not to be planned."""
         self._over = True
-        self._job.happened(StartSettled())
+        self._job.happened(Fact.START_SETTLED)
 
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Decides how the step that begins will run."""
@@ -93,7 +93,7 @@ class Startup:
                 self.skip()
                 self._planning.stop(ZERO_BUBBLE)
                 return
-            job.happened(StartBegins())
+            job.happened(Fact.START_BEGINS)
         if job.stage is Stage.PLAIN:
             return
         way = job.options.first
@@ -133,7 +133,7 @@ class Startup:
     def _to_host(self, why: str) -> None:
         job = self._job
         job.host = HostSaves(job.model)
-        job.happened(StartSettled())
+        job.happened(Fact.START_SETTLED)
         job.say(f"the first steps keep their saved tensors in host memory: {why}")
 
     def _from_shapes(self, args: tuple[Any, ...], kwargs: dict[str, Any], first: bool) -> None:
@@ -209,7 +209,7 @@ class Startup:
             return found
         found.adds = adds
         if found.tape is not None and not known:
-            job.happened(StartSettled())
+            job.happened(Fact.START_SETTLED)
             job.say("the first steps run under a plan made from their shapes alone")
         return ""
 

@@ -47,7 +47,7 @@ from reprise.torch.planning.offers import Offers
 from reprise.torch.planning.op_times import OpTimes
 from reprise.torch.planning.planning import Planning
 from reprise.torch.planning.together import Together
-from reprise.torch.policy.events import Broke, PassedOver, Removed
+from reprise.torch.policy.events import Broke, Fact, PassedOver
 from reprise.torch.policy.policy import Action
 from reprise.torch.policy.state import Stage
 from reprise.torch.recovery import oom
@@ -213,7 +213,7 @@ class Session(TrainingLoop):
         """Ends the session, because another module is planned in the place of the model. Hooks
         of optimizers stay: torch may be walking through them."""
         self.unarm()
-        self.job.happened(Removed())
+        self.job.happened(Fact.REMOVED)
         self._gone()
 
     def unarm(self) -> None:
@@ -231,7 +231,7 @@ class Session(TrainingLoop):
             self._gone,
         ):
             guard.quietly(do)
-        self.job.happened(Removed())
+        self.job.happened(Fact.REMOVED)
         guard.quietly(resume)  # a graph may still be waiting for its backward
         optimizers.remove_unused()
         while _oom_watches and not _sessions():

@@ -23,7 +23,7 @@ from reprise.torch.capture.step_graph import build, settle
 from reprise.torch.internals.distributed import ranks_have_met
 from reprise.torch.internals.dynamo import compiled_parts
 from reprise.torch.job.job import EagerJob
-from reprise.torch.policy.events import PageServed
+from reprise.torch.policy.events import Fact
 from reprise.torch.policy.state import Stage
 
 # Captures that may fail before none is tried any more: each costs a slow step.
@@ -57,12 +57,12 @@ class Watched:
 
     def give_up(self) -> None:
         """Captures no step of this job."""
-        self._job.happened(PageServed())
+        self._job.happened(Fact.PAGE_SERVED)
 
     def captured(self, step: CapturedStep) -> None:
         """Sends the graph of a captured step to the server for its page."""
         job, key = self._job, self._job.step.key
-        job.happened(PageServed())
+        job.happened(Fact.PAGE_SERVED)
         took_ns = step.step_ns
         step.stretch(job.measured.stretched(key) or step.stretched)
         settle(step)
