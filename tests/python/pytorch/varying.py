@@ -20,8 +20,8 @@ from zoo import ZooJob
 
 import reprise
 from reprise.torch.session.session import Session
+from reprise.torch.session.step_end import StepEnd
 from reprise.torch.training.armed import current
-from reprise.torch.training.measure import Measured
 
 WIDTH = 64
 
@@ -210,16 +210,17 @@ def run(name: str, budget: str, steps: int, seed: int = 0) -> Kept:
     torch.manual_seed(seed)
     job = VARYING[name](seed)
     kept = Kept()
-    count = Measured.planned
+    count = StepEnd._count
 
-    def noted(self: Measured, rung: int, peak: int, budget: int, **how: bool) -> Any:
-        above = max(0, peak - budget) if how["covered"] else 0
+    def noted(self: StepEnd, step: Any) -> None:
+        within = step.plan.budget_bytes
+        above = max(0, step.ended.peak - within) if step.covered else 0
         kept.above += above > 0
-        kept.most_above = max(kept.most_above, above / budget)
+        kept.most_above = max(kept.most_above, above / within)
         kept.planned += 1
-        return count(self, rung, peak, budget, **how)
+        count(self, step)
 
-    Measured.planned = noted  # type: ignore[method-assign, assignment]
+    StepEnd._count = noted  # type: ignore[method-assign]
     try:
         reprise.auto(job.model, budget=budget, name=name)
         for number in range(steps):
@@ -231,7 +232,7 @@ def run(name: str, budget: str, steps: int, seed: int = 0) -> Kept:
         kept.why = reprise.report(job.model).why
     finally:
         reprise.remove(job.model)
-        Measured.planned = count  # type: ignore[method-assign]
+        StepEnd._count = count  # type: ignore[method-assign]
     kept.equal &= all(map(torch.equal, expected[steps:], job.model.parameters()))
     return kept
 

@@ -124,7 +124,7 @@ def test_a_check_ignores_what_happens_to_gradients_later() -> None:
     report = reprise.report(model)
     assert "values made again bit for bit equal in 4 checks" in str(report)
     assert (report.gradient_checks, report.verify_peak_bytes) == (0, 0)
-    assert session.job.measured.values_checked == sum(c["checked"] for c in agent.checks)
+    assert session.job.record.verdict().values_checked == sum(c["checked"] for c in agent.checks)
 
 
 def test_a_hook_of_the_program_on_the_models_output_is_part_of_the_step_that_is_compared() -> None:
@@ -139,7 +139,7 @@ def test_a_hook_of_the_program_on_the_models_output_is_part_of_the_step_that_is_
         optimizer.step()
 
     assert session.job.stage is Stage.PLANNED, session.job.why
-    assert session.job.measured.checks
+    assert session.job.record.verdict().checks
 
 
 def test_gradients_that_are_clipped_or_unscaled_are_compared_as_the_backward_left_them() -> None:

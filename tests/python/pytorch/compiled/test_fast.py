@@ -597,4 +597,4 @@ def test_an_interpreter_without_a_path_costs_the_native_engine_but_no_plan(
     train(model, 6)
     assert fast.library() is None
     assert session.job.measured.planned_steps == 3
-    assert session.job.measured.checks == 3
+    assert session.job.record.verdict().checks == 3

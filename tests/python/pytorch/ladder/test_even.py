@@ -80,4 +80,4 @@ def test_other_lengths_in_every_step_are_captured_once_and_run_under_that_plan(
     assert [bool(s["flags"] & 1) for s in agent.steps] == [False] * 3 + [True] * 13
     assert sum(s.get("mismatches", 0) for s in agent.steps) == 0
     if sessions[0].job.meter.exact:
-        assert sessions[0].job.measured.over_budget_steps == 0
+        assert sessions[0].job.record.verdict().over_budget_steps == 0

@@ -92,7 +92,7 @@ def test_an_additional_forward_runs_as_the_last_captured_one() -> None:
 
 
 def test_memory_of_the_capture_itself_does_not_count_in_the_base_peak() -> None:
-    measured = Measured("0.5x")
+    measured = Measured()
     for peak in (9000, 10000, 10001, 10000):
         measured.plain("input", peak)(1, 1)
 
@@ -102,7 +102,7 @@ def test_memory_of_the_capture_itself_does_not_count_in_the_base_peak() -> None:
 
 
 def test_the_time_of_one_program_is_not_that_of_another_with_the_same_input() -> None:
-    measured = Measured("0.5x")
+    measured = Measured()
     for peak in (9000, 10000, 10000):
         measured.plain("input", peak)(70, 70)
 

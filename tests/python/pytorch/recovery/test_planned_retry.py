@@ -103,7 +103,7 @@ def test_a_later_backward_runs_again_and_no_bit_changes(
 
     assert same(found, expected)
     assert session.job.stage is Stage.PLANNED
-    assert session.job.measured.failed_checks == 0
+    assert session.job.record.verdict().checks_differing == 0
     assert agent.ooms == 2
     said = capsys.readouterr().err
     assert said.count("the step runs again under a tighter plan") == 2

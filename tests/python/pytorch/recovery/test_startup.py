@@ -153,10 +153,10 @@ def test_no_step_is_above_the_budget_and_no_bit_changes(
 
     assert same(model, losses, expected)
     assert session.job.stage is Stage.PLANNED
-    measured = session.job.measured
-    assert measured.plain_steps == measured.mismatched_steps == measured.over_budget_steps == 0
-    assert measured.checks > 0
-    assert measured.failed_checks == 0
+    measured, verdict = session.job.measured, session.job.record.verdict()
+    assert measured.plain_steps == measured.mismatched_steps == verdict.over_budget_steps == 0
+    assert verdict.checks > 0
+    assert verdict.checks_differing == 0
     said = capsys.readouterr().err
     assert said.count("the first steps run under a plan made from their shapes alone") == 1
     assert [graph["flavour"] for graph in agent.graphs] == ["eager-shapes", "eager-dispatch"]
@@ -242,7 +242,7 @@ def test_steps_that_add_to_gradients_are_planned_as_such_from_the_second_one_on(
     losses = [adding(model, 8, batches, to_none) for model in (plain, planned)]
 
     assert losses[0] == losses[1]
-    assert session.job.measured.over_budget_steps == 0
+    assert session.job.record.verdict().over_budget_steps == 0
     shapes, adds, captured = agent.graphs
     assert [g["flavour"] for g in agent.graphs] == ["eager-shapes"] * 2 + ["eager-dispatch"]
     gradients = sum(p.nbytes for p in planned.parameters())
@@ -672,12 +672,12 @@ def test_the_plan_from_shapes_stays_where_its_steps_keep_the_budget_and_no_other
     losses = train(model, 20)
 
     assert same(model, losses, expected)
-    measured = session.job.measured
+    measured, verdict = session.job.measured, session.job.record.verdict()
     stays = "No plan found yet. The plan from shapes stays: its steps peaked at"
     assert capsys.readouterr().err.count(stays) == keeps_budget
     if keeps_budget:
         assert session.job.stage is Stage.PLANNED
-        assert measured.plain_steps == measured.over_budget_steps == measured.failed_checks == 0
+        assert measured.plain_steps == verdict.over_budget_steps == verdict.checks_differing == 0
         assert measured.mismatched_steps == 0
         assert all(step["flags"] & abi.STEP_PLANNED for step in agent.steps)
     else:
@@ -727,7 +727,7 @@ def test_if_neither_a_plan_nor_the_plain_step_fits_the_smallest_plan_is_used(
     assert agent.asked[1:] == ["least"]
     assert agent.held_back == [0, 6_000]  # 1 % of it, for what a check takes
     assert session.job.stage is Stage.PLANNED
-    assert session.job.measured.failed_checks == 0
+    assert session.job.record.verdict().checks_differing == 0
     said = capsys.readouterr().err
     assert (
         "Nothing fits in 300kB. The job does not fit without a plan either: requesting the plan"

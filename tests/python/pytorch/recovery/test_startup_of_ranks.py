@@ -117,7 +117,7 @@ def test_a_first_step_that_syncs_later_is_planned_as_one_that_adds_to_gradients(
     losses = [train(DistributedDataParallel(m), 6, 2, none_until=6) for m in (plain, planned)]
 
     assert losses[0] == losses[1]
-    assert session.job.measured.over_budget_steps == 0
+    assert session.job.record.verdict().over_budget_steps == 0
     flavours = [graph["flavour"] for graph in agent.graphs]
     assert flavours == ["eager-shapes", "eager-dispatch"]
     shapes, captured = agent.graphs

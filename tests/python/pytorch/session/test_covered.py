@@ -52,7 +52,7 @@ def test_a_step_of_another_data_type_waits_for_a_plan_of_its_own() -> None:
     # Two plain, a captured one, three under its plan; the first in double is captured.
     assert plans == [0, 0, 0, 1, 1, 1, 0, 2, 2, 2, 2, 2]
     if sessions[0].job.meter.exact:
-        assert sessions[0].job.measured.over_budget_steps == 0
+        assert sessions[0].job.record.verdict().over_budget_steps == 0
 
 
 def test_another_parameter_type_or_autocast_is_another_kind_of_step() -> None:
@@ -111,7 +111,7 @@ def test_a_step_that_no_plan_covers_runs_under_the_largest_and_is_logged_if_it_e
     session = sessions[0]
     if session.job.meter.exact:
         assert (
-            session.job.measured.over_budget_steps == 0
+            session.job.record.verdict().over_budget_steps == 0
         )  # of the plan: they are none of its steps
         assert session.job.measured.mismatched_steps == 4
         assert not reprise.report(models[-1]).validated
@@ -147,7 +147,7 @@ def test_other_live_tensors_reduce_a_budget_in_bytes_but_not_a_share(
         plans = [s["plan_id"] for s in agent.steps[5:]]
         assert plans == [1, 2, 2, 2]  # the first step beside it has room
         assert capsys.readouterr().err.count("requesting a plan for such steps") == 1
-    assert session.job.measured.over_budget_steps == 0
+    assert session.job.record.verdict().over_budget_steps == 0
 
 
 class Full(Unhurried):
@@ -189,7 +189,7 @@ def test_a_step_whose_loss_has_grown_gets_a_plan_with_room_or_is_captured_again_
     assert (agent.graphs[0] == agent.graphs[1], len(agent.graphs)) == (True, 2 if fits else 3)
     assert [s["plan_id"] for s in agent.steps[-3:]] == [len(agent.graphs)] * 3
     assert [s["flags"] for s in agent.steps].count(8) == (1 if fits else 2)
-    assert sessions[0].job.measured.over_budget_steps <= 2
+    assert sessions[0].job.record.verdict().over_budget_steps <= 2
 
 
 class Routed(nn.Module):
@@ -259,11 +259,11 @@ def test_a_check_of_one_model_does_not_count_in_the_peak_of_another() -> None:
     if not sessions[0].job.meter.exact:
         pytest.skip("needs the exact meter")
     own = next(s for s in sessions if s.job.model is first)
-    assert sessions[1].job.measured.checks > 3
+    assert sessions[1].job.record.verdict().checks > 3
     rung = own.planning.rung
     assert rung is not None
     assert rung.plan is not None
-    assert own.job.measured.over_budget_steps == 0
+    assert own.job.record.verdict().over_budget_steps == 0
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["at once", "after the first"])
@@ -332,7 +332,7 @@ def test_tensors_that_a_double_backward_holds_are_never_recomputed() -> None:
     assert sum(s.get("mismatches", 0) for s in agent.steps) == 0
     assert all(c["differing"] == 0 for c in agent.checks)
     if sessions[0].job.meter.exact:
-        assert sessions[0].job.measured.over_budget_steps == 0
+        assert sessions[0].job.record.verdict().over_budget_steps == 0
 
 
 def test_an_input_too_large_to_be_captured_runs_under_the_largest_plan_there_is(

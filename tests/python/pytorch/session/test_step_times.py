@@ -102,7 +102,7 @@ def test_a_step_on_the_host_is_reported_at_once_without_time_that_was_not_its_ow
 
 
 def test_memory_that_only_the_first_step_of_a_shape_takes_is_not_in_the_base():
-    measured = Measured("0.5x")
+    measured = Measured()
 
     measured.plain("a", 900)(70, 70)
     assert measured.base("a") == (900, 0)  # better than nothing; its time is no step's
@@ -115,11 +115,11 @@ def test_memory_that_only_the_first_step_of_a_shape_takes_is_not_in_the_base():
 
 
 def test_a_step_time_that_arrives_after_a_new_plan_belongs_to_the_old_one():
-    measured = Measured("0.5x")
-    late = measured.planned(1, 100, 200, representative=True, covered=True)
+    measured = Measured()
+    late = measured.planned(1, 100, representative=True, covered=True)
 
     measured.new_plan(1)
-    measured.show("a", 1)
+    measured.show("a")
     late(77, 77)
 
     assert (measured.step_ns_under(1), measured.planned_steps) == (0, 0)

@@ -11,9 +11,9 @@ from reprise.torch.training.measure import Measured
 
 
 def _of(peaks: list[int]) -> Measured:
-    measured = Measured("0.5x")
+    measured = Measured()
     for peak in peaks:
-        measured.planned(1, peak, 10**9, representative=True, covered=True)
+        measured.planned(1, peak, representative=True, covered=True)
     return measured
 
 
@@ -24,7 +24,7 @@ def test_equal_peaks_say_that_others_are_equal() -> None:
 
 
 def test_no_step_says_nothing() -> None:
-    measured = Measured("0.5x")
+    measured = Measured()
 
     assert (measured.count_under(1), measured.likely_under(1)) == (0, 0)
 

@@ -12,8 +12,8 @@ from habits_compared import ALL, HABITS, compare
 
 import reprise
 from reprise.torch.session.session import Session
+from reprise.torch.session.step_end import StepEnd
 from reprise.torch.training.armed import current
-from reprise.torch.training.measure import Measured
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("one_daemon")]
 
@@ -41,13 +41,14 @@ def test_the_budget_holds_and_no_bit_changes(
 ) -> None:
     models: list[Any] = []
     steps: dict[int, list[tuple[int, int]]] = {}  # of each model: peak and budget
-    planned = Measured.planned
+    count = StepEnd._count
 
-    def noted(self: Measured, rung: int, peak: int, budget: int, **how: bool) -> Any:
-        steps.setdefault(id(self), []).append((peak, budget))
-        return planned(self, rung, peak, budget, **how)
+    def noted(self: StepEnd, step: Any) -> None:
+        within = step.plan.budget_bytes
+        steps.setdefault(id(self._job), []).append((step.ended.peak, within))
+        count(self, step)
 
-    monkeypatch.setattr(Measured, "planned", noted)
+    monkeypatch.setattr(StepEnd, "_count", noted)
 
     def armed(model: Any) -> Any:
         models.append(model)
@@ -62,7 +63,7 @@ def test_the_budget_holds_and_no_bit_changes(
             assert report.failed_checks == 0, report.why
             assert "Reprise failed" not in report.why
             # Of whatever rung. A step that has left its plan keeps everything, and is counted.
-            above = [step for step in steps.get(id(session.job.measured), ()) if step[0] > step[1]]
+            above = [step for step in steps.get(id(session.job), ()) if step[0] > step[1]]
             assert len(above) <= report.mismatched_steps, above
             if not report.planned_steps:
                 assert report.why or session.job.step.number <= session.job.options.warmup + 2

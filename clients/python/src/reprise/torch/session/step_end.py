@@ -206,7 +206,6 @@ class StepEnd:
         step.ended.took = self._job.measured.planned(
             step.rung.number,
             step.ended.peak,
-            step.plan.budget_bytes,
             representative=step.quiet,
             covered=step.covered,
         )

@@ -198,7 +198,7 @@ class Steps:
         if rung is None or rung.tape is None or rung.plan is None:
             return
         job.plans.rung = rung = self._parts.beside.rung_for(rung)
-        job.measured.show(rung.key, rung.number)
+        job.measured.show(rung.key)
         now.run = self._begin_tape(rung)
         now.check = self._parts.checks.begin(rung, now.run)
 

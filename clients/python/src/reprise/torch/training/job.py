@@ -46,7 +46,7 @@ class Job:
         self.agent = agent
         self.budget = budget
         self.device = model_device(model)
-        self.measured = Measured(budget)
+        self.measured = Measured()
         self.record = Record(agent, on_host=self.device.type == "cpu")
         self.busy = False  # a forward of Reprise's own is running
         self.fault = ""  # the first internal error, in words: nothing is planned after it

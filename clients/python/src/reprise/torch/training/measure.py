@@ -35,7 +35,6 @@ class _Steps:
 
     count: int = 0
     peak_bytes: int = 0
-    over_budget: int = 0
     times_ns: list[int] = field(default_factory=list)
     work_ns: list[int] = field(default_factory=list)
     covered_peak_bytes: int = 0  # with inputs that the plan is for
@@ -79,18 +78,16 @@ class _Steps:
         return max(1.0, self.step_ns / max(1, min(self.work_ns))) if self.work_ns else 0.0
 
 
+_NONE = _Steps()  # what is known of steps of a kind that has not come
+
+
 @dataclass(slots=True)
 class Measured:
     """Figures of one model, kept small however long it trains. Those without an argument are of the
-    input shape and the rung that were shown last."""
+    input shape that was shown last."""
 
-    budget: str | None
     plain_steps: int = 0
     mismatched_steps: int = 0
-    checks: int = 0
-    failed_checks: int = 0
-    gradients_checked: int = 0
-    values_checked: int = 0
     buffers_checked: int = 0
     verify_extra_bytes: int = 0
     verify_peak_bytes: int = 0  # the highest of unplanned runs for a comparison
@@ -100,10 +97,8 @@ class Measured:
     beyond_bytes: int = 0
     unplanned: Counter[int] = field(default_factory=Counter)  # peaks of steps without a plan
     _plain: dict[Hashable, _Steps] = field(default_factory=dict)
-    _seen: Counter[Hashable] = field(default_factory=Counter)
     _planned: dict[int, _Steps] = field(default_factory=dict)
     _key: Hashable = None
-    _rung: int = 0
 
     def plain(self, key: Hashable, peak: int) -> Then:
         """Counts a step without a plan, and returns a function that takes its times. The first
@@ -134,15 +129,7 @@ class Measured:
         not known yet."""
         return sum(n for peak, n in self.unplanned.items() if budget_bytes and peak > budget_bytes)
 
-    def planned(
-        self,
-        rung: int,
-        peak: int,
-        budget: int,
-        *,
-        representative: bool,
-        covered: bool,
-    ) -> Then:
+    def planned(self, rung: int, peak: int, *, representative: bool, covered: bool) -> Then:
         """Counts a step under a plan, and returns a function that takes its times.
         `representative`: nothing else was going on that takes time; `covered`: the plan is for
         an input as large."""
@@ -150,7 +137,6 @@ class Measured:
         steps.add(peak)
         if covered:
             steps.covered_peak_bytes = max(steps.covered_peak_bytes, peak)
-        steps.over_budget += peak > budget
         return steps.took if representative else _nobody
 
     def raise_base(self, key: Hashable, peak: int) -> None:
@@ -180,36 +166,31 @@ class Measured:
         """Forgets the steps so far: those that come are others."""
         self._plain.clear()
 
-    def show(self, key: Hashable, rung: int) -> None:
-        """Chooses what the figures without an argument are about."""
-        self._key, self._rung = key, rung
+    def show(self, key: Hashable) -> None:
+        """Chooses the input that the figures without an argument are about."""
+        self._key = key
 
     def peak_under(self, rung: int) -> int:
         """Returns the highest peak of steps of its present plan, of those that it is for; 0 if
         there was none."""
-        steps = self._planned.get(rung)
-        return steps.covered_peak_bytes if steps else 0
+        return self._planned.get(rung, _NONE).covered_peak_bytes
 
     def count_under(self, rung: int) -> int:
         """Returns the number of steps of its present plan."""
-        steps = self._planned.get(rung)
-        return steps.count if steps else 0
+        return self._planned.get(rung, _NONE).count
 
     def likely_under(self, rung: int) -> int:
         """Returns the peak that one of many more steps of its present plan will hardly exceed where
         the data decides it; 0 if there was none."""
-        steps = self._planned.get(rung)
-        return steps.likely_bytes if steps else 0
+        return self._planned.get(rung, _NONE).likely_bytes
 
     def spread(self, key: Hashable, peak: int) -> int:
         """Returns how much higher than `peak` a plain step with this input has peaked, in bytes."""
-        steps = self._plain.get(key)
-        return max(0, steps.peak_bytes - peak) if steps else 0
+        return max(0, self._plain.get(key, _NONE).peak_bytes - peak)
 
     def step_ns_under(self, rung: int) -> int:
         """Returns the median time of the last steps of its present plan; 0 if there was none."""
-        steps = self._planned.get(rung)
-        return steps.step_ns if steps else 0
+        return self._planned.get(rung, _NONE).step_ns
 
     def beyond(self, bytes: int) -> None:
         """Notes the bytes of the device that the allocator needed in a step beyond those asked
@@ -221,26 +202,19 @@ class Measured:
         self._planned[rung] = _Steps()
 
     def checked(self, result: CheckResult) -> None:
-        """Counts a check of values or of gradients."""
-        self.checks += 1
-        if result.values:
-            self.values_checked += result.checked
-        else:
-            self.gradients_checked += result.checked
+        """Notes what a check of values or of gradients looked at, and what it took."""
         self.buffers_checked += result.buffers
-        self.failed_checks += bool(result.differing)
         self.verify_extra_bytes = max(self.verify_extra_bytes, result.extra_bytes)
 
     def base(self, key: Hashable) -> tuple[int, int]:
         """Returns peak and time of plain steps with this input; zeros if none was seen."""
-        steps = self._plain.get(key)
-        return (steps.peak_bytes, steps.step_ns) if steps else (0, 0)
+        steps = self._plain.get(key, _NONE)
+        return steps.peak_bytes, steps.step_ns
 
     def stretched(self, key: Hashable) -> float:
         """Returns how busy the machine was in plain steps with this input, as a factor on their
         time; 0 if not known."""
-        steps = self._plain.get(key)
-        return steps.stretched if steps else 0.0
+        return self._plain.get(key, _NONE).stretched
 
     @property
     def largest_peak_bytes(self) -> int:
@@ -250,8 +224,7 @@ class Measured:
     def differs(self, key: Hashable) -> bool:
         """Returns whether plain steps with this input peaked differently: they are of several
         kinds."""
-        steps = self._plain.get(key)
-        peaks = steps.peaks if steps is not None else ()
+        peaks = self._plain.get(key, _NONE).peaks
         return max(peaks, default=0) > min(peaks, default=0) * (1 + OTHER)
 
     def set_base(self, key: Hashable, peak: int, step_ns: int) -> None:
@@ -280,14 +253,3 @@ class Measured:
     def sketched_steps(self) -> int:
         """Of these, the steps under plans made from shapes, whose rungs have numbers below zero."""
         return sum(steps.count for rung, steps in self._planned.items() if rung < 0)
-
-    @property
-    def over_budget_steps(self) -> int:
-        """The number of steps under the current plans that exceeded the budget."""
-        return sum(steps.over_budget for steps in self._planned.values())
-
-    @property
-    def planned_peak_bytes(self) -> int:
-        """The highest peak of steps under the current plan; 0 without one."""
-        steps = self._planned.get(self._rung)
-        return steps.peak_bytes if steps else 0
