@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -39,6 +39,7 @@ from reprise.torch.planning.planning import Planning
 from reprise.torch.policy.events import Explained, Looked, PlannedStepBegins
 from reprise.torch.policy.policy import Action
 from reprise.torch.session.findings import Findings
+from reprise.torch.tape.executor import TapePlan
 from reprise.torch.tape.tape_run import Run
 
 
@@ -48,6 +49,20 @@ class Looks(Enum):
     NOT = 0
     CHECKS = 1  # what is made again has the bits of what was given up
     EXPLAINS = 2  # why it has not: every call is made twice, and the step is larger than planned
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is known of one plan."""
+
+    number: int  # of its rung
+    is_checked: bool = False  # a step under it was
+    is_traced: bool = False  # a step under it was recorded in detail
+    # Of a step that nobody has explained yet: slots whose values differed, and buffers that were
+    # written once more.
+    suspects: set[int] = field(default_factory=set)
+    rewritten: set[str] = field(default_factory=set)
+    unwritten: set[int] = field(default_factory=set)  # slots that hold bytes which no kernel writes
 
 
 @dataclass(slots=True)
@@ -77,35 +92,26 @@ class CheckSchedule:
         self._findings = Findings(job, planning)
         self.every = job.options.verify_every
         self._since = 0
-        self._known: set[int] = set()  # rungs that have been checked
-        self._traced: set[int] = set()  # rungs of which a step was recorded in detail
-        # By rung: the plan of which this is known. Another plan may take its place, and after a new
-        # capture the numbers begin again.
-        self._plans: dict[int, weakref.ref[Any]] = {}
+        self._plans: weakref.WeakKeyDictionary[TapePlan, _Known] = weakref.WeakKeyDictionary()
+        self._known = _Known(0)  # of the plan of the last planned step
         self.looks = Looks.NOT  # the step under way
-        # By rung: slots whose values differed, in a step that nobody has explained yet; slots that
-        # hold bytes which no kernel writes.
-        self._suspects: dict[int, set[int]] = {}
-        self._control: Control | None = None  # what has been found out about them
-        self._unwritten: dict[int, set[int]] = {}
+        self._control: Control | None = None  # what has been found out about suspects
         self._open: Run | None = None  # its step has ended within its backward
         self._written: Written | None = None  # the buffers of the step under way
-        # By rung: buffers that were written once more, in a step that nobody has explained yet.
-        self._rewritten: dict[int, set[str]] = {}
-        # Of those: what the program may have written in that step only.
+        # Of rewritten buffers: what the program may have written in that step only.
         self._seen: set[str] = set()
         self._theirs: set[str] = set()  # buffers that the program itself writes after a forward
 
     def begin(self, rung: Rung, run: Run) -> Check | None:
         """Begins the checks of a planned step; returns its gradient check, or None."""
-        job = self._job
-        self._forget_others(rung)
+        job, known = self._job, self._of(rung)
+        self._known = known
         event = PlannedStepBegins(
             every=self.every,
             since=self._since,
-            is_known=rung.number in self._known,
-            is_traced=rung.number in self._traced,
-            is_suspect=bool(self._suspects.get(rung.number) or self._rewritten.get(rung.number)),
+            is_known=known.is_checked,
+            is_traced=known.is_traced,
+            is_suspect=bool(known.suspects or known.rewritten),
             is_sketch=bool(rung.sketch),
             asks_for_gradients=job.options.verify == GRADIENTS,
             # Where nothing fits without a plan, no reference does.
@@ -132,14 +138,14 @@ class CheckSchedule:
 
     def _look_twice(self, step: _Begins) -> None:
         allocating = [row.op for row in step.run.program.rows if only_allocates(row.func)]
-        suspects, buffers = self._suspects.get(step.rung.number, set()), self._buffers_of(step.rung)
-        step.run.audit = Control(suspects, allocating, self._control, buffers)
+        buffers = self._rewritten_buffers()
+        step.run.audit = Control(self._known.suspects, allocating, self._control, buffers)
         self._written = Written(self._job.model)
         self.looks = Looks.EXPLAINS
 
     def _check_values(self, step: _Begins) -> None:
         self._since = 0
-        self._known.add(step.rung.number)
+        self._known.is_checked = True
         self.looks = Looks.CHECKS
         step.run.audit = Audit()
         self._written = Written(self._job.model)
@@ -148,32 +154,24 @@ class CheckSchedule:
         step.check = Check(self._job.model, step.rung.left_out)
 
     def _trace(self, step: _Begins) -> None:
-        self._traced.add(step.rung.number)
+        self._known.is_traced = True
         self._job.step.tracing.begin(step.run)
 
-    def _forget_others(self, rung: Rung) -> None:
-        """Forgets what is known of another plan under the number of this rung: the first step of
-        every plan is checked."""
-        number, planned = rung.number, rung.planned
-        known = self._plans.get(number)
-        if planned is not None:
-            self._plans[number] = weakref.ref(planned)
-        if known is None or known() is planned:
-            return
-        self._known.discard(number)
-        self._traced.discard(number)
-        for found in (self._suspects, self._rewritten, self._unwritten):
-            found.pop(number, None)
+    def _of(self, rung: Rung) -> _Known:
+        """Returns what is known of the plan of a rung: nothing of another one in its place, or
+        under another number, because the first step of every plan is checked."""
+        assert rung.planned is not None
+        known = self._plans.get(rung.planned)
+        if known is None or known.number != rung.number:
+            known = self._plans[rung.planned] = _Known(rung.number)
+        return known
 
-    def _buffers_of(self, rung: Rung) -> Callable[[], dict[str, Tensor]]:
-        """Returns a function that returns the buffers that were written once more under this
-        rung."""
-        names, model = self._rewritten.get(rung.number, set()), self._job.model
-
-        def found() -> dict[str, Tensor]:
-            return {n: b for n, b in buffers_of(model).items() if n in names}
-
-        return found if names else dict
+    def _rewritten_buffers(self) -> Callable[[], dict[str, Tensor]]:
+        """Returns a function that returns the buffers that were written once more."""
+        names, model = self._known.rewritten, self._job.model
+        if not names:
+            return dict
+        return lambda: {n: b for n, b in buffers_of(model).items() if n in names}
 
     # ---- Its forwards ------------------------------------------------------------------
 
@@ -201,15 +199,14 @@ class CheckSchedule:
         if isinstance(audit, Control):
             self._explained(run, audit, rewritten)
             return
-        rung = self._job.plans.rung
+        rung, known = self._job.plans.rung, self._known
         assert rung is not None
-        left_out = self._unwritten.get(rung.number, set()) | _partly_written(rung)
+        left_out = known.unwritten | _partly_written(rung)
         differing = [slot for slot in audit.differing if slot not in left_out]
         rewritten = [name for name in rewritten if name not in self._theirs]
         if differing or rewritten:
             # The next step finds out why.
-            self._suspects[rung.number] = set(differing)
-            self._rewritten[rung.number] = set(rewritten)
+            known.suspects, known.rewritten = set(differing), set(rewritten)
             self._seen = set() if written is None else written.seen
             self._control = None
             if check is not None:
@@ -280,18 +277,15 @@ class CheckSchedule:
     def _explained(self, run: Run, control: Control, rewritten: Sequence[str]) -> None:
         """Acts on what a step has shown about values that differed. `rewritten`: buffers that
         were written in its backward by no call that it looked at."""
-        job = self._job
-        rung = job.plans.rung
-        assert rung is not None
-        slots = control.unexplained
+        job, known, slots = self._job, self._known, control.unexplained
         if job.happened(Looked(control.rounds, bool(slots))):
             self._control = control
             return
-        self._suspects.pop(rung.number, None)
-        buffers = self._rewritten.pop(rung.number, set())
+        buffers = known.rewritten
+        known.suspects, known.rewritten = set(), set()
         self._control = None
         self._since = self.every  # the next step is checked again
-        self._unwritten.setdefault(rung.number, set()).update(control.unwritten)
+        known.unwritten.update(control.unwritten)
         self._theirs.update(rewritten)
         if not control.writers:
             self._theirs.update(buffers & self._seen)
