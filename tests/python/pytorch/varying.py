@@ -213,8 +213,8 @@ def run(name: str, budget: str, steps: int, seed: int = 0) -> Kept:
     count = StepEnd._count
 
     def noted(self: StepEnd, step: Any) -> None:
-        within = step.plan.budget_bytes
-        above = max(0, step.ended.peak - within) if step.covered else 0
+        within = step.rung.plan.budget_bytes
+        above = max(0, step.peak - within) if step.plan is not None else 0
         kept.above += above > 0
         kept.most_above = max(kept.most_above, above / within)
         kept.planned += 1

@@ -343,7 +343,11 @@ CASES: dict[str, tuple[JobState, Event, str]] = {
         CompiledStepEnded(5, graphs=0, has_meter=False, has_plan=False),
         "STOP_UNSEEN",
     ),
-    "compiled: it has stopped": (PLAIN, CompiledStepEnded(5, graphs=0, has_stopped=True), ""),
+    "compiled: it has stopped": (
+        JobState(Stage.PLAIN, why="a gradient differs"),
+        CompiledStepEnded(5, graphs=0),
+        "",
+    ),
 }
 
 

@@ -39,8 +39,8 @@ def test_the_allocator_has_one_observer_until_the_last_session_ends(
     told: list[tuple[Any, int]] = []
     device = torch.device("cuda:0")
 
-    oom.watch(device, lambda error, asked: told.append((error, -asked)), nothing).remove()
-    second = oom.watch(device, lambda error, asked: told.append((error, asked)), nothing)
+    oom.Watch(device, lambda error, asked: told.append((error, -asked)), nothing).remove()
+    second = oom.Watch(device, lambda error, asked: told.append((error, asked)), nothing)
     (observer,) = attached  # it cannot be taken out again, so there is one
     observer(0, 4096, 8192, 16)
     second.remove()
@@ -59,7 +59,7 @@ def test_an_allocator_without_observers_is_accepted(
     monkeypatch.setattr(oom, "_observed", [])
     told: list[Any] = []
 
-    watch = oom.watch(torch.device("cuda:0"), lambda error, asked: told.append(error), nothing)
+    watch = oom.Watch(torch.device("cuda:0"), lambda error, asked: told.append(error), nothing)
     sys.excepthook(torch.OutOfMemoryError, torch.OutOfMemoryError("CUDA out of memory"), None)
     watch.remove()
 
@@ -69,7 +69,7 @@ def test_an_allocator_without_observers_is_accepted(
 def test_the_hook_for_uncaught_errors_is_removed_with_the_last_session() -> None:
     before = sys.excepthook
 
-    watch = oom.watch(torch.device("cpu"), lambda error, asked: None, nothing)
+    watch = oom.Watch(torch.device("cpu"), lambda error, asked: None, nothing)
 
     assert sys.excepthook != before
     watch.remove()

@@ -44,8 +44,8 @@ def test_the_budget_holds_and_no_bit_changes(
     count = StepEnd._count
 
     def noted(self: StepEnd, step: Any) -> None:
-        within = step.plan.budget_bytes
-        steps.setdefault(id(self._job), []).append((step.ended.peak, within))
+        within = step.rung.plan.budget_bytes
+        steps.setdefault(id(self._job), []).append((step.peak, within))
         count(self, step)
 
     monkeypatch.setattr(StepEnd, "_count", noted)

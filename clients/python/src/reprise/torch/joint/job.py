@@ -331,7 +331,6 @@ class CompiledJob(TrainingLoop):
         event = events.CompiledStepEnded(
             self._steps,
             graphs=self.joint.seen,
-            has_stopped=bool(self.why),
             has_meter=self.memory.meter is not None,
             is_quiet=self._judged,
             is_measured=self._measures,

@@ -54,9 +54,7 @@ class OverBudget:
         self._joint = joint
         self._whole: Whole | None = None  # the graphs that are planned as one
         self._message: dict[str, Any] = {}
-        # Ops of the whole that are recomputed, and by how much steps peaked above the prediction.
-        self._recomputed: set[int] = set()
-        self._beside_bytes = 0
+        self._beside_bytes = 0  # by how much steps peaked above the prediction
 
     def plan_whole(
         self, calls: list[int], parts: list[int], memory: StepMemory, optimizer: str
@@ -124,7 +122,7 @@ class OverBudget:
                 continue
             if why := joint.decide_whole(found, message, decided.graphs, budget_bytes):
                 break
-            self.predicted_peak_bytes, self._recomputed = predicted, decided.again
+            self.predicted_peak_bytes = predicted
             # The planner may have been asked for less, to leave room for what no graph shows.
             said = replace(found, peak_bytes=predicted, budget_bytes=budget_bytes)
             return Next(said, kinds=decided.kinds)

@@ -145,7 +145,6 @@ class CompiledStepEnded(Event):
 
     number: int
     graphs: int = 1  # joint graphs seen so far
-    has_stopped: bool = False  # training continues without a plan
     has_meter: bool = True
     # Nothing was compiled or compared in it, which takes memory that no other step takes.
     is_quiet: bool = True

@@ -113,7 +113,7 @@ def decide(state: JobState, event: events.Event) -> Decision:
         case events.RanOutElsewhere():
             return state, (Action.SAY_TIGHTER,) if event.was_planned else ()
         case events.CompiledStepEnded():
-            return state, _compiled_step_ended(event)
+            return state, _compiled_step_ended(state, event)
         case Fact.START_BEGINS:
             begun = replace(state, starting=state.has_budget)
             return begun, (Action.FIND_RANKS,) if state.has_budget else ()
@@ -282,15 +282,13 @@ def _forward_ran_out(state: JobState, event: events.ForwardRanOut) -> Actions:
     return (less, Action.RUN_AGAIN) if event.is_restorable else (less,)
 
 
-def _compiled_step_ended(event: events.CompiledStepEnded) -> Actions:
+def _compiled_step_ended(state: JobState, event: events.CompiledStepEnded) -> Actions:
     """Decides what a step of a compiled job says about its plan. A step that compiles or compares
     takes memory that no other step takes."""
-    if event.has_stopped:
-        return ()
+    if state.why:
+        return ()  # training continues without a plan
     if event.number == UNSEEN and not event.graphs:
         return (Action.STOP_UNSEEN,)
-    if not event.has_meter:
-        return ()
-    if not event.is_quiet or not event.has_plan:
+    if not (event.has_meter and event.is_quiet and event.has_plan):
         return ()
     return (Action.PLAN_WHOLE if event.is_measured else Action.JUDGE_PEAK,)

@@ -11,7 +11,7 @@
     several ranks                   nothing is tried again: collectives would be out of step; a note
                                     (notes.py) makes the next start ask for less
 
-Who wants to know is told by `watch`: on a GPU whenever the allocator gives up, in the backward and
+Who wants to know is told by `Watch`: on a GPU whenever the allocator gives up, in the backward and
 the optimizer too, whether or not the program catches it; elsewhere of what nobody catches. What a
 forward raises is seen where it is called (session.py).
 """
@@ -41,8 +41,9 @@ Told = Callable[[BaseException | None, int], None]
 _observed: list[Told] = []  # by CUDA's allocator, which has no way to take an observer out
 
 
-class _Watch:
-    """Observes out-of-memory errors until `remove` is called."""
+class Watch:
+    """Tells whenever memory runs out, and calls `ended` when that has ended the program, until
+    `remove` is called."""
 
     def __init__(self, device: torch.device, told: Told, ended: Ended) -> None:
         self._told = told
@@ -94,12 +95,6 @@ def _observer(device: int, asked: int, total: int, free: int) -> None:
 
 def _ignore(error: BaseException | None, asked: int) -> None:
     """Ignores an error that comes after the last session has ended."""
-
-
-def watch(device: torch.device, told: Told, ended: Ended) -> _Watch:
-    """Tells whenever memory runs out, and calls `ended` when that has ended the program. `remove()`
-    of what is returned stops it."""
-    return _Watch(device, told, ended)
 
 
 class Before(Snapshot):

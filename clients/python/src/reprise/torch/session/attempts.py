@@ -33,12 +33,8 @@ class Attempts:
     def __init__(self, job: EagerJob, steps: Steps, parts: Parts) -> None:
         self._job = job
         self._steps = steps
-        self._planning = parts.planning
-        self._startup = parts.startup
-        self._planned_retry = parts.planned_retry
-        self._progress = parts.progress
-        self._answer = parts.answer
-        self._planned_retry.retake, self._planned_retry.gave_up = self.retake, self.gave_up
+        self._parts = parts
+        parts.planned_retry.retake, parts.planned_retry.gave_up = self.retake, self.gave_up
         self._number = 0  # of the last step
         self._outside: tuple[str, int] | None = None  # where it did, past forward and backward
 
@@ -47,10 +43,10 @@ class Attempts:
     ) -> Any:
         """Runs a forward of the step under way and returns its output; runs it again if it runs
         out of memory and can."""
-        job, step, steps = self._job, self._job.step, self._steps
+        job, step, steps, parts = self._job, self._job.step, self._steps, self._parts
         self._widen(args, kwargs)
-        self._answer.calls(args, kwargs)
-        rare = step.capture is not None or (job.state.starting and self._startup.retries)
+        parts.answer.calls(args, kwargs)
+        rare = step.capture is not None or (job.state.starting and parts.startup.retries)
         before = oom.Before(job.model, rare) if job.short_of_memory or rare else None
         planned = None
         try:
@@ -60,9 +56,9 @@ class Attempts:
                 steps.abandon()
                 raise
             # While all that filled the memory is still there.
-            guard.quietly(self._progress.ran_out, error)
-            guard.quietly(self._answer.ran_out)
-            planned = self._planned_retry.failed()
+            guard.quietly(parts.progress.ran_out, error)
+            guard.quietly(parts.answer.ran_out)
+            planned = parts.planned_retry.failed()
             text = (str(error).splitlines() or [type(error).__name__])[0]
             event = ForwardRanOut(
                 can_rerun=planned is not None,
@@ -76,7 +72,7 @@ class Attempts:
                 elsewhere = Action.RUN_ELSEWHERE in actions
                 if not (elsewhere or Action.RUN_AGAIN in actions):
                     raise
-                if elsewhere and not self._startup.gave_up(error):
+                if elsewhere and not parts.startup.gave_up(error):
                     raise
         # Outside the handler: its traceback would keep the failed forward's tensors.
         if planned is not None:
@@ -114,7 +110,7 @@ class Attempts:
                 return steps.forward(forward.call, *arguments)
         except BaseException as error:
             if guard.is_oom(error):
-                guard.quietly(self._progress.ran_out, error)
+                guard.quietly(self._parts.progress.ran_out, error)
                 self.gave_up("out of memory again", "it has already been run again")
             raise
 
@@ -180,9 +176,9 @@ class Attempts:
         if self._job.state.several_ranks:
             what = "the next start requests a tighter plan"
         self._job.say(f"step {self._job.step.number}: out of memory in the forward; {what}")
-        self._planning.tighten()
+        self._parts.planning.tighten()
 
     def _tighten(self) -> None:
         job = self._job
         job.step.out_of_memory = job.short_of_memory = True
-        self._planning.tighten()
+        self._parts.planning.tighten()

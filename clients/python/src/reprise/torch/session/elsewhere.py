@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where an armed model runs whose own forward is never called.
 
-    elsewhere = Elsewhere(model)
     compiled_around(model)           # what torch.compile made of it after it was armed
-    elsewhere.watch()                # from now on: which of its parts are called from outside
+    elsewhere = Elsewhere(model)     # watches which of its parts are called from outside
     elsewhere.parts()                # their names; no longer watched
 
 A LightningModule's training_step calls its parts; a model that is compiled after it was armed is
@@ -14,7 +13,6 @@ from __future__ import annotations
 
 import gc
 import threading
-import weakref
 from typing import Any
 
 import torch
@@ -42,24 +40,15 @@ def compiled_around(model: nn.Module) -> nn.Module | None:
 
 
 class Elsewhere:
-    """Finds the parts of a model that the program calls instead of the model."""
+    """Finds the parts of a model that the program calls instead of the model: watches calls until
+    `parts` is read."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._model = weakref.ref(model)
-        self._handles: list[Any] = []
         self._inside = 0
-        self._thread = 0
-        self._names: dict[int, str] = {}
-        self._found: dict[str, nn.Module] = {}
-
-    def watch(self) -> None:
-        """Watches the calls of the parts, until `parts` is read."""
-        model = self._model()
-        if model is None:
-            return
         self._thread = threading.get_ident()
         self._names = {id(part): name for name, part in model.named_modules() if name}
-        self._handles = [
+        self._found: dict[str, nn.Module] = {}
+        self._handles: list[Any] = [
             register_module_forward_pre_hook(quiet(self._before)),
             register_module_forward_hook(quiet(self._after), always_call=True),
         ]

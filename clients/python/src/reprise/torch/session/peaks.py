@@ -7,14 +7,12 @@ peaks.may_exceed(rung)        # would one of many more such steps exceed it?
 peaks.ahead(rung)             # asks for a plan with room before one does
 peaks.capture_again(...)      # there is none: captures the step again, once
 peaks.stays_above(...)        # nor after that: says so
-peaks.explaining(peak, plan)  # one that found out why values differed
-peaks.uncovered()             # one whose input no plan is for
+peaks.explaining(rung, peak)  # one that found out why values differed
 """
 
 from __future__ import annotations
 
 from reprise.base.units import format_bytes
-from reprise.plan import Plan
 from reprise.torch.job.job import EagerJob
 from reprise.torch.ladder.rung import Rung
 from reprise.torch.planning.planning import Planning
@@ -111,26 +109,22 @@ class Peaks:
             text = self._text(rung, peak)
             self._job.say(f"{text}. No further plan is made; the report counts such steps")
 
-    def explaining(self, peak: int, plan: Plan) -> None:
+    def explaining(self, rung: Rung, peak: int) -> None:
         """Says that a step has made every call twice and peaked above the budget by that."""
         self._job.say(
-            f"step {self._job.step.number} peaked at {format_bytes(peak)}, above "
-            f"{format_bytes(plan.budget_bytes)}. It made every recomputed value twice, to find out "
-            "why values differed"
+            f"{self._peaked(rung, peak)}. It made every recomputed value twice, to find out why "
+            "values differed"
         )
-
-    def uncovered(self) -> None:
-        """Says that a step whose input no plan is for has peaked above the budget."""
-        self._job.say("steps with an input larger than any that has a plan peak above the budget")
 
     def _text(self, rung: Rung, peak: int, left: bool = False) -> str:
-        assert rung.plan is not None
         known = "its shapes foretell" if rung.sketch else "when the step was captured"
         why = "it left its plan" if left else f"more memory is in use than {known}"
-        return (
-            f"step {self._job.step.number} peaked at {format_bytes(peak)}, above "
-            f"{format_bytes(rung.plan.budget_bytes)}: {why}"
-        )
+        return f"{self._peaked(rung, peak)}: {why}"
+
+    def _peaked(self, rung: Rung, peak: int) -> str:
+        assert rung.plan is not None
+        budget = format_bytes(rung.plan.budget_bytes)
+        return f"step {self._job.step.number} peaked at {format_bytes(peak)}, above {budget}"
 
     def _beside(self, rung: Rung) -> int:
         """Returns the bytes that were alive when the step under way began or are alive when it

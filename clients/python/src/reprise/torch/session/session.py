@@ -57,7 +57,6 @@ from reprise.torch.recovery.progress import Progress
 from reprise.torch.recovery.startup import Startup
 from reprise.torch.session.attempts import Attempts
 from reprise.torch.session.check_schedule import CheckSchedule
-from reprise.torch.session.first_calls import FirstCalls
 from reprise.torch.session.retry import Retry
 from reprise.torch.session.step_end import StepEnd
 from reprise.torch.session.steps import Parts, Steps
@@ -99,7 +98,11 @@ class Session(TrainingLoop):
             host_bytes=options.host_bytes,
         )
         self._together, self._offers = Together(job), Offers(job)
-        self._unplanned, self._waiting, self._watched = Unplanned(job), Waiting(job), Watched(job)
+        self._unplanned, self._waiting, self._watched = (
+            Unplanned(job),
+            Waiting(job),
+            Watched(job, self._offers),
+        )
         self._by_hand, self.op_times = Updates(job), OpTimes(job)
         self.planning = Planning(
             job,
@@ -134,7 +137,6 @@ class Session(TrainingLoop):
             progress=self.progress,
             checks=self.checks,
             op_times=self.op_times,
-            first_calls=FirstCalls(job),
             watched=self._watched,
             retry=retry,
             step_end=step_end,
@@ -160,7 +162,7 @@ class Session(TrainingLoop):
         )
         self._eval_forward = self._eval_trains = False
         if not _oom_watches:
-            _oom_watches.append(oom.watch(job.device, guard.quiet(_ran_out), guard.quiet(_answer)))
+            _oom_watches.append(oom.Watch(job.device, guard.quiet(_ran_out), guard.quiet(_answer)))
         self._observe()
         job.forward = arm(model, self._around, self._gone)  # from here on it is called
 
@@ -316,9 +318,6 @@ class Session(TrainingLoop):
             self._steps.over()
         self._waiting.forward()
         if not self.job.step.under_way:
-            if self._watched.request_id is not None:
-                self._offers.asked(self._watched.request_id)
-                self._watched.request_id = None
             self._offers.look()
             self._steps.begin(args, kwargs)
         return self._attempts.forward(call, args, kwargs)

@@ -2,7 +2,6 @@
 """What follows from a step that is over: its figures, its report, and where the job goes.
 
     step_end.over(run, peak)      # a plain or planned step
-    step_end.captured(peak)       # one that was captured
 
 The policy decides what the peak of a planned step says about its plan, and what the job does next.
 """
@@ -32,7 +31,7 @@ from reprise.torch.tape.executor import TapePlan
 from reprise.torch.tape.tape_run import Run
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Ended:
     """A step that is over, and what is reported of it."""
 
@@ -44,14 +43,11 @@ class _Ended:
     took: Then | None = None  # takes its times; None: they are not counted
 
 
-@dataclass(slots=True)
-class _Planned:
+@dataclass(slots=True, kw_only=True)
+class _Planned(_Ended):
     """A planned step that is over."""
 
-    ended: _Ended
     rung: Rung
-    plan: Plan
-    covered: bool  # the plan is for an input as large as this one
     quiet: bool  # nothing went on in it that takes time in no other step
 
 
@@ -83,31 +79,27 @@ class StepEnd:
         return {
             Action.COUNT: self._count,
             Action.SAY_UNCOVERED: self._uncovered,
-            Action.SAY_EXPLAINING: lambda step: peaks.explaining(step.ended.peak, step.plan),
+            Action.SAY_EXPLAINING: lambda step: peaks.explaining(step.rung, step.peak),
             Action.PEAK_ABOVE: lambda step: peaks.above(
-                step.rung, step.ended.peak, left=bool(step.ended.mismatches)
+                step.rung, step.peak, left=bool(step.mismatches)
             ),
             Action.PLAN_AHEAD: lambda step: peaks.ahead(step.rung),
-            Action.CAPTURE_AGAIN: lambda step: peaks.capture_again(step.rung, step.ended.peak),
-            Action.SAY_ABOVE: lambda step: peaks.stays_above(step.rung, step.ended.peak),
+            Action.CAPTURE_AGAIN: lambda step: peaks.capture_again(step.rung, step.peak),
+            Action.SAY_ABOVE: lambda step: peaks.stays_above(step.rung, step.peak),
             Action.WITHDRAW: lambda _: self._planning.drop(
                 f"the step keeps changing ({self._leaving.why})"
             ),
         }
-
-    def captured(self, peak: int) -> None:
-        """Notes the peak of a step that was captured, in bytes."""
-        self._job.measured.without_plan(peak)
 
     def over(self, run: Run | None, peak: int) -> None:
         """Counts and reports the step that has just ended, and does what follows from it. `run`:
         what the tape did; None: the step had no plan. `peak`: in bytes."""
         job, step = self._job, self._job.step
         looks, self._checks.looks = self._checks.looks, Looks.NOT
-        ended = _Ended(peak)
+        ended = _Ended(peak=peak)
         rung = job.plans.rung
         if run is not None and rung is not None and rung.planned is not None:
-            self._planned(run, rung, rung.planned, ended, looks)
+            ended = self._planned(run, rung, rung.planned, peak, looks)
         elif not step.out_of_memory:
             ended.took = job.measured.plain(step.key, peak)
             job.measured.without_plan(peak)
@@ -156,9 +148,9 @@ class StepEnd:
         job.happened(event, ended.peak)
 
     def _planned(
-        self, run: Run, rung: Rung, planned: TapePlan, ended: _Ended, looks: Looks
-    ) -> None:
-        """Judges a planned step, and fills in what is reported of it. `looks`: how closely it was
+        self, run: Run, rung: Rung, planned: TapePlan, peak: int, looks: Looks
+    ) -> _Planned:
+        """Judges a planned step, and returns what is reported of it. `looks`: how closely it was
         checked."""
         job, step, plan = self._job, self._job.step, planned.plan
         run.finish()
@@ -170,13 +162,17 @@ class StepEnd:
         if planned.tape is not None:
             job.measured.in_python = planned.tape.in_python
         planned.ended()
-        ended.plan = plan if covered else None
-        ended.replayed, ended.mismatches = stats.recomputed, stats.mismatches
-        ended.flags = abi.STEP_PLANNED | (abi.STEP_KEPT_ALL if stats.kept_all else 0)
         looked = step.tracing.on or looks is not Looks.NOT
-        quiet = not (looked or ended.mismatches or counts.other_forwards)
-        ended.peak = peak = self._peaks.own(rung, ended.peak)
-        is_over = peak > plan.budget_bytes and not step.out_of_memory
+        ended = _Planned(
+            peak=self._peaks.own(rung, peak),
+            flags=abi.STEP_PLANNED | (abi.STEP_KEPT_ALL if stats.kept_all else 0),
+            replayed=stats.recomputed,
+            mismatches=stats.mismatches,
+            plan=plan if covered else None,
+            rung=rung,
+            quiet=not (looked or stats.mismatches or counts.other_forwards),
+        )
+        is_over = ended.peak > plan.budget_bytes and not step.out_of_memory
         if not stats.kept_all or ended.mismatches:
             job.plans.ladder.after(
                 rung,
@@ -199,18 +195,19 @@ class StepEnd:
             has_no_room=rung.final,
             is_in_vain=rung.recaptured or rung.uneven or rung.varies,
         )
-        job.happened(event, _Planned(ended, rung, plan, covered, quiet))
+        job.happened(event, ended)
         job.measured.mismatched_steps += bool(ended.mismatches)
+        return ended
 
     def _count(self, step: _Planned) -> None:
-        step.ended.took = self._job.measured.planned(
+        step.took = self._job.measured.planned(
             step.rung.number,
-            step.ended.peak,
+            step.peak,
             representative=step.quiet,
-            covered=step.covered,
+            covered=step.plan is not None,
         )
 
     def _uncovered(self, step: _Planned) -> None:
-        self._peaks.uncovered()
+        self._job.say("steps with an input larger than any that has a plan peak above the budget")
         self._leaving.larger(step.rung)
-        step.ended.flags, step.ended.mismatches = abi.STEP_KEPT_ALL, 1
+        step.flags, step.mismatches = abi.STEP_KEPT_ALL, 1

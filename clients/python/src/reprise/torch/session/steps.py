@@ -81,7 +81,6 @@ class Parts:
     progress: Progress
     checks: CheckSchedule
     op_times: OpTimes
-    first_calls: FirstCalls
     watched: Watched
     retry: Retry
     step_end: StepEnd
@@ -104,7 +103,7 @@ class Steps:
         self._thread = threading.get_ident()
         self._one_thread = True
         self._scattered = False
-        self._late = LateFrees(job)
+        self._late, self._first_calls = LateFrees(job), FirstCalls(job)
         self._is_met = True  # the other ranks were met after the last step, or it was no time to
 
     # ---- It begins ------------------------------------------------------------------
@@ -123,7 +122,7 @@ class Steps:
         now.cycle.restart()
         dtype = next((p.dtype for p in job.model.parameters()), None)
         now.key = key_of(args, kwargs, job.device.type, dtype)
-        first = parts.first_calls.begins(now.key)
+        first = self._first_calls.begins(now.key)
         parts.planned_retry.forget()
         self._meet_ranks()
         parts.planning.ask()
@@ -408,8 +407,8 @@ class Steps:
         )
         now.tracing.end()  # before executors are measured, whose memory is not the step's
         if not step.apart:
-            parts.step_end.captured(step.peak_bytes)
-        parts.first_calls.captured(op.name for op in step.ops)
+            job.measured.without_plan(step.peak_bytes)
+        self._first_calls.captured(op.name for op in step.ops)
         if not (self._keeps_capture and self._one_thread):
             return
         if job.budget is None:

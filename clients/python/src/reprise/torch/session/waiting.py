@@ -68,7 +68,6 @@ class Waiting:
             if job.hand_over is not None and job.hand_over(None):
                 return
             self._elsewhere = Elsewhere(job.model)
-            self._elsewhere.watch()
         elif self._not_called == LOOKS + 1 and self._elsewhere is not None:
             parts = self._elsewhere.parts()
             names = ", ".join(list(parts)[:3])

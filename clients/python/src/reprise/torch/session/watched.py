@@ -23,6 +23,7 @@ from reprise.torch.capture.step_graph import build, settle
 from reprise.torch.internals.distributed import ranks_have_met
 from reprise.torch.internals.dynamo import compiled_parts
 from reprise.torch.job.job import EagerJob
+from reprise.torch.planning.offers import Offers
 from reprise.torch.policy.events import Fact
 from reprise.torch.policy.state import Stage
 
@@ -35,10 +36,10 @@ EXECUTOR = "tape:seeded_ok=1"
 class Watched:
     """Captures one step of a session that has no budget."""
 
-    def __init__(self, job: EagerJob) -> None:
+    def __init__(self, job: EagerJob, offers: Offers) -> None:
         self._job = job
+        self._offers = offers
         self._tries = 0
-        self.request_id: int | None = None  # of the captured step
 
     @property
     def may_capture(self) -> bool:
@@ -74,8 +75,8 @@ class Watched:
                 measured_peak_bytes=peak or step.peak_bytes,
                 measured_step_ns=plain_ns or sum(op.time_ns for op in step.ops),
             )
-            self.request_id = job.agent.submit_graph(
-                graph.to_json(), "", EXECUTOR, graph.static_bytes
+            self._offers.asked(
+                job.agent.submit_graph(graph.to_json(), "", EXECUTOR, graph.static_bytes)
             )
         except RepriseError as error:
             job.say(f"the captured step is not shown on the page: {error}")
