@@ -251,7 +251,7 @@ def main() -> None:
             and measured.planned_steps not in (0, planned)
             and measured.checks == checks
             # Nor one whose values are compared again, which counts no check.
-            and session.checks._since in (2, 3)
+            and session.parts.checks._since in (2, 3)
             and not session.job.step.tracing.on
         )
         if measured is not None:

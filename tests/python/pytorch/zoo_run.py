@@ -77,7 +77,7 @@ def run(
     after = state(job)
     cpu: list[list[int]] = [[0], [0], [0]]
     if timed and session is not None and report.planned_steps:
-        session.checks.every = 0
+        session.parts.checks.every = 0
         for rung in session.job.plans.ladder.rungs:
             rung.request_id = None  # the twin's memory is no reason for another plan
         watched = ZOO[name]()

@@ -678,7 +678,7 @@ def test_bytes_that_nothing_writes_are_not_compared(
     assert "differ" not in capsys.readouterr().err
     assert agent.checks
     assert all(c["differing"] == 0 and c["checked"] > 1 for c in agent.checks)
-    assert session.checks._known.unwritten
+    assert session.parts.checks._known.unwritten
     assert len(agent.graphs) == 1  # a step that finds out why is larger, and no plan goes for that
 
 

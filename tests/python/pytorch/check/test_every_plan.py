@@ -30,7 +30,7 @@ def test_a_plan_that_follows_a_second_capture_begins_with_a_check() -> None:
     train(model, 6)
     assert [check["step"] for check in agent.checks] == [4]
 
-    session.planning.recapture("an op gives other bits every time")
+    session.parts.planning.recapture("an op gives other bits every time")
     train(model, 4)
 
     assert session.job.stage is Stage.PLANNED
@@ -42,13 +42,13 @@ def test_a_plan_that_takes_the_place_of_another_begins_with_a_check() -> None:
     model, agent = deep(), LocalAgent()
     session = arm(model, agent, verify_every=1000)
     train(model, 6)
-    rung = session.planning.rung
+    rung = session.parts.planning.rung
     assert rung is not None
     assert rung.plan is not None
-    made = session.planning.prepared(rung, rung.plan)
+    made = session.parts.planning.prepared(rung, rung.plan)
     assert not isinstance(made, str)
 
-    session.planning.apply(rung, made)
+    session.parts.planning.apply(rung, made)
     train(model, 3)
 
     assert [check["step"] for check in agent.checks] == [4, 7]

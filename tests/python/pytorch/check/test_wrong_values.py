@@ -73,13 +73,13 @@ def test_the_weights_are_those_of_plain_training_wherever_a_check_finds_other_va
     model = Shifted()
     session = arm(model, verify_every=1, budget=budget)
     found: list[int] = []
-    settle = session.checks._explained
+    settle = session.parts.checks._explained
 
     def explained(run: Any, control: Any, rewritten: Any) -> None:
         found.append(session.job.step.number)
         settle(run, control, rewritten)
 
-    session.checks._explained = explained  # type: ignore[method-assign]
+    session.parts.checks._explained = explained  # type: ignore[method-assign]
 
     weights = trained(model, range(LAYERS))
 

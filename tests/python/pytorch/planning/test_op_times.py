@@ -62,7 +62,7 @@ def test_every_op_of_the_forward_is_timed_and_training_stays_as_it_was() -> None
 
     assert session.job.stage is Stage.PLANNED
     names = Counter(op.name for op in captured(session).ops if op.in_region)
-    known = session.op_times._known[session.job.step.key]
+    known = session.parts.op_times._known[session.job.step.key]
     assert {name: len(known.get(name, [])) for name in names} == dict(names)
     assert all(took >= 0 for times in known.values() for took in times)
 
@@ -76,7 +76,7 @@ def test_every_op_of_a_forward_under_a_plan_from_shapes_is_timed() -> None:
 
     assert session.job.measured.plain_steps == 0
     names = Counter(op.name for op in captured(session).ops if op.in_region)
-    known = session.op_times._known[session.job.step.key]
+    known = session.parts.op_times._known[session.job.step.key]
     assert {name: len(known.get(name, [])) for name in names} == dict(names)
     scale = captured(session).stretched
     for op in captured(session).ops:
@@ -91,12 +91,13 @@ def test_the_same_ops_are_compared_under_the_plan_and_their_times_stay_as_they_w
     session.job.record.same_ops = lambda *times: reported.append(times)  # type: ignore[method-assign]
     train(model, 4)
     known = {
-        name: [*times] for name, times in session.op_times._known[session.job.step.key].items()
+        name: [*times]
+        for name, times in session.parts.op_times._known[session.job.step.key].items()
     }
 
     train(model, 8)
 
-    assert session.op_times._known == {session.job.step.key: known}
+    assert session.parts.op_times._known == {session.job.step.key: known}
     then = sum(map(sum, known.values()))
     assert reported[:3] == [(0, 0), (0, 0), reported[2]]  # of three steps the least
     assert all(then_ns == then and now_ns > 0 for then_ns, now_ns in reported[2:])
@@ -117,7 +118,7 @@ def test_ops_are_not_timed_if_it_is_useless_or_impossible(
 
     train(model, 6)
 
-    assert not session.op_times._known, why
+    assert not session.parts.op_times._known, why
 
 
 def times_of(session: Session, **known: list[int]) -> OpTimes:
@@ -182,7 +183,7 @@ def test_the_fastest_of_several_timed_steps_counts() -> None:
     model = net()
     session = arm(model, warmup=4)
     train(model, 3)
-    times, name = session.op_times, "aten.convolution.default"
+    times, name = session.parts.op_times, "aten.convolution.default"
     count = len(times._known[session.job.step.key][name])
 
     for took in (7, 3, 5):
@@ -216,8 +217,8 @@ def test_a_failed_forward_leaves_no_clock_running() -> None:
     with pytest.raises(ValueError, match="of the program"):
         model(torch.ones(2, 4))
 
-    assert not session.op_times._now
-    assert not session.op_times._known
+    assert not session.parts.op_times._now
+    assert not session.parts.op_times._known
     assert not torch._C._dispatch_tls_is_dispatch_key_included(FAKE)
     half = native_engine()
     assert half is not None

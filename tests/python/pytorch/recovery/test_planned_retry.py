@@ -293,7 +293,7 @@ def test_the_state_of_a_small_step_is_kept_once_memory_has_run_out(
     model, agent = made(), LocalAgent()
     session = arm(model, agent, verify_every=0)
     run(model, 5)
-    assert session.planned_retry.forward is None
+    assert session.parts.planned_retry.forward is None
     assert session.job.remembering_ns == 0
     failing.update({(1, 1): 1, (3, 1): 1})
 

@@ -32,6 +32,7 @@ from reprise.torch.planning import request
 from reprise.torch.planning.graphs import Graphs, Made
 from reprise.torch.planning.notes import Notes
 from reprise.torch.planning.offers import Offers
+from reprise.torch.planning.op_times import OpTimes
 from reprise.torch.planning.together import Together
 from reprise.torch.policy import events
 from reprise.torch.policy.state import Stage
@@ -49,9 +50,8 @@ class Planning:
         self,
         job: EagerJob,
         executor: TapeExecutor,
+        op_times: OpTimes,
         *,
-        graphs: Graphs,
-        notes: Notes,
         offers: Offers,
         together: Together,
         wait_s: float,
@@ -59,8 +59,8 @@ class Planning:
         """`wait_s`: how long the first plan is waited for."""
         self._job = job
         self._executor = executor
-        self._graphs = graphs
-        self.notes = notes
+        self._graphs = Graphs(job, op_times)
+        self.notes = Notes(job.model, job.device)
         self._offers = offers
         self._together = together
         self.wait_s = wait_s

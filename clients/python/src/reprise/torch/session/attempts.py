@@ -24,7 +24,8 @@ from reprise.torch.policy.events import ForwardRanOut, RanOutElsewhere
 from reprise.torch.policy.policy import Action
 from reprise.torch.recovery import oom
 from reprise.torch.recovery.planned_forward import PlannedForward
-from reprise.torch.session.steps import Parts, Steps
+from reprise.torch.session.parts import Parts
+from reprise.torch.session.steps import Steps
 
 
 class Attempts:

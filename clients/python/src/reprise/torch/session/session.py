@@ -9,8 +9,7 @@
 A step begins with the first forward of the model after the last one ended, and ends when its
 optimizers have stepped. Forwards that do not train (evaluation, no_grad) are not steps. Whatever
 goes wrong here, the job trains on as if nobody watched; what was decided is said once, on standard
-error. The session makes the parts, gives each the others that it uses, and names the function of
-each action of the policy; no part knows the session.
+error. The session names the function of each action of the policy; no part (parts.py) knows it.
 """
 
 from __future__ import annotations
@@ -39,30 +38,14 @@ from reprise.torch.job.stages import Stages, arm, stages_of
 from reprise.torch.ladder.ranks import leave
 from reprise.torch.meter.meter import Meter
 from reprise.torch.meter.state import captures_graph
-from reprise.torch.planning.beside import Beside
-from reprise.torch.planning.coordination import RankCoordinator
-from reprise.torch.planning.graphs import Graphs
-from reprise.torch.planning.notes import Notes
-from reprise.torch.planning.offers import Offers
-from reprise.torch.planning.op_times import OpTimes
-from reprise.torch.planning.planning import Planning
-from reprise.torch.planning.together import Together
 from reprise.torch.policy.events import Broke, Fact, PassedOver
 from reprise.torch.policy.policy import Action
 from reprise.torch.policy.state import Stage
 from reprise.torch.recovery import oom
-from reprise.torch.recovery.answer import Answer
-from reprise.torch.recovery.planned_retry import PlannedRetry
-from reprise.torch.recovery.progress import Progress
-from reprise.torch.recovery.startup import Startup
 from reprise.torch.session.attempts import Attempts
-from reprise.torch.session.check_schedule import CheckSchedule
-from reprise.torch.session.retry import Retry
-from reprise.torch.session.step_end import StepEnd
-from reprise.torch.session.steps import Parts, Steps
+from reprise.torch.session.parts import Parts
+from reprise.torch.session.steps import Steps
 from reprise.torch.session.updates import Updates
-from reprise.torch.session.waiting import Unplanned, Waiting
-from reprise.torch.session.watched import Watched
 from reprise.torch.tape.costs import Costs
 from reprise.torch.tape.executor import TapeExecutor, TapePlan
 from reprise.torch.training import armed
@@ -97,65 +80,14 @@ class Session(TrainingLoop):
             costs,
             host_bytes=options.host_bytes,
         )
-        self._together, self._offers = Together(job), Offers(job)
-        self._unplanned, self._waiting, self._watched = (
-            Unplanned(job),
-            Waiting(job),
-            Watched(job, self._offers),
-        )
-        self._by_hand, self.op_times = Updates(job), OpTimes(job)
-        self.planning = Planning(
-            job,
-            self.executor,
-            graphs=Graphs(job, self.op_times),
-            notes=Notes(model, job.device),
-            offers=self._offers,
-            together=self._together,
-            wait_s=wait_s,
-        )
-        self.checks = CheckSchedule(job, self.planning)
-        self.progress = Progress(job)
-        self.startup = Startup(job, self.planning)
-        self.planned_retry = PlannedRetry(job, self.progress)
-        self.ranks = RankCoordinator(job, self.planning)
-        self.answer = Answer(job)
-        retry = Retry(job, self._together)
-        step_end = StepEnd(
-            job,
-            self.planning,
-            together=self._together,
-            checks=self.checks,
-            waiting=self._waiting,
-            watched=self._watched,
-        )
-        parts = Parts(
-            planning=self.planning,
-            beside=Beside(job, self.planning),
-            ranks=self.ranks,
-            startup=self.startup,
-            planned_retry=self.planned_retry,
-            progress=self.progress,
-            checks=self.checks,
-            op_times=self.op_times,
-            watched=self._watched,
-            retry=retry,
-            step_end=step_end,
-            answer=self.answer,
-        )
+        parts = self.parts = Parts(job, self.executor, wait_s)
+        self._by_hand = Updates(job)
         self._steps = Steps(job, parts)
         self._attempts = Attempts(job, self._steps, parts)
         job.carry_out(
             {
-                **self.checks.effects(),
-                **step_end.effects(),
-                **retry.effects(),
+                **parts.effects(),
                 **self._attempts.effects(),
-                Action.NOTE_REFUSAL: retry.refused,
-                Action.LOOK_AT_REFUSAL: lambda peak: retry.ended(job.step.key, peak),
-                Action.FORGET_STEPS: lambda _: self.planning.forget_steps(),
-                Action.FIND_RANKS: lambda _: self.ranks.begin(),
-                Action.END_START: lambda _: self.startup.fits(),
-                Action.SAY_UNPLANNED: self._unplanned.say,
                 Action.SAY_STATUS: lambda _: self._say_status(),
                 Action.PLAN_TOGETHER: lambda _: self._join(),
             }
@@ -199,8 +131,8 @@ class Session(TrainingLoop):
         found = super().figures()
         return {
             **found,
-            "budget_bytes": self._unplanned.budget_bytes,  # of a refusal, too
-            "unplanned_over_budget_steps": self._unplanned.over_budget,
+            "budget_bytes": self.parts.unplanned.budget_bytes,  # of a refusal, too
+            "unplanned_over_budget_steps": self.parts.unplanned.over_budget,
             "rungs": len(self.job.plans.ladder.rungs),
             "in_python": self.job.measured.in_python,
             "host_bytes": max((h.bytes_on_host for h in self.job.plans.handles), default=0),
@@ -228,8 +160,8 @@ class Session(TrainingLoop):
         for do in (
             self.unarm,
             self._steps.abandon,
-            self.planned_retry.close,
-            self.planning.stopped,
+            self.parts.planned_retry.close,
+            self.parts.planning.stopped,
             self._gone,
         ):
             guard.quietly(do)
@@ -246,8 +178,8 @@ class Session(TrainingLoop):
         # That was the end of the program.
         short = job.step.under_way and guard.is_oom(getattr(sys, "last_value", None))
         if short and job.budget is not None:
-            guard.quietly(self.planning.notes.ran_out)
-        for do in (self.planned_retry.close, self._steps.release_capture):
+            guard.quietly(self.parts.planning.notes.ran_out)
+        for do in (self.parts.planned_retry.close, self._steps.release_capture):
             guard.quietly(do)
         guard.quietly(job.step.times.read, True)
         called = job.step.number or self._eval_forward
@@ -268,7 +200,7 @@ class Session(TrainingLoop):
     def _join(self) -> None:
         """Plans the models that are trained in the same steps as one, in the place of each."""
         job = self.job
-        jobs = [job, *self._together.alike()]
+        jobs = [job, *self.parts.together.alike()]
         others = [one for one in _sessions() if one is not self and one.job in jobs]
         models = [model for one in jobs for model in stages_of(one.model)]
         assert job.hand_over is not None
@@ -279,7 +211,7 @@ class Session(TrainingLoop):
         stepped = [optimizer for one in jobs for optimizer in one.step.optimizers]
         for other in others:
             other.remove()
-        self.planning.stopped()
+        self.parts.planning.stopped()
         job.hand_over(Stages(models))
         joint = armed.current(models[0])
         if isinstance(joint, Session):
@@ -316,9 +248,9 @@ class Session(TrainingLoop):
         self._attempts.settle()
         if self._by_hand.seen():
             self._steps.over()
-        self._waiting.forward()
+        self.parts.waiting.forward()
         if not self.job.step.under_way:
-            self._offers.look()
+            self.parts.offers.look()
             self._steps.begin(args, kwargs)
         return self._attempts.forward(call, args, kwargs)
 
@@ -360,9 +292,9 @@ class Session(TrainingLoop):
         self._cleared_up = True
         for do in (
             self._steps.drop,
-            self.planned_retry.close,
+            self.parts.planned_retry.close,
             self.job.meter.events_end,
-            lambda: self.planning.stopped(self.job.why),
+            lambda: self.parts.planning.stopped(self.job.why),
         ):
             guard.quietly(do)
 
@@ -420,7 +352,7 @@ class Session(TrainingLoop):
         else:
             # It stepped outside a step: from now on it belongs to one.
             self.job.step.cycle.learn(optimizer)
-            self._waiting.not_called()
+            self.parts.waiting.not_called()
         resume()
 
 
@@ -439,17 +371,17 @@ def _stepping() -> bool:
 def _answer() -> Callable[[], None] | None:
     """Returns what says what would have fitted, of the step that began last, after memory that ran
     out has ended the program. It holds the model, which a function may have held alone."""
-    last = max(_sessions(), key=lambda one: one.answer.asked_ns, default=None)
+    last = max(_sessions(), key=lambda one: one.parts.answer.asked_ns, default=None)
     if last is None or os.getpid() != last._pid:
         return None
-    return partial(last.answer.give, last.job.model)
+    return partial(last.parts.answer.give, last.job.model)
 
 
 def _ran_out(error: BaseException | None, asked: int) -> None:
     """Reports that memory ran out in a step: in the one that began last."""
     for session in reversed(_sessions()):
         if session.job.step.under_way and os.getpid() == session._pid:
-            session.progress.ran_out(error, asked)
-            session.answer.ran_out()
+            session.parts.progress.ran_out(error, asked)
+            session.parts.answer.ran_out()
             session._attempts.ran_out(asked)
             return

@@ -218,10 +218,10 @@ def _start(model: nn.Module, options: Options) -> Session:
     session = Session(model, agent=agent, meter=meter, options=options, wait_s=_wait_s())
     parts = compiled_parts(model) if options.budget is not None else []
     if parts:
-        session.startup.skip()
-        session.planning.stop(compiled_in_pieces(parts))
+        session.parts.startup.skip()
+        session.parts.planning.stop(compiled_in_pieces(parts))
     elif collector.socket is None or agent.status == "inert":
-        session.planning.stop(f"training without a plan: {collector.why or agent.why}")
+        session.parts.planning.stop(f"training without a plan: {collector.why or agent.why}")
     return session
 
 

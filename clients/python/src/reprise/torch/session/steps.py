@@ -17,7 +17,6 @@ import gc
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -40,23 +39,12 @@ from reprise.torch.meter.state import (
     now_ns,
 )
 from reprise.torch.meter.windows import KernelWindow, OpRecorder
-from reprise.torch.planning.beside import Beside
-from reprise.torch.planning.coordination import RankCoordinator
-from reprise.torch.planning.op_times import OpTimes
-from reprise.torch.planning.planning import Planning
 from reprise.torch.policy.events import StepBegins
 from reprise.torch.policy.policy import Action
 from reprise.torch.policy.state import Stage
-from reprise.torch.recovery.answer import Answer
-from reprise.torch.recovery.planned_retry import PlannedRetry
-from reprise.torch.recovery.progress import Progress
-from reprise.torch.recovery.startup import Startup
-from reprise.torch.session.check_schedule import CheckSchedule
 from reprise.torch.session.first_calls import FirstCalls
 from reprise.torch.session.late_frees import LateFrees
-from reprise.torch.session.retry import Retry
-from reprise.torch.session.step_end import StepEnd
-from reprise.torch.session.watched import Watched
+from reprise.torch.session.parts import Parts
 from reprise.torch.tape.tape import Tape
 from reprise.torch.tape.tape_run import Run
 from reprise.torch.training.loop import open_loops
@@ -67,24 +55,6 @@ _capturing: list[EagerJob] = []  # one at a time in a process
 def capturing() -> Capture | None:
     """Returns the capture that is under way in this process, or None."""
     return _capturing[0].step.capture if _capturing else None
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What steps call on their way."""
-
-    planning: Planning
-    beside: Beside
-    ranks: RankCoordinator
-    startup: Startup
-    planned_retry: PlannedRetry
-    progress: Progress
-    checks: CheckSchedule
-    op_times: OpTimes
-    watched: Watched
-    retry: Retry
-    step_end: StepEnd
-    answer: Answer
 
 
 class Steps:

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one eager model under Reprise is made of: each part is made here, and is given the job and
+the parts that it uses, never the session.
+
+    parts = Parts(job, executor, wait_s)
+    parts.planning, parts.checks, ...
+    parts.effects()                    # what they do about events, by action
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from reprise.torch.job.job import EagerJob
+from reprise.torch.planning.beside import Beside
+from reprise.torch.planning.coordination import RankCoordinator
+from reprise.torch.planning.offers import Offers
+from reprise.torch.planning.op_times import OpTimes
+from reprise.torch.planning.planning import Planning
+from reprise.torch.planning.together import Together
+from reprise.torch.policy.policy import Action
+from reprise.torch.recovery.answer import Answer
+from reprise.torch.recovery.planned_retry import PlannedRetry
+from reprise.torch.recovery.progress import Progress
+from reprise.torch.recovery.startup import Startup
+from reprise.torch.session.check_schedule import CheckSchedule
+from reprise.torch.session.retry import Retry
+from reprise.torch.session.step_end import StepEnd
+from reprise.torch.session.waiting import Unplanned, Waiting
+from reprise.torch.session.watched import Watched
+from reprise.torch.tape.executor import TapeExecutor
+
+
+class Parts:
+    """The parts of one session."""
+
+    def __init__(self, job: EagerJob, executor: TapeExecutor, wait_s: float) -> None:
+        """`wait_s`: how long the first plan is waited for."""
+        self._job = job
+        self.together, self.offers = Together(job), Offers(job)
+        self.unplanned, self.waiting = Unplanned(job), Waiting(job)
+        self.watched = Watched(job, self.offers)
+        self.op_times = OpTimes(job)
+        self.planning = Planning(
+            job, executor, self.op_times, offers=self.offers, together=self.together, wait_s=wait_s
+        )
+        self.beside = Beside(job, self.planning)
+        self.checks = CheckSchedule(job, self.planning)
+        self.progress = Progress(job)
+        self.startup = Startup(job, self.planning)
+        self.planned_retry = PlannedRetry(job, self.progress)
+        self.ranks = RankCoordinator(job, self.planning)
+        self.answer = Answer(job)
+        self.retry = Retry(job, self.together)
+        self.step_end = StepEnd(
+            job,
+            self.planning,
+            together=self.together,
+            checks=self.checks,
+            waiting=self.waiting,
+            watched=self.watched,
+        )
+
+    def effects(self) -> dict[Action, Callable[[Any], object]]:
+        """Returns what the parts do about events, by action."""
+        return {
+            **self.checks.effects(),
+            **self.step_end.effects(),
+            **self.retry.effects(),
+            Action.NOTE_REFUSAL: self.retry.refused,
+            Action.LOOK_AT_REFUSAL: lambda peak: self.retry.ended(self._job.step.key, peak),
+            Action.FORGET_STEPS: lambda _: self.planning.forget_steps(),
+            Action.FIND_RANKS: lambda _: self.ranks.begin(),
+            Action.END_START: lambda _: self.startup.fits(),
+            Action.SAY_UNPLANNED: self.unplanned.say,
+        }
