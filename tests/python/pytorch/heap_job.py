@@ -60,7 +60,7 @@ def compiled() -> None:
 
     called: nn.Module = torch.compile(model, backend="aot_eager")
     job = CompiledJob(called, "0.8x", verify_every=3, verify=sys.argv[1])
-    job.told = Listens(job.job.agent, job.job.measured, job.job.record)
+    job.told = Listens(job.job)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     steps = []
     for _ in range(STEPS):

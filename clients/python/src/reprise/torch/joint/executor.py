@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import operator
+from dataclasses import dataclass
 from typing import Any
 
 from reprise.base.errors import RepriseError
@@ -28,15 +29,15 @@ CAPABILITIES = ("joint", "tape:seeded_ok=0:max_runs=2:free_policy=eager:duplicat
 _GROUP = 0
 
 
+@dataclass(eq=False)
 class JointPlan:
     """A plan of a compiled graph, or of several as one."""
 
-    def __init__(self, executor: JointExecutor, message: dict[str, Any], plan: Plan) -> None:
-        self._executor = executor
-        self.message = message  # the step graph, as it was sent to the planner
-        self.plan = plan
-        self.recomputed = 0  # nodes that are tagged so
-        self.number = 0  # of its graph, among those of the model that have a backward
+    executor: JointExecutor
+    message: dict[str, Any]  # the step graph, as it was sent to the planner
+    plan: Plan
+    recomputed: int = 0  # nodes that are tagged so
+    number: int = 0  # of its graph, among those of the model that have a backward
 
     def stats(self) -> StepStats:
         """Returns what a step under the plan does. Compiled code never leaves its plan."""
@@ -48,7 +49,7 @@ class JointPlan:
 
     def remove(self) -> None:
         """Ends all plans of the model: its graphs are compiled together."""
-        self._executor.is_removed = True
+        self.executor.is_removed = True
 
 
 class JointExecutor:

@@ -87,7 +87,7 @@ class CompiledJob(TrainingLoop):
         job = Job(model, agent or Agent(None, "", ""), within)
         super().__init__(job)
         self._site = site
-        self.told = Reporting(job.agent, job.measured, job.record)
+        self.told = Reporting(job)
         self.memory = StepMemory(job.device)
         meter = self.memory.meter
         self.joint = JointPass(within, collects=meter is not None)

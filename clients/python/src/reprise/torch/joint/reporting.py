@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a compiled job reports of its steps.
 
-told = Reporting(agent, measured, record)
+told = Reporting(job)
 told.applied(plan)               # as it is predicted for this job
 told.begin(number)               # a step
 told.ended(peak, plan, quiet, budget_bytes, predicted)
@@ -13,10 +13,8 @@ import time
 from dataclasses import replace
 
 from reprise.agent import abi
-from reprise.agent.agent import Agent
 from reprise.plan import Plan
-from reprise.torch.training.measure import Measured
-from reprise.torch.training.record import Record
+from reprise.torch.training.job import Job
 
 _KEY = "compiled"  # inputs of other sizes are other graphs
 
@@ -24,8 +22,8 @@ _KEY = "compiled"  # inputs of other sizes are other graphs
 class Reporting:
     """Counts and reports the steps and plans of one compiled job."""
 
-    def __init__(self, agent: Agent, measured: Measured, record: Record) -> None:
-        self._agent, self._measured, self._record = agent, measured, record
+    def __init__(self, job: Job) -> None:
+        self._agent, self._measured, self._record = job.agent, job.measured, job.record
         self._number = self._begin_ns = self._compared_ns = self._compared_bytes = 0
         self._applied: tuple[int, int] | None = None  # plan, predicted peak
 

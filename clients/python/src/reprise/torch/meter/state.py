@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -165,25 +165,26 @@ def _same(one: torch.device, other: torch.device) -> bool:
     return device_index(one) == device_index(other)
 
 
-def known_names(model: nn.Module, optimizers: list[Any]) -> dict[int, tuple[str, int]]:
-    """Returns name and category of buffers, gradients and optimizer state, by storage."""
-    names: dict[int, tuple[str, int]] = {}
-
-    def add(tensor: Tensor, name: str, category: int) -> None:
-        for part in parts_of(tensor):
-            if part.layout == torch.strided:
-                names[part.untyped_storage()._cdata] = (name, category)
-
+def known_tensors(model: nn.Module, optimizers: list[Any]) -> Iterator[tuple[Tensor, str, int]]:
+    """Yields buffers, gradients and optimizer state, each with its name and category."""
     for name, buffer in model.named_buffers():
-        add(buffer, name, _PARAMETER)
+        yield buffer, name, _PARAMETER
     paths = {id(p): n for n, p in model.named_parameters()}
     for name, parameter in model.named_parameters():
         if parameter.is_leaf and parameter.grad is not None:
-            add(parameter.grad, f"{name}.grad", _GRADIENT)
+            yield parameter.grad, f"{name}.grad", _GRADIENT
     for optimizer in optimizers:
         for parameter, state in optimizer.state.items():
             for key, value in state.items():
                 if isinstance(value, Tensor):
-                    path = paths.get(id(parameter), "parameter")
-                    add(value, f"{path}.{key}", _STATE)
-    return names
+                    yield value, f"{paths.get(id(parameter), 'parameter')}.{key}", _STATE
+
+
+def known_names(model: nn.Module, optimizers: list[Any]) -> dict[int, tuple[str, int]]:
+    """Returns name and category of buffers, gradients and optimizer state, by storage."""
+    return {
+        part.untyped_storage()._cdata: (name, category)
+        for tensor, name, category in known_tensors(model, optimizers)
+        for part in parts_of(tensor)
+        if part.layout == torch.strided
+    }

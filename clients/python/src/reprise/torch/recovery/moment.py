@@ -37,7 +37,7 @@ from reprise.torch.internals.outside import is_hidden
 from reprise.torch.internals.traces import frames
 from reprise.torch.job.job import EagerJob
 from reprise.torch.meter.meter import MOST_BLOCKS
-from reprise.torch.meter.state import known_names
+from reprise.torch.meter.state import known_tensors
 from reprise.torch.tape.records import Kept
 
 LONGEST_S = 0.5
@@ -112,19 +112,8 @@ class Finder:
     def _named(self) -> None:
         for name, parameter in self._model.named_parameters():
             self._add(parameter, name=name, category=_PARAMETER)
-        for name, buffer in self._model.named_buffers():
-            self._add(buffer, name=name, category=_PARAMETER)
-        optimizers = self._job.step.optimizers
-        known = known_names(self._model, optimizers)
-        tensors = [p.grad for p in self._model.parameters()]
-        for optimizer in optimizers:
-            for state in optimizer.state.values():
-                tensors += [value for value in state.values() if isinstance(value, Tensor)]
-        for tensor in tensors:
-            if tensor is not None:
-                entry = known.get(tensor.untyped_storage()._cdata)
-                if entry is not None:
-                    self._add(tensor, name=entry[0], category=entry[1])
+        for tensor, name, category in known_tensors(self._model, self._job.step.optimizers):
+            self._add(tensor, name=name, category=category)
 
     def _seen(self) -> None:
         tensors: list[Tensor] = []
