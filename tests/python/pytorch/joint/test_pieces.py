@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 import reprise
 from reprise.torch.check.result import GRADIENTS
 from reprise.torch.joint.job import CompiledJob
-from reprise.torch.joint.pieces import pieces_of
+from reprise.torch.joint.site import pieces_of
 from reprise.torch.joint.whole import MOST_KINDS, Whole
 from reprise.torch.training import armed
 from reprise.torch.training.loop import open_loops

@@ -48,9 +48,8 @@ from reprise.torch.joint.executor import JointPlan
 from reprise.torch.joint.graph_check import GraphCheck
 from reprise.torch.joint.joint_pass import JointPass
 from reprise.torch.joint.over_budget import Next, OverBudget
-from reprise.torch.joint.pieces import pieces_of
 from reprise.torch.joint.reporting import Reporting
-from reprise.torch.joint.site import site_of
+from reprise.torch.joint.site import pieces_of, site_of
 from reprise.torch.joint.step_memory import ReferenceRoom, StepMemory
 from reprise.torch.policy import events
 from reprise.torch.policy.policy import UNSEEN, Action

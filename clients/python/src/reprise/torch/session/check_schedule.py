@@ -38,7 +38,7 @@ from reprise.torch.ladder.rung import Rung
 from reprise.torch.planning.planning import Planning
 from reprise.torch.policy.events import Explained, Looked, PlannedStepBegins
 from reprise.torch.policy.policy import Action
-from reprise.torch.session.findings import Findings
+from reprise.torch.session.findings import Explanation, Findings
 from reprise.torch.tape.executor import TapePlan
 from reprise.torch.tape.tape_run import Run
 
@@ -72,16 +72,6 @@ class _Begins:
     rung: Rung
     run: Run
     check: Check | None = None  # of its gradients
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """What was found out about values that differed."""
-
-    control: Control
-    written: Sequence[str]  # buffers that were written once more
-    noisy: set[Any]  # operators that differ from themselves
-    writers: set[Any]  # operators that write buffers
 
 
 class CheckSchedule:
@@ -130,10 +120,10 @@ class CheckSchedule:
             Action.CHECK_VALUES: self._check_values,
             Action.CHECK_GRADIENTS: self._check_gradients,
             Action.TRACE: self._trace,
-            Action.EXCLUDE_NOISY: lambda found: self._findings.exclude_noisy(found.noisy),
-            Action.EXCLUDE_WRITING: self._blame_buffers,
-            Action.BLAME_BUFFERS: self._blame_buffers,
-            Action.BLAME_VALUES: self._blame_values,
+            Action.EXCLUDE_NOISY: self._findings.exclude_noisy,
+            Action.EXCLUDE_WRITING: self._findings.wrote,
+            Action.BLAME_BUFFERS: self._findings.wrote,
+            Action.BLAME_VALUES: self._findings.blame_values,
         }
 
     def _look_twice(self, step: _Begins) -> None:
@@ -294,19 +284,7 @@ class CheckSchedule:
         noisy = {row.func for row in again if row.op in control.noisy}
         writers = {row.func for row in again if row.op in control.writers}
         event = Explained(bool(slots), bool(noisy), bool(written), bool(writers))
-        job.happened(event, _Found(control, written, noisy, writers))
-
-    def _blame_values(self, found: _Found) -> None:
-        control = found.control
-        differing = tuple(f"saved tensor {slot}" for slot in control.unexplained)
-        self._findings.blame(
-            CheckResult(control.checked, differing, values=True),
-            f"{len(differing)} of {control.checked} recomputed values differ from the original "
-            f"ones ({differing[0]} first)",
-        )
-
-    def _blame_buffers(self, found: _Found) -> None:
-        self._findings.wrote(found.control, found.written, found.writers)
+        job.happened(event, Explanation(control, written, noisy, writers))
 
 
 def _partly_written(rung: Rung) -> set[int]:

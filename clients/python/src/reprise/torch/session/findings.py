@@ -5,13 +5,14 @@ findings = Findings(job, planning)
 findings.report(result)                # bits are equal
 findings.unchecked(why)                # a check was due and not made
 findings.lost(audit)                   # wrong values have reached gradients
-findings.blame(result, what)           # the plan is wrong: it goes
-findings.exclude_noisy(ops); findings.wrote(...)     # ops are: another plan is made
+findings.blame(result, what); findings.blame_values(explanation)      # the plan is wrong: it goes
+findings.exclude_noisy(explanation); findings.wrote(explanation)      # ops are: another is made
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from reprise.torch.check.control import Control
@@ -22,6 +23,16 @@ from reprise.torch.job.job import EagerJob
 from reprise.torch.planning.planning import Planning
 
 
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What was found out about values and buffers that differed."""
+
+    control: Control
+    written: Sequence[str]  # buffers that were written once more
+    noisy: set[Any]  # operators that differ from themselves
+    writers: set[Any]  # operators that write buffers; empty: they are not known
+
+
 class Findings:
     """Acts on the results of checks in one session."""
 
@@ -29,12 +40,12 @@ class Findings:
         self._job = job
         self._planning = planning
 
-    def exclude_noisy(self, ops: set[Any]) -> None:
+    def exclude_noisy(self, found: Explanation) -> None:
         """Has ops that differ from themselves never recomputed, and another plan made."""
-        never_again(ops)
+        never_again(found.noisy)
         self._planning.recapture(
-            f"{_named(ops)} gives different bits each time it runs on the same input: it is no "
-            "longer recomputed, and another plan is made"
+            f"{_named(found.noisy)} gives different bits each time it runs on the same input: it "
+            "is no longer recomputed, and another plan is made"
         )
 
     def values_only(self, why: str) -> None:
@@ -56,12 +67,13 @@ class Findings:
             f"the original ones were not kept ({why})"
         )
 
-    def wrote(self, control: Control, buffers: Sequence[str], writers: set[Any]) -> None:
-        """Withdraws a plan that has written buffers once more than the program does. `writers`:
-        the ops that did, which are never recomputed again; empty: they are not known."""
+    def wrote(self, found: Explanation) -> None:
+        """Withdraws a plan that has written buffers once more than the program does. The ops that
+        did are never recomputed again, if they are known."""
         job, planned = self._job, self._job.plans.current
+        buffers, writers = found.written, found.writers
         differing = tuple(BUFFER + name for name in buffers)
-        result = CheckResult(control.checked, differing, values=True, buffers=len(buffers))
+        result = CheckResult(found.control.checked, differing, values=True, buffers=len(buffers))
         many, more = len(buffers), len(buffers) > 1
         text = (
             f"{many} {'buffers' if more else 'buffer'} of the model {'were' if more else 'was'} "
@@ -77,6 +89,16 @@ class Findings:
             f"step {job.step.number}: {text}: {_named(writers)} writes "
             f"{'them' if more else 'it'} without declaring it. It is no longer recomputed; plan "
             f"{planned.plan.plan_id} is removed, and another one is made"
+        )
+
+    def blame_values(self, found: Explanation) -> None:
+        """Withdraws a plan under which recomputed values differ, and nothing explains it."""
+        checked = found.control.checked
+        differing = tuple(f"saved tensor {slot}" for slot in found.control.unexplained)
+        self.blame(
+            CheckResult(checked, differing, values=True),
+            f"{len(differing)} of {checked} recomputed values differ from the original ones "
+            f"({differing[0]} first)",
         )
 
     def blame(self, result: CheckResult, what: str) -> None:

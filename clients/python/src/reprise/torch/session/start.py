@@ -30,8 +30,7 @@ from reprise.torch.job.job import Options
 from reprise.torch.job.stages import Stages
 from reprise.torch.joint.job import CompiledJob
 from reprise.torch.joint.joint_pass import supported
-from reprise.torch.joint.pieces import pieces_of
-from reprise.torch.joint.site import site_of
+from reprise.torch.joint.site import pieces_of, site_of
 from reprise.torch.ladder.ranks import run_of_job
 from reprise.torch.meter.state import model_device, open_meter, start_counting
 from reprise.torch.session.deferred import defer, on_meta
