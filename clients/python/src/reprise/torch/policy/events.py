@@ -79,18 +79,11 @@ class PlannedStepBegins(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Looked(Event):
+class Explained(Event):
     """A step has made every recomputed value twice, to find out why values differ."""
 
     rounds: int = 1  # such steps so far
     values_differ: bool = False  # from the original ones, still
-
-
-@dataclass(frozen=True, slots=True)
-class Explained(Event):
-    """Steps that made every recomputed value twice have shown what there is to see."""
-
-    values_differ: bool = False  # from the original ones
     noisy_ops: bool = False  # ops were found that differ from themselves
     buffers_differ: bool = False  # they were written once more by what runs again
     writing_ops: bool = False  # ops were found that write them

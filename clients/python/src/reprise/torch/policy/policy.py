@@ -99,9 +99,6 @@ def decide(state: JobState, event: events.Event) -> Decision:
             return _step_ended(state, event)
         case events.PlannedStepBegins():
             return state, _planned_step_begins(event)
-        case events.Looked():
-            again = event.values_differ and event.rounds < ROUNDS
-            return state, (Action.LOOK_AGAIN,) if again else ()
         case events.Explained():
             return state, _explained(event)
         case events.PlannedStepEnded():
@@ -223,7 +220,9 @@ def _planned_step_begins(event: events.PlannedStepBegins) -> Actions:
 
 def _explained(event: events.Explained) -> Actions:
     """Decides whether a difference is about the plan. A program whose own step differs from itself
-    says nothing about it."""
+    says nothing about it. As long as values differ, one step may not have shown why."""
+    if event.values_differ and event.rounds < ROUNDS:
+        return (Action.LOOK_AGAIN,)
     if event.buffers_differ:
         return (Action.EXCLUDE_WRITING if event.writing_ops else Action.BLAME_BUFFERS,)
     if event.values_differ:

@@ -172,6 +172,26 @@ def _report(model: nn.Module) -> Report:
     return Report(**loop.figures())
 
 
+# By the packages of a framework: whose an object is, and the calls that plan it.
+_CALLS = (
+    (
+        {"keras"},
+        "Keras's; reprise.keras.auto(model, budget=...) between compile() and fit() plans its "
+        "training",
+    ),
+    (
+        {"tensorflow"},
+        "TensorFlow's; reprise.tensorflow.auto(train_step, budget=...) plans a step that is a "
+        "function, reprise.tensorflow.gradients(ys, xs, budget=...) one in a graph",
+    ),
+    (
+        {"jax", "jaxlib", "flax", "optax"},
+        "JAX's; reprise.jax.auto(train_step, budget=...) plans a step that is a function, "
+        "reprise.jax.value_and_grad(loss, budget=...) its gradient alone",
+    ),
+)
+
+
 def call_for(thing: Any) -> str | None:
     """Returns a sentence that names the call; None for objects of PyTorch, and for others of no
     known framework if PyTorch is installed. It imports no framework, but looks at the modules that
@@ -183,22 +203,9 @@ def call_for(thing: Any) -> str | None:
         return None
     if "reprise.plan.step_graph" in modules:
         return f"{name}: reprise.plan.plan(graph, budget=...) plans a step graph"
-    if "keras" in roots:
-        return (
-            f"{name}: is Keras's; reprise.keras.auto(model, budget=...) between compile() and "
-            "fit() plans its training"
-        )
-    if "tensorflow" in roots:
-        return (
-            f"{name}: is TensorFlow's; reprise.tensorflow.auto(train_step, budget=...) plans a "
-            "step that is a function, reprise.tensorflow.gradients(ys, xs, budget=...) one in a "
-            "graph"
-        )
-    if roots & {"jax", "jaxlib", "flax", "optax"}:
-        return (
-            f"{name}: is JAX's; reprise.jax.auto(train_step, budget=...) plans a step that is a "
-            "function, reprise.jax.value_and_grad(loss, budget=...) its gradient alone"
-        )
+    for framework, call in _CALLS:
+        if roots & framework:
+            return f"{name}: is {call}"
     if isinstance(thing, FunctionType):
         return (
             f"{thing.__name__}: is a function, and this call plans models of PyTorch; "

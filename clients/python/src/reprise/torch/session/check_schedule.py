@@ -36,7 +36,7 @@ from reprise.torch.internals.ops import only_allocates, partly_written
 from reprise.torch.job.job import EagerJob
 from reprise.torch.ladder.rung import Rung
 from reprise.torch.planning.planning import Planning
-from reprise.torch.policy.events import Explained, Looked, PlannedStepBegins
+from reprise.torch.policy.events import Explained, PlannedStepBegins
 from reprise.torch.policy.policy import Action
 from reprise.torch.session.findings import Explanation, Findings
 from reprise.torch.tape.executor import TapePlan
@@ -268,23 +268,21 @@ class CheckSchedule:
         """Acts on what a step has shown about values that differed. `rewritten`: buffers that
         were written in its backward by no call that it looked at."""
         job, known, slots = self._job, self._known, control.unexplained
-        if job.happened(Looked(control.rounds, bool(slots))):
-            self._control = control
-            return
-        buffers = known.rewritten
-        known.suspects, known.rewritten = set(), set()
-        self._control = None
-        self._since = self.every  # the next step is checked again
-        known.unwritten.update(control.unwritten)
-        self._theirs.update(rewritten)
+        theirs = self._theirs.union(rewritten)
         if not control.writers:
-            self._theirs.update(buffers & self._seen)
-        written = sorted(buffers - self._theirs)
+            theirs |= known.rewritten & self._seen
+        written = sorted(known.rewritten - theirs)
         again = [row for row in run.program.rows if row.replays]
         noisy = {row.func for row in again if row.op in control.noisy}
         writers = {row.func for row in again if row.op in control.writers}
-        event = Explained(bool(slots), bool(noisy), bool(written), bool(writers))
-        job.happened(event, Explanation(control, written, noisy, writers))
+        event = Explained(control.rounds, bool(slots), bool(noisy), bool(written), bool(writers))
+        if Action.LOOK_AGAIN in job.happened(event, Explanation(control, written, noisy, writers)):
+            self._control = control
+            return
+        known.suspects, known.rewritten = set(), set()
+        known.unwritten.update(control.unwritten)
+        self._theirs = theirs
+        self._control, self._since = None, self.every  # the next step is checked again
 
 
 def _partly_written(rung: Rung) -> set[int]:
