@@ -319,7 +319,7 @@ def test_a_job_without_a_budget_looks_through_its_modules_in_the_warm_up_only(
         asked.append(model)
         return []
 
-    monkeypatch.setattr("reprise.torch.session.watched.compiled_parts", none)
+    monkeypatch.setattr("reprise.torch.planning.page.compiled_parts", none)
     model = RandomNet(3)
     arm(model, LocalAgent(), budget=None, warmup=2)
 

@@ -31,8 +31,8 @@ from reprise.torch.ladder.rung import Key, Rung, evened
 from reprise.torch.planning import request
 from reprise.torch.planning.graphs import Graphs, Made
 from reprise.torch.planning.notes import Notes
-from reprise.torch.planning.offers import Offers
 from reprise.torch.planning.op_times import OpTimes
+from reprise.torch.planning.page import Page
 from reprise.torch.planning.together import Together
 from reprise.torch.policy import events
 from reprise.torch.policy.state import Stage
@@ -52,7 +52,7 @@ class Planning:
         executor: TapeExecutor,
         op_times: OpTimes,
         *,
-        offers: Offers,
+        page: Page,
         together: Together,
         wait_s: float,
     ) -> None:
@@ -61,7 +61,7 @@ class Planning:
         self._executor = executor
         self._graphs = Graphs(job, op_times)
         self.notes = Notes(job.model, job.device)
-        self._offers = offers
+        self._page = page
         self._together = together
         self.wait_s = wait_s
         self._announced: dict[int, tuple[str, int]] = {}  # by rung
@@ -505,7 +505,7 @@ class Planning:
         captured = self.ladder.captured
         refused = [rung for rung in captured if rung.request_id is not None]
         if refused and all(rung.tape is None for rung in captured):
-            self._offers.asked(refused[-1].request_id, refused[-1].answered)
+            self._page.asked(refused[-1].request_id, refused[-1].answered)
         for rung in self.ladder.rungs:
             rung.remove()
         if self.rung is not None and self.rung.sketch:

@@ -15,8 +15,8 @@ from typing import Any
 from reprise.torch.job.job import EagerJob
 from reprise.torch.planning.beside import Beside
 from reprise.torch.planning.coordination import RankCoordinator
-from reprise.torch.planning.offers import Offers
 from reprise.torch.planning.op_times import OpTimes
+from reprise.torch.planning.page import Page
 from reprise.torch.planning.planning import Planning
 from reprise.torch.planning.together import Together
 from reprise.torch.policy.policy import Action
@@ -27,8 +27,7 @@ from reprise.torch.recovery.startup import Startup
 from reprise.torch.session.check_schedule import CheckSchedule
 from reprise.torch.session.retry import Retry
 from reprise.torch.session.step_end import StepEnd
-from reprise.torch.session.waiting import Unplanned, Waiting
-from reprise.torch.session.watched import Watched
+from reprise.torch.session.waiting import Waiting
 from reprise.torch.tape.executor import TapeExecutor
 
 
@@ -38,12 +37,10 @@ class Parts:
     def __init__(self, job: EagerJob, executor: TapeExecutor, wait_s: float) -> None:
         """`wait_s`: how long the first plan is waited for."""
         self._job = job
-        self.together, self.offers = Together(job), Offers(job)
-        self.unplanned, self.waiting = Unplanned(job), Waiting(job)
-        self.watched = Watched(job, self.offers)
-        self.op_times = OpTimes(job)
+        self.together, self.page = Together(job), Page(job)
+        self.waiting, self.op_times = Waiting(job), OpTimes(job)
         self.planning = Planning(
-            job, executor, self.op_times, offers=self.offers, together=self.together, wait_s=wait_s
+            job, executor, self.op_times, page=self.page, together=self.together, wait_s=wait_s
         )
         self.beside = Beside(job, self.planning)
         self.checks = CheckSchedule(job, self.planning)
@@ -59,7 +56,7 @@ class Parts:
             together=self.together,
             checks=self.checks,
             waiting=self.waiting,
-            watched=self.watched,
+            page=self.page,
         )
 
     def effects(self) -> dict[Action, Callable[[Any], object]]:
@@ -73,5 +70,5 @@ class Parts:
             Action.FORGET_STEPS: lambda _: self.planning.forget_steps(),
             Action.FIND_RANKS: lambda _: self.ranks.begin(),
             Action.END_START: lambda _: self.startup.fits(),
-            Action.SAY_UNPLANNED: self.unplanned.say,
+            Action.SAY_UNPLANNED: self.waiting.say_above,
         }

@@ -131,8 +131,8 @@ class Session(TrainingLoop):
         found = super().figures()
         return {
             **found,
-            "budget_bytes": self.parts.unplanned.budget_bytes,  # of a refusal, too
-            "unplanned_over_budget_steps": self.parts.unplanned.over_budget,
+            "budget_bytes": self.parts.waiting.budget_bytes,  # of a refusal, too
+            "unplanned_over_budget_steps": self.parts.waiting.over_budget,
             "rungs": len(self.job.plans.ladder.rungs),
             "in_python": self.job.measured.in_python,
             "host_bytes": max((h.bytes_on_host for h in self.job.plans.handles), default=0),
@@ -250,7 +250,7 @@ class Session(TrainingLoop):
             self._steps.over()
         self.parts.waiting.forward()
         if not self.job.step.under_way:
-            self.parts.offers.look()
+            self.parts.page.look()
             self._steps.begin(args, kwargs)
         return self._attempts.forward(call, args, kwargs)
 

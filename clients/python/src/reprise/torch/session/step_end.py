@@ -17,6 +17,7 @@ from reprise.plan import Plan
 from reprise.torch.job.job import EagerJob
 from reprise.torch.ladder.rung import Rung
 from reprise.torch.meter.step_times import Then
+from reprise.torch.planning.page import Page
 from reprise.torch.planning.planning import Planning
 from reprise.torch.planning.together import Together
 from reprise.torch.policy.events import PlannedStepEnded, StepEnded
@@ -26,7 +27,6 @@ from reprise.torch.session.check_schedule import CheckSchedule, Looks
 from reprise.torch.session.leaving import Leaving
 from reprise.torch.session.peaks import Peaks
 from reprise.torch.session.waiting import Waiting
-from reprise.torch.session.watched import Watched
 from reprise.torch.tape.executor import TapePlan
 from reprise.torch.tape.tape_run import Run
 
@@ -62,14 +62,14 @@ class StepEnd:
         together: Together,
         checks: CheckSchedule,
         waiting: Waiting,
-        watched: Watched,
+        page: Page,
     ) -> None:
         self._job = job
         self._planning = planning
         self._together = together
         self._checks = checks
         self._waiting = waiting
-        self._watched = watched
+        self._page = page
         self._peaks = Peaks(job, planning)
         self._leaving = Leaving(job)
 
@@ -141,7 +141,7 @@ class StepEnd:
             # Which looks at all modules: asked only where the answer decides.
             may_capture=job.stage is not Stage.WARMUP
             or job.budget is not None
-            or self._watched.may_capture,
+            or self._page.may_capture,
             is_hopeless=job.plans.ladder.hopeless,
             is_joined=self._together.ended(),
         )

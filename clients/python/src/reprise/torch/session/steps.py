@@ -127,7 +127,7 @@ class Steps:
         event = StepBegins(again, first, other_captures=bool(_capturing), is_inert=inert)
         actions = job.happened(event)
         if Action.CAPTURE_IF_WATCHED in actions:
-            return parts.watched.wants()
+            return parts.page.wants()
         if Action.CAPTURE_IF_RANKS_DO in actions:
             return parts.ranks.wants()
         if Action.CAPTURE_IF_CHANGED in actions:
@@ -239,7 +239,7 @@ class Steps:
             if now.capture is not None:
                 self.abandon()
                 now.under_way = True
-                self._parts.watched.give_up()
+                self._parts.page.give_up()
             return
         if job.stage is Stage.PLAIN:
             return
@@ -382,7 +382,7 @@ class Steps:
         if not (self._keeps_capture and self._one_thread):
             return
         if job.budget is None:
-            parts.watched.captured(step)
+            parts.page.captured(step)
         elif (made := parts.planning.captured(step)) is not None:
             parts.ranks.captured(made)
 

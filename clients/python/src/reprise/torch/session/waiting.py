@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Says what a job without a plan is waiting for, where nothing else has said why there is none.
+"""Says what a job without a plan is waiting for, where nothing else has said why there is none, and
+how many of its steps exceed the budget.
 
 waiting.forward()             # a forward that trains, of the armed module
 waiting.not_called()          # an optimizer of the model has stepped, and no step was under way
 waiting.unplanned()           # a step has ended that had no plan
 waiting.planned()             # one that had
-Unplanned(job).say(planned=True)   # the first plan is here: what ran above the budget before it
+waiting.say_above(True)       # the first plan is here: what ran above the budget before it
 
 A plan needs a forward through the armed module, an optimizer that steps, a few plain steps, one
 that can be captured, and one that the plan is for. Each of them may never come, and each is counted
@@ -30,10 +31,12 @@ STEPS = 8
 # Forwards without a step of an optimizer, after which the job is told: gradients may be accumulated
 # over many.
 FORWARDS = 64
+# Bytes of a peak below which it is not said what malloc keeps of it.
+MUCH = 64 << 20
 
 
 class Waiting:
-    """Says what one session waits for while it has no plan."""
+    """Says of one session what it waits for while it has no plan, and what its steps took."""
 
     def __init__(self, job: EagerJob) -> None:
         self._job = job
@@ -121,16 +124,7 @@ class Waiting:
             return "no requested plan has arrived yet"
         return f"the model is still {job.stage.value}"
 
-
-# Bytes of a peak below which it is not said what malloc keeps of it.
-MUCH = 64 << 20
-
-
-class Unplanned:
-    """Says how many unplanned steps of one session exceed the budget."""
-
-    def __init__(self, job: EagerJob) -> None:
-        self._job = job
+    # ---- Above the budget -----------------------------------------------------------------
 
     @property
     def over_budget(self) -> int:
@@ -138,7 +132,7 @@ class Unplanned:
         known yet."""
         return self._job.measured.unplanned_over(self.budget_bytes)
 
-    def say(self, planned: bool) -> None:
+    def say_above(self, planned: bool) -> None:
         """Says how many such steps there were, before the first plan or in a job that gets none."""
         count, budget = self.over_budget, self.budget_bytes
         if not count:
