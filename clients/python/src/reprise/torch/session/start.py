@@ -185,13 +185,25 @@ def _connect(labels: dict[str, str]) -> tuple[daemon.Collector, Agent]:
 
 
 def _labels(model: nn.Module, options: Options) -> dict[str, str]:
+    """Returns what the page says of the job beside the agent's own capabilities."""
     program = Path(sys.argv[0]).name or "python"
-    return {
+    labels = {
         "name": os.environ.get("REPRISE_NAME") or program,
         "program": program,
         "model": options.name,
-        **_what_works(model, options.budget),
+        "adapter": "torch eager",
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "device": str(model_device(model)),
+        "executor": "tape",
+        "budget_at_start": options.budget if options.budget is not None else "none",
     }
+    if torch.version.cuda is not None:
+        labels["cuda"] = torch.version.cuda
+    with contextlib.suppress(RepriseError):
+        builtin = isinstance(abi.load().op_begin, BuiltinFunctionType)
+        labels["op_marks"] = "builtin functions" if builtin else "ctypes: slower in traced steps"
+    return labels
 
 
 def _start(model: nn.Module, options: Options) -> Session:
@@ -222,24 +234,6 @@ def _start(model: nn.Module, options: Options) -> Session:
     elif collector.socket is None or agent.status == "inert":
         session.parts.planning.stop(f"training without a plan: {collector.why or agent.why}")
     return session
-
-
-def _what_works(model: nn.Module, budget: str | None) -> dict[str, str]:
-    """Returns what the page says of the job beside the agent's own capabilities."""
-    facts = {
-        "adapter": "torch eager",
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "device": str(model_device(model)),
-        "executor": "tape",
-        "budget_at_start": budget if budget is not None else "none",
-    }
-    if torch.version.cuda is not None:
-        facts["cuda"] = torch.version.cuda
-    with contextlib.suppress(RepriseError):
-        builtin = isinstance(abi.load().op_begin, BuiltinFunctionType)
-        facts["op_marks"] = "builtin functions" if builtin else "ctypes: slower in traced steps"
-    return facts
 
 
 def _unsupported(model: nn.Module) -> str:
