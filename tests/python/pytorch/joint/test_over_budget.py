@@ -90,7 +90,6 @@ def planned(server: Server) -> tuple[OverBudget, Any]:
     memory: Any = SimpleNamespace(
         began_live=4 * MIB,
         held_bytes=0,
-        graph_peak=8 * MIB,
         peaks=Peaks(backward=8 * MIB),
         optimizer_peak=6 * MIB,
         outside_bytes=0,

@@ -294,7 +294,7 @@ class CompiledJob(TrainingLoop):
         finally:
             self.job.busy = False
             # What the comparison takes is beside the step, or in it.
-            peak = self.memory.graph_peak if in_step else self.memory.beside()
+            peak = self.memory.peaks.highest if in_step else self.memory.beside()
             above = peak > self.joint.budget_bytes
             if above:
                 self.job.say(

@@ -65,6 +65,39 @@ def joint_graph(graph: Any, *, measured: bool = True) -> JointGraph:
         return _Reading(costs).whole(graph)
 
 
+def message_of(
+    name: str,
+    static_bytes: int,
+    required: list[int],
+    storages: list[dict[str, Any]],
+    ops: list[dict[str, Any]],
+) -> dict[str, Any]:
+    """Returns a compiled step as the planner reads it."""
+    return {
+        "name": name,
+        "source": "torch, compiled",
+        "static_bytes": static_bytes,
+        "flavour": "aot-joint",
+        "measured_step_ns": sum(op["time_ns"] for op in ops),
+        "required": required,
+        "storages": storages,
+        "ops": ops,
+    }
+
+
+def storage_of(number: int, size: int, name: str, made_by: int = 0) -> dict[str, Any]:
+    """Returns a storage of such a step."""
+    return {
+        "id": number,
+        "bytes": size,
+        "name": name,
+        "category": 4,  # reprise.v1.Category: an activation
+        "saved_for_backward": False,
+        "release_op": made_by,
+        "pinned": False,
+    }
+
+
 def has_backward(message: dict[str, Any]) -> bool:
     """Returns whether a graph has a backward: Inductor shows its hook the graphs of inference
     too."""
@@ -118,16 +151,7 @@ class _Reading:
             else:
                 self._call(node)
         self._close()
-        message = {
-            "name": "joint graph",
-            "source": "torch, compiled",
-            "static_bytes": self._static,
-            "flavour": "aot-joint",
-            "measured_step_ns": sum(op["time_ns"] for op in self._ops),
-            "required": self._output,
-            "storages": self._storages,
-            "ops": self._ops,
-        }
+        message = message_of("joint graph", self._static, self._output, self._storages, self._ops)
         return JointGraph(message, self._made)
 
     def _find_phases(self, graph: Any) -> None:
@@ -220,18 +244,9 @@ class _Reading:
         return [self._known[key] for key in keys if self._known.get(key, _INPUT) != _INPUT]
 
     def _storage(self, value: Tensor, name: str, made_by: int) -> int:
-        self._storages.append(
-            {
-                "id": len(self._storages),
-                "bytes": _bytes(value),
-                "name": name,
-                "category": 4,  # reprise.v1.Category: an activation
-                "saved_for_backward": False,
-                "release_op": made_by,
-                "pinned": False,
-            }
-        )
-        return len(self._storages) - 1
+        number = len(self._storages)
+        self._storages.append(storage_of(number, _bytes(value), name, made_by))
+        return number
 
 
 def _bytes(value: Tensor) -> int:

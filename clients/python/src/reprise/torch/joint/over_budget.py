@@ -82,7 +82,7 @@ class OverBudget:
         )
         message = with_held(message, held)
         self._message = with_optimizer(message, optimizer, memory.optimizer_peak)
-        peak = max(memory.graph_peak, memory.optimizer_peak)
+        peak = max(memory.peaks.highest, memory.optimizer_peak)
         self._message["measured_peak_bytes"] = peak_under(self._message, set()) if again else peak
         joint.beside_bytes = held
         plan, why = joint.ask(self._message, joint.budget)

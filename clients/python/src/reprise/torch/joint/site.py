@@ -146,7 +146,7 @@ class _InPlace(CompiledModule):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model, _context(model.__dict__[_IN_PLACE]))
-        self._armed: weakref.ref[Any] | None = None
+        self._armed: Callable[[], Any] = lambda: None  # what is put into the module
 
     def compiled(self, wrap: Wrap) -> Callable[..., Any]:
         return method_of(self._model, super().compiled(wrap))
@@ -167,11 +167,8 @@ class _InPlace(CompiledModule):
         model.__dict__[_IN_PLACE] = armed
 
     def remove(self) -> None:
-        model = self._model()
-        if model is None or self._armed is None:
-            return
-        armed = self._armed()
-        if armed is None:
+        model, armed = self._model(), self._armed()
+        if model is None or armed is None:
             return
         own = armed.own
         if model.__dict__.get(_IN_PLACE) is armed:

@@ -67,11 +67,6 @@ class StepMemory:
         self.held_bytes = 0
         self.peaks = Peaks()
 
-    @property
-    def graph_peak(self) -> int:
-        """The peak of the step so far, but for its optimizers."""
-        return self.peaks.highest
-
     def returned(self, outputs: list[Tensor]) -> None:
         """Notes what a forward of the step has returned."""
         self._outputs = [weakref.ref(t.untyped_storage()) for t in outputs]
@@ -136,7 +131,7 @@ class StepMemory:
     def peak(self) -> int:
         """Returns the peak of the step so far."""
         now = 0 if self.meter is None else self.meter.peak()
-        return max(self.graph_peak, self.optimizer_peak, now)
+        return max(self.peaks.highest, self.optimizer_peak, now)
 
     def stop(self) -> None:
         """Ends the measuring."""

@@ -24,7 +24,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from reprise.torch.joint.joint_graph import LOSS
+from reprise.torch.joint.joint_graph import LOSS, message_of, storage_of
 
 # Kinds of equal parts. Each is compiled code of its own, and torch.compile keeps so much of one
 # function and no more.
@@ -82,17 +82,9 @@ class Whole:
     def message(self, static_bytes: int) -> dict[str, Any]:
         """Returns the step graph that the planner reads. `static_bytes`: alive when the step
         begins."""
-        several = len(self._calls) > 1
-        return {
-            "name": f"{len(self._calls)} joint graphs" if several else "joint graph",
-            "source": "torch, compiled",
-            "static_bytes": static_bytes,
-            "flavour": "aot-joint",
-            "measured_step_ns": sum(op["time_ns"] for op in self._ops),
-            "required": sorted(set(self._required)),
-            "storages": self._storages,
-            "ops": self._ops,
-        }
+        count, required = len(self._calls), sorted(set(self._required))
+        name = f"{count} joint graphs" if count > 1 else "joint graph"
+        return message_of(name, static_bytes, required, self._storages, self._ops)
 
     def split(self, again: tuple[int, ...]) -> Decided:
         """Returns what each compiled graph runs again, so that the ops `again` of the whole do."""
@@ -203,8 +195,7 @@ def _few(by_part: dict[int, _Kind]) -> list[_Kind]:
 def with_held(message: dict[str, Any], held_bytes: int) -> dict[str, Any]:
     """Returns the same step, which holds `held_bytes` more from its begin to its end."""
     number = len(message["storages"])
-    held = {"id": number, "bytes": held_bytes, "name": "outside the graphs", "category": 4}
-    held |= {"saved_for_backward": False, "release_op": 0, "pinned": True}
+    held = {**storage_of(number, held_bytes, "outside the graphs"), "pinned": True}
     begin = {**message["ops"][0], "writes": [*message["ops"][0]["writes"], number]}
     return {
         **message,
