@@ -108,11 +108,6 @@ class Before(Snapshot):
         still = buffers or not any(True for _ in model.buffers())
         self.again = still and not several_ranks()
 
-    def restore(self) -> None:
-        """Restores memory, generators and buffers for a second attempt."""
-        make_room()
-        self.rewind()
-
 
 def make_room() -> None:
     """Returns unused memory to the device."""

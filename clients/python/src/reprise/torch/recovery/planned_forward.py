@@ -2,7 +2,7 @@
 """A planned forward that may have to run again (planned_retry.py).
 
     forward = PlannedForward(state, call, args, kwargs)    # just before it runs
-    forward.ended(out)
+    forward.outputs = Outputs(out)
     forward.obstacle(job)       # why it cannot run again now
     rehearsed(model, forward, small)
 
@@ -43,16 +43,7 @@ class PlannedForward:
         self.before = Snapshot(state)
         self.state = state
         state.take()
-        self.outputs: Outputs | None = None
-
-    @property
-    def bytes(self) -> int:
-        """The bytes of the gradients of its outputs."""
-        return 0 if self.outputs is None else self.outputs.bytes
-
-    def ended(self, out: Any) -> None:
-        """Notes the outputs of the forward."""
-        self.outputs = Outputs(out)
+        self.outputs: Outputs | None = None  # once it has returned
 
     def obstacle(self, job: EagerJob) -> str:
         """Returns why the forward cannot run again now, or "" if it can."""
@@ -79,7 +70,8 @@ def rehearsed(model: nn.Module, forward: PlannedForward, small: int) -> int:
     cpu, arguments = torch.device("cpu"), forward.inputs.again() or ((), {})
     others = host_bytes(STEP_BYTES, cpu)
     state = WatchedState(model)  # not that of the forward, which is there to be put back
-    grad = host_bytes(forward.bytes if 0 < forward.bytes <= small else 1, cpu)
+    size = 0 if forward.outputs is None else forward.outputs.bytes
+    grad = host_bytes(size if 0 < size <= small else 1, cpu)
     arrived = Arrived(grad)
     took = []
     for _ in range(ROUNDS):

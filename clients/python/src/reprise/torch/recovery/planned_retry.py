@@ -41,7 +41,7 @@ from reprise.torch.meter.room import room_on
 from reprise.torch.recovery.planned_forward import PlannedForward, rehearsed, release_graph
 from reprise.torch.recovery.progress import Progress
 from reprise.torch.rerun.repeatable import Remembered
-from reprise.torch.rerun.restart import Entry, OutputGradients, is_ordinary
+from reprise.torch.rerun.restart import Entry, OutputGradients, Outputs, is_ordinary
 from reprise.torch.rerun.snapshot import Generators, Untouched, WatchedState
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class _Attempt:
             return "something outside the model also has parameters"
         if self.retry.taking:
             return "it has already been run again"
-        if forward.bytes > SMALL and not job.short_of_memory:
+        if forward.outputs.bytes > SMALL and not job.short_of_memory:
             return "the gradients of the model's outputs are kept only once memory has run out"
         entry.watch()
         self._untouched = forward.state.gradients()
@@ -220,7 +220,7 @@ class PlannedRetry:
 
     def _ended(self, out: Any) -> None:
         if self.forward is not None:
-            self.forward.ended(out)
+            self.forward.outputs = Outputs(out)
             if not self._priced:
                 self._priced = True
                 self.job.remembering_ns = rehearsed(self.job.model, self.forward, SMALL)

@@ -79,7 +79,8 @@ class Attempts:
         if planned is not None:
             return self.retake(*planned, f"out of memory in the forward ({text})")
         assert before is not None
-        before.restore()
+        oom.make_room()
+        before.rewind()
         steps.begin(args, kwargs, again=True)
         return steps.forward(call, args, kwargs)
 
@@ -105,7 +106,6 @@ class Attempts:
         oom.make_room()
         forward.before.rewind()
         steps.begin(*arguments, again=True)
-        step.out_of_memory = True
         try:
             with forward.before.settings():
                 return steps.forward(forward.call, *arguments)

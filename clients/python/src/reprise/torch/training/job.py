@@ -120,10 +120,7 @@ class Job:
         """Removes plans that are installed, and reports it. Without a reason: the program wants
         none."""
         for handle in handles:
-            if why:
-                self.record.withdrawn(handle.plan, why)
-            else:
-                self.record.removed(handle.plan)
+            self.record.withdrawn(handle.plan, why)
             handle.remove()
 
     def condemn(self, step: int, handle: Handle, result: CheckResult) -> None:

@@ -145,14 +145,12 @@ class Record:
         if self._plan is None:
             self._answer = sentence
 
-    def removed(self, plan: Plan) -> None:
-        """Reports that the program does not want a plan any more."""
-        self.agent.plan_state(plan.plan_number, abi.PLAN_STOPPED)
-
-    def withdrawn(self, plan: Plan, why: str) -> None:
-        """Reports that a plan is withdrawn: it is not trusted, or cannot run any more."""
+    def withdrawn(self, plan: Plan, why: str = "") -> None:
+        """Reports that a plan is withdrawn: it is not trusted, or cannot run any more. Without a
+        reason: the program does not want it any more."""
         self.agent.plan_state(plan.plan_number, abi.PLAN_STOPPED, why)
-        self._tally.withdrawn(why)
+        if why:
+            self._tally.withdrawn(why)
 
     def without(self, why: str) -> None:
         """Reports that the job trains without a plan from here on, and why."""
