@@ -22,9 +22,8 @@ from reprise.plan import Decision, Plan
 from reprise.torch.executor.protocol import StepStats
 from reprise.torch.joint.joint_graph import LOSS, JointGraph, Made
 
-# Random ops keep their masks. The second one can do more than a partitioner does; its plans are
-# checked (joint_graph.py).
-CAPABILITIES = ("joint", "tape:seeded_ok=0:max_runs=2:free_policy=eager:duplicate_outputs=0")
+# Random ops keep their masks.
+CAPABILITIES = "joint"
 # Any one constant: a larger id on a user would turn its input into a saved one.
 _GROUP = 0
 
@@ -61,7 +60,7 @@ class JointExecutor:
 
     def capabilities(self, graph: JointGraph) -> str:
         """Returns the executor as the server reads it: each op runs once more at most."""
-        return CAPABILITIES[0]
+        return CAPABILITIES
 
     def install(self, graph: JointGraph, plan: Plan) -> JointPlan:
         """Tags the nodes of a graph that is about to be partitioned; none where several graphs,

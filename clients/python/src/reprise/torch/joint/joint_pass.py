@@ -216,10 +216,5 @@ class JointPass:
 
 
 def _ask(message: dict[str, Any], budget: str) -> tuple[Plan | None, str]:
-    plan, why, _ = asked(message, budget, CAPABILITIES[0])
-    if plan is not None:
-        return plan, why
-    other, _, _ = asked(message, budget, CAPABILITIES[1])
-    if other is not None and peak_under(message, set(other.recomputed_ops)) <= other.budget_bytes:
-        return other, ""
-    return None, why
+    plan, why, _ = asked(message, budget, CAPABILITIES)
+    return plan, why
