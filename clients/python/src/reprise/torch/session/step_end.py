@@ -94,23 +94,57 @@ class StepEnd:
     def over(self, run: Run | None, peak: int) -> None:
         """Counts and reports the step that has just ended, and does what follows from it. `run`:
         what the tape did; None: the step had no plan. `peak`: in bytes."""
-        job, step = self._job, self._job.step
+        job = self._job
         looks, self._checks.looks = self._checks.looks, Looks.NOT
         ended = _Ended(peak=peak)
         rung = job.plans.rung
         if run is not None and rung is not None and rung.planned is not None:
             ended = self._planned(run, rung, rung.planned, peak, looks)
-        elif not step.out_of_memory:
-            ended.took = job.measured.plain(step.key, peak)
-            job.measured.without_plan(peak)
+        else:
+            self._plain(ended)
+        if run is not None and rung is not None:
+            self._planning.announce(rung)
+        is_sketched = run is not None and rung is not None and rung.sketch
+        self._report(ended, is_sketched)
+        sketched = job.measured.sketched_steps
+        event = StepEnded(
+            plain_steps=job.measured.plain_steps,
+            warmup=job.options.warmup,
+            planned_steps=sketched if is_sketched else job.measured.planned_steps - sketched,
+            was_planned=run is not None,
+            is_sketched=is_sketched,
+            left_plan=bool(ended.mismatches),
+            was_measured=ended.took is not None,
+            # Which looks at all modules: asked only where the answer decides.
+            may_capture=job.stage is not Stage.WARMUP
+            or job.budget is not None
+            or self._page.may_capture,
+            is_hopeless=job.plans.ladder.hopeless,
+            is_joined=self._together.ended(),
+        )
+        job.happened(event, ended.peak)
+
+    def observed(self, peak: int) -> None:
+        """Counts and reports a step that has just ended, of which nothing follows."""
+        ended = _Ended(peak=peak)
+        self._plain(ended)
+        self._report(ended, is_sketched=False)
+
+    def _plain(self, ended: _Ended) -> None:
+        """Counts a step without a plan."""
+        job = self._job
+        if not job.step.out_of_memory:
+            ended.took = job.measured.plain(job.step.key, ended.peak)
+            job.measured.without_plan(ended.peak)
             self._waiting.unplanned()
+
+    def _report(self, ended: _Ended, is_sketched: bool) -> None:
+        """Reports a step when its time is known. `is_sketched`: its plan was made from shapes."""
+        job, step = self._job, self._job.step
         ended.flags |= abi.STEP_WINDOW if step.tracing.on else 0
         ended.flags |= abi.STEP_OOM if step.out_of_memory else 0
         step.out_of_memory = False
-        if run is not None and rung is not None:
-            self._planning.announce(rung)
         number = step.number
-        is_sketched = run is not None and rung is not None and rung.sketch
         # What a step without a plan takes is known from those under one made from shapes.
         is_base = is_sketched and ended.flags == abi.STEP_PLANNED and not ended.mismatches
 
@@ -129,23 +163,6 @@ class StepEnd:
             )
 
         step.times.tell(then)
-        sketched = job.measured.sketched_steps
-        event = StepEnded(
-            plain_steps=job.measured.plain_steps,
-            warmup=job.options.warmup,
-            planned_steps=sketched if is_sketched else job.measured.planned_steps - sketched,
-            was_planned=run is not None,
-            is_sketched=is_sketched,
-            left_plan=bool(ended.mismatches),
-            was_measured=ended.took is not None,
-            # Which looks at all modules: asked only where the answer decides.
-            may_capture=job.stage is not Stage.WARMUP
-            or job.budget is not None
-            or self._page.may_capture,
-            is_hopeless=job.plans.ladder.hopeless,
-            is_joined=self._together.ended(),
-        )
-        job.happened(event, ended.peak)
 
     def _planned(
         self, run: Run, rung: Rung, planned: TapePlan, peak: int, looks: Looks

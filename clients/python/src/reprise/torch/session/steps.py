@@ -75,6 +75,7 @@ class Steps:
         self._scattered = False
         self._late, self._first_calls = LateFrees(job), FirstCalls(job)
         self._is_met = True  # the other ranks were met after the last step, or it was no time to
+        self._observed = False  # nothing is decided of the step under way, as of later ones
 
     # ---- It begins ------------------------------------------------------------------
 
@@ -92,6 +93,12 @@ class Steps:
         now.cycle.restart()
         dtype = next((p.dtype for p in job.model.parameters()), None)
         now.key = key_of(args, kwargs, job.device.type, dtype)
+        self._observed = job.budget is None and job.stage is Stage.PLAIN and not parts.ranks.unknown
+        if self._observed:
+            now.under_way, now.tracing.on, now.run = True, False, None
+            self._count()
+            now.times.begin()
+            return
         first = self._first_calls.begins(now.key)
         parts.planned_retry.forget()
         self._meet_ranks()
@@ -103,19 +110,24 @@ class Steps:
             self._begin_planned()
         if job.host is not None and now.capture is None and now.run is None:
             self._begin_capture(keep=False)  # never plainly
-        job.agent.step(now.number)
-        parts.progress.begin(now.run)
-        parts.progress.enter(FORWARD)
-        if job.agent.window_kinds() and not now.tracing.on:
-            now.tracing.begin(now.run)  # the collector asked
-        now.peak = now.forwards = 0
-        if now.capture is None:
-            job.meter.reset_peak()
+        self._count()
         now.live_begin = job.meter.live()
         now.missing = missing_gradients(job.model) if job.state.several_ranks else 0
         if now.run is not None and job.plans.rung is not None:
             self._late.begin(job.plans.rung)
         now.times.begin()
+
+    def _count(self) -> None:
+        """Tells the agent of the step that begins, and counts its memory from here on."""
+        job, now, progress = self._job, self._now, self._parts.progress
+        job.agent.step(now.number)
+        progress.begin(now.run)
+        progress.enter(FORWARD)
+        if job.agent.window_kinds() and not now.tracing.on:
+            now.tracing.begin(now.run)  # the collector asked
+        now.peak = now.forwards = 0
+        if now.capture is None:
+            job.meter.reset_peak()
 
     def _wants_capture(self, again: bool, first: bool) -> bool:
         """Returns whether the step that begins is captured. `again`: it has run out of memory;
@@ -189,6 +201,13 @@ class Steps:
         now.forwards += 1
         self._one_thread &= threading.get_ident() == self._thread
         progress.enter(FORWARD)
+        if self._observed:
+            resume()
+            try:
+                return call(*args, **kwargs)
+            finally:
+                now.in_forward = False
+                progress.enter(BACKWARD)
         try:
             checks.enters()
             if now.check is not None:
@@ -316,6 +335,12 @@ class Steps:
 
     def _ends(self) -> None:
         job, now, parts = self._job, self._now, self._parts
+        if self._observed:
+            now.under_way = False
+            now.ended += 1
+            self._measured()
+            parts.progress.enter(0)
+            return
         if parts.ranks.due:
             coming()  # what follows may take long, and the other ranks wait for it
         now.stop_check()  # its backward ran within the optimizer: the gradients have been used
@@ -329,15 +354,7 @@ class Steps:
             self._end_capture(now.capture)
         else:
             now.times.leave_out(parts.op_times.spent_ns())
-            now.times.end()
-            peak = max(now.peak, job.meter.peak())
-            now.tracing.end_ops()
-            run, now.run = now.run, None
-            self._late.end()
-            parts.step_end.over(run, peak)
-            if now.tracing.on:
-                now.times.read(wait=True)  # the records of a traced step are cut at its end
-            now.tracing.end()
+            self._measured()
         beyond = job.meter.take_beyond()
         if now.ended > 1 or job.host is not None:
             # The first plain step pays for what is set up once.
@@ -349,6 +366,22 @@ class Steps:
         self._is_met = False
         if torch._C._current_graph_task_id() == -1:
             self._meet_ranks()  # else the backward is not over, and the next step begins with it
+
+    def _measured(self) -> None:
+        """Takes the figures of a step that was not captured."""
+        job, now, step_end = self._job, self._now, self._parts.step_end
+        now.times.end()
+        peak = max(now.peak, job.meter.peak())
+        now.tracing.end_ops()
+        if self._observed:
+            step_end.observed(peak)
+        else:
+            run, now.run = now.run, None
+            self._late.end()
+            step_end.over(run, peak)
+        if now.tracing.on:
+            now.times.read(wait=True)  # the records of a traced step are cut at its end
+        now.tracing.end()
 
     def _meet_ranks(self) -> None:
         """Meets the other ranks after a step, once."""
