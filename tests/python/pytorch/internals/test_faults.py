@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import faults
 import pytest
 import torch
 from arming import arm
@@ -58,6 +59,16 @@ def test_faults_of_every_kind_leave_the_training_as_it_is(
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     assert f"| same | {number} |" in done.stdout, done.stdout
     assert "Not one line" not in done.stdout, done.stdout
+
+
+def test_the_files_and_functions_that_are_treated_apart_exist() -> None:
+    known = faults.functions()
+    named = {*faults.ONLY_WAY_BACK_CALLS, faults.KEEPS_COSTS}
+
+    assert named <= known, named - known
+    assert set(faults.ONLY_WAY_BACK) <= {file for file, _ in known}
+    for name in faults.CAUGHT_BY:
+        assert (SOURCE / "reprise" / name).is_file(), name
 
 
 @pytest.mark.usefixtures("removed")
