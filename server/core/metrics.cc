@@ -1,7 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/core/metrics.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <chrono>
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <system_error>
 
 #include "base/str_cat.h"
 
@@ -15,6 +23,11 @@ std::string Seconds(double value) {
   return text;
 }
 
+// Near enough to when the process started.
+const double kStarted = std::chrono::duration<double>(
+                            std::chrono::system_clock::now().time_since_epoch())
+                            .count();
+
 std::string Header(std::string_view name, std::string_view type,
                    std::string_view help) {
   return StrCat("# HELP ", name, " ", help, "\n# TYPE ", name, " ", type, "\n");
@@ -25,6 +38,34 @@ std::string Header(std::string_view name, std::string_view type,
 std::string MetricText(std::string_view name, std::string_view type,
                        std::string_view help, int64_t value) {
   return StrCat(Header(name, type, help), name, " ", value, "\n");
+}
+
+std::string ProcessMetricsText() {
+  rusage used{};
+  (void)::getrusage(RUSAGE_SELF, &used);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + 1e-6 * time.tv_usec;
+  };
+  int64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages >> pages;
+  std::error_code none;
+  const auto files =
+      std::distance(std::filesystem::directory_iterator("/proc/self/fd", none),
+                    std::filesystem::directory_iterator());
+  rlimit limit{};
+  (void)::getrlimit(RLIMIT_NOFILE, &limit);
+  constexpr std::string_view kCpu = "process_cpu_seconds_total";
+  constexpr std::string_view kStart = "process_start_time_seconds";
+  return StrCat(
+      Header(kCpu, "counter", "Processor time of the daemon."), kCpu, " ",
+      Seconds(seconds(used.ru_utime) + seconds(used.ru_stime)), "\n",
+      Header(kStart, "gauge", "When the daemon started."), kStart, " ",
+      static_cast<int64_t>(kStarted), "\n",
+      MetricText("process_resident_memory_bytes", "gauge",
+                 "Memory of the daemon.", pages * ::sysconf(_SC_PAGESIZE)),
+      MetricText("process_open_fds", "gauge", "Open file descriptors.", files),
+      MetricText("process_max_fds", "gauge", "How many may be open.",
+                 static_cast<int64_t>(limit.rlim_cur)));
 }
 
 std::string_view CodeName(Code code) {

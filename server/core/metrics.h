@@ -63,6 +63,10 @@ class Metrics {
 std::string MetricText(std::string_view name, std::string_view type,
                        std::string_view help, int64_t value);
 
+// Returns processor time, memory and file descriptors of this process, under the
+// names that Prometheus' own clients have for them.
+std::string ProcessMetricsText();
+
 // Returns the name of a code as Connect writes it: "not_found".
 std::string_view CodeName(Code code);
 

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
 #include "base/str_cat.h"
 #include "profiler/include/reprise_wire.h"
@@ -111,9 +112,16 @@ std::string RunningDaemon::MetricsText() const {
       "# TYPE reprise_build_info gauge\n"
       "reprise_build_info{version=\"",
       kVersion, "\",revision=\"", kRevision, "\"} 1\n");
-  text += metrics_.Text();
+  text += ProcessMetricsText() + metrics_.Text();
   text += MetricText("reprise_store_size_bytes", "gauge",
                      "Bytes of the database and its log.", store_->SizeBytes());
+  std::error_code unknown;
+  const auto disk = std::filesystem::space(options_.data_dir, unknown);
+  if (!unknown) {
+    text += MetricText("reprise_data_free_bytes", "gauge",
+                       "Bytes that are free where the daemon keeps its data.",
+                       static_cast<int64_t>(disk.available));
+  }
   if (uplink_ != nullptr) {
     v1::ForwardStatus forward;
     uplink_->FillStatus(forward);

@@ -555,6 +555,7 @@ def test_what_a_killed_daemon_said_of_its_server_is_gone_before_the_next_one_is_
     first = jobs("run", "--", *JOB, "plain", "5")
     killed = json.loads(said.read_text())
     os.kill(killed["pid"], signal.SIGKILL)
+    until("the daemon has ended", 10, lambda: not os.path.exists(f"/proc/{killed['pid']}/exe"))
     taken = socket.create_server(("127.0.0.1", 0))
 
     # One that comes as far as its ports, and no further.

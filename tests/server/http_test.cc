@@ -7,9 +7,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "base/str_cat.h"
 #include "server/net/routes.h"
 #include "tests/server/server_harness.h"
 
@@ -89,6 +91,14 @@ TEST(HttpTest, CountsWhatItDoes) {
   EXPECT_THAT(metrics,
               HasSubstr("reprise_build_info{version=\"" REPRISE_VERSION "\""));
   EXPECT_THAT(metrics, HasSubstr("reprise_store_size_bytes "));
+  for (const char* name :
+       {"process_cpu_seconds_total", "process_start_time_seconds",
+        "process_resident_memory_bytes", "process_open_fds", "process_max_fds",
+        "reprise_data_free_bytes"}) {
+    const size_t at = metrics.find(StrCat("\n", name, " "));
+    ASSERT_NE(at, std::string::npos) << name;
+    EXPECT_GT(std::stod(metrics.substr(at + 2 + std::strlen(name))), 0) << name;
+  }
   EXPECT_THAT(metrics,
               HasSubstr("reprise_rpc_duration_seconds_count{method=\"/reprise."
                         "v1.Query/ListRuns\",code=\"ok\"} 1"));

@@ -16,7 +16,7 @@ budget is the limit for this plan, and after three such steps nothing waits unde
 
 from __future__ import annotations
 
-from typing import Any
+from collections import Counter
 
 from reprise.torch.internals.distributed import several_ranks
 from reprise.torch.job.job import EagerJob
@@ -30,8 +30,8 @@ class LateFrees:
 
     def __init__(self, job: EagerJob) -> None:
         self._job = job
-        self._plan: Any = None
-        self._in_vain = 0  # steps under this plan
+        self._plan = ""  # of the step under way, its id
+        self._in_vain: Counter[str] = Counter()  # steps, by plan
         self._waits = False
 
     def begin(self, rung: Rung) -> None:
@@ -40,14 +40,15 @@ class LateFrees:
         plan, job = rung.plan, self._job
         if plan is None or not rung.covers(job.step.key) or not several_ranks():
             return
-        if plan is not self._plan:
-            self._plan, self._in_vain = plan, 0
-        if self._in_vain >= _STEPS:
+        self._plan = plan.plan_id
+        in_vain = self._in_vain[self._plan]
+        if in_vain >= _STEPS:
             return
         # What the program holds by now and did not hold when the step was captured.
         beside = rung.beside(job.step.live_begin, job.step.missing)
-        most = (plan.budget_bytes if self._in_vain else plan.peak_bytes) + beside
-        if job.budget is None or not job.budget.is_share:
+        most = plan.budget_bytes if in_vain and not rung.exceeds else plan.peak_bytes
+        most += max(0, beside - rung.held_bytes)
+        if not rung.exceeds and (job.budget is None or not job.budget.is_share):
             most = min(most, plan.budget_bytes)
         job.meter.wait_above(most)
         self._waits = True
@@ -62,4 +63,4 @@ class LateFrees:
         """Ends the waiting with the step, and notes whether it helped."""
         if self._waits:
             self._waits = False
-            self._in_vain += self._job.meter.wait_above(None)
+            self._in_vain[self._plan] += self._job.meter.wait_above(None)
