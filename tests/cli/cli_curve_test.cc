@@ -40,22 +40,5 @@ TEST(CurveText, HasALinePerBudget) {
   EXPECT_THAT(table, HasSubstr("no plan fits: op 7 mm needs at least 2.0 KiB"));
 }
 
-TEST(CurveText, ThePictureFitsATerminal) {
-  const std::string picture = CurvePicture(Curve());
-
-  EXPECT_THAT(picture, HasSubstr("+40.0 %"));
-  EXPECT_THAT(picture, HasSubstr("8.0 KiB"));
-  size_t start = 0;
-  for (size_t end; (end = picture.find('\n', start)) != std::string::npos;
-       start = end + 1) {
-    EXPECT_LE(end - start, 80u);
-  }
-}
-
-TEST(CurveText, OnePointIsNoCurve) {
-  EXPECT_EQ(CurvePicture({Point(8192, 0, 0)}), "");
-  EXPECT_EQ(CurvePicture({}), "");
-}
-
 }  // namespace
 }  // namespace reprise::cli

@@ -9,7 +9,7 @@ from pathlib import Path
 from cli_program import Reprise
 
 
-def test_sweep_is_a_table_and_a_curve(reprise: Reprise, graph_file: Path) -> None:
+def test_sweep_is_a_table(reprise: Reprise, graph_file: Path) -> None:
     result = reprise("sweep", "small.graph.json", "--points", "5")
 
     assert result.code == 0, result
@@ -21,7 +21,6 @@ def test_sweep_is_a_table_and_a_curve(reprise: Reprise, graph_file: Path) -> Non
         "bound",
         "gap",
     ]
-    assert "proven lower bound" in result.out
 
 
 def test_sweep_json_is_a_line_per_budget_largest_first(reprise: Reprise, graph_file: Path) -> None:

@@ -80,38 +80,6 @@ std::string Groups(const v1::Explanation& explanation, int most) {
   return text + MoreOf(groups.size(), most, "groups");
 }
 
-std::string AtPeak(const v1::Explanation& explanation, int most) {
-  std::vector<const v1::StorageExplanation*> alive;
-  for (const v1::StorageExplanation& storage : explanation.storages()) {
-    if (storage.alive_at_peak()) alive.push_back(&storage);
-  }
-  if (alive.empty()) return "";
-  std::string text =
-      StrCat("\nLARGEST AT THE PEAK (",
-             FormatBytes(explanation.plan().peak_bytes()), ", op ",
-             explanation.plan().peak_op(), ", ", alive.size(), " storages)\n");
-  for (size_t i = 0; i < alive.size() && i < static_cast<size_t>(most); ++i) {
-    const v1::StorageExplanation& storage = *alive[i];
-    text += StrCat("  ", Right(FormatBytes(storage.bytes()), 10), "  ",
-                   Left(CategoryOf(storage), 14), " ",
-                   Left(DecisionWord(storage.decision()), 10),
-                   Left(storage.why(), 15), " ", LabelOf(storage), "\n");
-    if (storage.lives_size() > 0) {
-      text += "              alive";
-      for (const v1::StorageLife& life : storage.lives()) {
-        text += StrCat(" ", FormatDuration(life.born_ns()), " to ",
-                       FormatDuration(life.last_ns()),
-                       &life == &*storage.lives().rbegin() ? "" : ",");
-      }
-      if (storage.has_what_if()) {
-        text += "; " + WhatIfText(storage.what_if());
-      }
-      text += "\n";
-    }
-  }
-  return text + MoreOf(alive.size(), most, "storages");
-}
-
 std::string InTheWay(const v1::Explanation& explanation, int most) {
   const v1::WorkingSet& set = explanation.working_set();
   const v1::Infeasible& why = explanation.plan().infeasible();
@@ -152,12 +120,44 @@ std::string InTheWay(const v1::Explanation& explanation, int most) {
 
 }  // namespace
 
+std::string AtPeakText(const v1::Explanation& explanation, int most) {
+  std::vector<const v1::StorageExplanation*> alive;
+  for (const v1::StorageExplanation& storage : explanation.storages()) {
+    if (storage.alive_at_peak()) alive.push_back(&storage);
+  }
+  if (alive.empty()) return "";
+  std::string text =
+      StrCat("\nLARGEST AT THE PEAK (",
+             FormatBytes(explanation.plan().peak_bytes()), ", op ",
+             explanation.plan().peak_op(), ", ", alive.size(), " storages)\n");
+  for (size_t i = 0; i < alive.size() && i < static_cast<size_t>(most); ++i) {
+    const v1::StorageExplanation& storage = *alive[i];
+    text += StrCat("  ", Right(FormatBytes(storage.bytes()), 10), "  ",
+                   Left(CategoryOf(storage), 14), " ",
+                   Left(DecisionWord(storage.decision()), 10),
+                   Left(storage.why(), 15), " ", LabelOf(storage), "\n");
+    if (storage.lives_size() > 0) {
+      text += "              alive";
+      for (const v1::StorageLife& life : storage.lives()) {
+        text += StrCat(" ", FormatDuration(life.born_ns()), " to ",
+                       FormatDuration(life.last_ns()),
+                       &life == &*storage.lives().rbegin() ? "" : ",");
+      }
+      if (storage.has_what_if()) {
+        text += "; " + WhatIfText(storage.what_if());
+      }
+      text += "\n";
+    }
+  }
+  return text + MoreOf(alive.size(), most, "storages");
+}
+
 std::string ExplanationText(const v1::Explanation& explanation, int most) {
   if (!explanation.plan().feasible()) return InTheWay(explanation, most);
   std::string text;
   const std::string price = formats::PriceText(explanation);
   if (!price.empty()) text += StrCat("  ", price, " at this budget\n");
-  return text + Groups(explanation, most) + AtPeak(explanation, most);
+  return text + Groups(explanation, most) + AtPeakText(explanation, most);
 }
 
 }  // namespace reprise::cli

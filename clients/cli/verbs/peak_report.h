@@ -62,13 +62,11 @@ std::string ComparisonText(const v1::Comparison& comparison, bool all,
 // Returns at most `most` lines of each table, and how many more there are.
 std::string ExplanationText(const v1::Explanation& explanation, int most);
 
-// The trade-off curve for a terminal: as a table, and drawn in characters.
+// Of it, what is largest at the peak; empty if nothing is alive there.
+std::string AtPeakText(const v1::Explanation& explanation, int most);
 
-// Returns one line per point, largest budget first, with a heading.
+// Returns one line per point of a trade-off curve, largest budget first, with a
+// heading.
 std::string CurveTable(const std::vector<v1::TradeoffPoint>& points);
-
-// Returns a drawing of overhead over budget, about 70 by 14 characters. Empty
-// if there are fewer than two feasible points.
-std::string CurvePicture(const std::vector<v1::TradeoffPoint>& points);
 
 }  // namespace reprise::cli

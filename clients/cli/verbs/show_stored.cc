@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <string_view>
-#include <vector>
 
 #include "base/str_cat.h"
 #include "clients/cli/core/console.h"
+#include "clients/cli/verbs/peak_report.h"
 #include "clients/cli/verbs/run_facts.h"
 #include "formats/convert/digest.h"
 #include "formats/convert/graph_names.h"
@@ -28,19 +28,6 @@ const char* StateWord(v1::RunState state) {
       return "failed";
     default:
       return "unknown";
-  }
-}
-
-const char* DecidedWord(v1::Decision decision) {
-  switch (decision) {
-    case v1::DECISION_SAVE:
-      return "saved";
-    case v1::DECISION_RECOMPUTE:
-      return "recomputed";
-    case v1::DECISION_OFFLOAD:
-      return "offloaded";
-    default:
-      return "-";
   }
 }
 
@@ -78,13 +65,11 @@ void PrintCategories(const std::string& id, const ServerClient& client,
   }
 }
 
-// Prints what each decision saves, and what is alive at the plan's peak. The
-// server sends the largest first.
+// Prints what each decision saves, and what is alive at the plan's peak.
 void PrintExplanation(const v1::Explanation& explanation, Console& console) {
   int64_t saved_bytes = 0;
   int64_t recomputed_bytes = 0;
   int recomputed = 0;
-  std::vector<const v1::StorageExplanation*> alive;
   for (const v1::StorageExplanation& s : explanation.storages()) {
     if (s.decision() == v1::DECISION_RECOMPUTE) {
       recomputed_bytes += s.bytes();
@@ -92,7 +77,6 @@ void PrintExplanation(const v1::Explanation& explanation, Console& console) {
     } else {
       saved_bytes += s.bytes();
     }
-    if (s.alive_at_peak()) alive.push_back(&s);
   }
   console.Line(StrCat("  recomputes ", recomputed,
                       recomputed == 1 ? " storage (" : " storages (",
@@ -100,29 +84,7 @@ void PrintExplanation(const v1::Explanation& explanation, Console& console) {
                       explanation.storages_size() - recomputed, " (",
                       FormatBytes(saved_bytes), ")"));
   PrintTiming(explanation.timing(), console);
-  if (alive.empty()) return;
-  console.Line(StrCat("\nAT THE PEAK (",
-                      FormatBytes(explanation.plan().peak_bytes()), ", ",
-                      alive.size(), " storages)"));
-  const size_t shown = std::min<size_t>(alive.size(), kShownDecisions);
-  for (size_t i = 0; i < shown; ++i) {
-    const v1::StorageExplanation& s = *alive[i];
-    std::string name = s.name().empty() ? s.module() : s.name();
-    if (name.empty()) name = StrCat("storage ", s.storage());
-    console.Line(StrCat(
-        "  ", Right(FormatBytes(s.bytes()), 11), "  ",
-        Left(std::string(formats::WordOf(formats::kCategoryNames,
-                                         static_cast<int>(s.category()))),
-             15),
-        "  ", Left(DecidedWord(s.decision()), 10), "  ", Left(name, 32),
-        s.recompute_ns() > 0
-            ? StrCat("  recompute costs ", FormatDuration(s.recompute_ns()))
-            : ""));
-  }
-  if (alive.size() > shown) {
-    console.Line(
-        StrCat("  ", Left("", 11), "  and ", alive.size() - shown, " more"));
-  }
+  console.Raw(AtPeakText(explanation, kShownDecisions));
 }
 
 void PrintVerdict(const v1::Verdict& v, Console& console) {

@@ -76,8 +76,6 @@ class SweepCommand : public Command {
         console.Line(StrCat(
             "  an estimate, nothing of it is proven of the step: ", why));
       }
-      const std::string picture = CurvePicture(points_);
-      if (!picture.empty()) console.Raw("\n" + picture);
       if (CatchInterrupt::Asked()) {
         console.Line("  interrupted: the points so far");
       }
