@@ -103,7 +103,6 @@ class Main {
     commands_.push_back(MakeRmCommand());
     commands_.push_back(MakeBackupCommand());
     commands_.push_back(MakeAuditCommand());
-    commands_.push_back(MakeVersionCommand());
     for (const auto& command : commands_) command->Define(line_);
     TakeJob();
   }

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from cli_program import VERSION, Reprise
 
-VERBS = ("plan", "sweep", "run", "fit", "show", "serve", "status", "version")
+VERBS = ("plan", "sweep", "run", "fit", "show", "serve", "status")
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -49,11 +49,6 @@ def test_help_of_no_verb_is_wrong_usage(reprise: Reprise) -> None:
 
     assert result.code == 2
     assert "plam: no such command; did you mean `plan`?" in result.err
-
-
-def test_version_has_three_spellings(reprise: Reprise) -> None:
-    assert reprise("--version").out == reprise("version").out
-    assert reprise("version", "--json").json()["name"] == "reprise"
 
 
 def test_command_and_daemon_have_the_version_of_the_python_package(reprise: Reprise) -> None:

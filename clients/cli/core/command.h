@@ -45,7 +45,6 @@ std::unique_ptr<Command> MakeExportCommand();
 std::unique_ptr<Command> MakeApplyCommand();
 std::unique_ptr<Command> MakeWindowCommand();
 std::unique_ptr<Command> MakeDoctorCommand();
-std::unique_ptr<Command> MakeVersionCommand();
 std::unique_ptr<Command> MakeRmCommand();
 std::unique_ptr<Command> MakeBackupCommand();
 std::unique_ptr<Command> MakeAuditCommand();
