@@ -150,7 +150,7 @@ def test_a_damaged_server_json_is_named(reprise: Reprise) -> None:
 def test_a_full_disk_is_a_failure(reprise: Reprise) -> None:
     with open("/dev/full", "w", encoding="utf-8") as full:
         done = subprocess.run(
-            [reprise.program, "version"],
+            [reprise.program, "--version"],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
