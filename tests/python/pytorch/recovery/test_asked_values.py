@@ -134,10 +134,21 @@ def of_what_was_written(x: Tensor, mask: Tensor) -> bool:
     return bool((mask == 1).all())
 
 
+def of_an_output_that_was_given(x: Tensor, mask: Tensor) -> bool:
+    torch.eq((x[:, 0] > 0).long(), 1, out=(own := torch.ones(ROWS, dtype=torch.bool)))
+    return bool(own.all())
+
+
+def of_random_numbers_that_were_changed(x: Tensor, mask: Tensor) -> bool:
+    return bool(torch.rand([]).mul_(10) > 1)
+
+
 @pytest.mark.parametrize(
     "question",
     [
         of_the_batch,
+        of_an_output_that_was_given,
+        of_random_numbers_that_were_changed,
         of_computed_numbers,
         of_a_probability,
         of_random_numbers,

@@ -25,6 +25,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from reprise.torch.capture.kinds import written_by
+
 # Bytes of a tensor whose values are known.
 SMALL = 1 << 20
 # What a program asks that ends if the answer is no, as torch's distributions do of their arguments.
@@ -66,12 +68,13 @@ class Values:
         are not known any more, unless all that it read is."""
         if made is NotImplemented:
             return
-        name, changes = func.name(), func._schema.is_mutable
+        name, written = func.name(), written_by(func, args, kwargs)
         if name == _UNIFORM:
             self._uniform[made] = True
-        if not changes and not (isinstance(made, FakeTensor) and _is_small(made, func)):
+        if not written and not (isinstance(made, FakeTensor) and _is_small(made, func)):
             return
-        found = None if _is_unknown(func) else self._again(func, args, kwargs)
+        is_ours = all(isinstance(tensor, FakeTensor) for tensor in written)  # not the program's
+        found = self._again(func, args, kwargs) if is_ours and not _is_unknown(func) else None
         if found is None and name == _CHECK:
             with torch._C._DisableTorchDispatch():
                 found = torch.tensor(True)
@@ -80,8 +83,8 @@ class Values:
         if isinstance(found, Tensor):
             assert not isinstance(found, FakeTensor)  # which no kernel may read
             self._known[made] = found
-        elif changes:
-            self._forget(args)
+        else:
+            self._forget(written)
 
     def _again(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
         """Runs an op on known values; returns None if one is not known."""
@@ -89,8 +92,6 @@ class Values:
         known = {id(tensor): self._of(tensor) for tensor in given}
         if any(value is None for value in known.values()):
             return None
-        if func._schema.is_mutable and not isinstance(given[0], FakeTensor):
-            return None  # the program's own
         own = tree_map(lambda x: known[id(x)] if isinstance(x, Tensor) else x, (args, kwargs))
         where = {"device": torch.device("cpu")} if kwargs.get("device") is not None else {}
         with suppress(Exception), torch._C._DisableTorchDispatch(), torch.no_grad():
@@ -106,13 +107,13 @@ class Values:
         with torch._C._DisableTorchDispatch():
             return value.clone() if is_plain else None
 
-    def _forget(self, args: tuple[Any, ...]) -> None:
-        """Forgets what shares memory with the first argument of an op that writes."""
-        written = args[0] if args and isinstance(args[0], FakeTensor) else None
-        storage = None if written is None else written.untyped_storage()._cdata
-        for tensor in list(self._known):
-            if storage is None or tensor.untyped_storage()._cdata == storage:
-                del self._known[tensor]
+    def _forget(self, written: list[Tensor]) -> None:
+        """Forgets what shares memory with tensors that an op has written."""
+        storages = {tensor.untyped_storage()._cdata for tensor in written}
+        for of in (self._known, self._uniform) if storages else ():
+            for tensor in list(of):
+                if tensor.untyped_storage()._cdata in storages:
+                    del of[tensor]
 
 
 def _is_small(tensor: Tensor, func: Any = None) -> bool:

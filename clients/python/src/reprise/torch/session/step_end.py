@@ -2,6 +2,7 @@
 """What follows from a step that is over: its figures, its report, and where the job goes.
 
     step_end.over(run, peak)      # a plain or planned step
+    step_end.observed(peak)       # one of which nothing follows
 
 The policy decides what the peak of a planned step says about its plan, and what the job does next.
 """
