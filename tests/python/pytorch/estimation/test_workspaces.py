@@ -108,6 +108,16 @@ CASES: dict[str, Callable[[], Tensor]] = {
     "gelu": lambda: F.gelu(dense(256, 256)),
     "softmax": lambda: dense(256, 256).softmax(-1),
     "dropout": lambda: F.dropout(dense(256, 256), 0.5),
+    "linear, bfloat16": lambda: F.linear(
+        dense(4, 64, 256).bfloat16(), dense(128, 256).bfloat16(), dense(128).bfloat16()
+    ),
+    "linear, bfloat16, many rows": lambda: F.linear(
+        dense(1024, 128).bfloat16(), dense(512, 128).bfloat16()
+    ),
+    "linear, bfloat16, wide": lambda: F.linear(
+        dense(512, 384).bfloat16(), dense(384, 384).bfloat16()
+    ),
+    "linear, float16": lambda: F.linear(dense(64, 96).half(), dense(64, 96).half()),
     "linear": lambda: F.linear(dense(4, 64, 256), dense(128, 256), dense(128)),
 }
 

@@ -26,6 +26,7 @@ COARSE = 0.05
 MARGIN = 0.05
 _FLOAT = 4  # bytes: attention on a CPU computes in single precision
 _HALVES = (torch.bfloat16, torch.float16)
+_TILES = 8 << 10  # bytes of a product's sums
 
 
 def workspace_bytes(func: Any, args: tuple[Any, ...], result: Any) -> int:
@@ -200,6 +201,29 @@ def _has_half(dtype: torch.dtype) -> bool:
     return False if ask is None else bool(ask())
 
 
+def _product(args: Any, _: Any) -> int:
+    """Returns the bytes to which each thread copies factors of half precision: of bfloat16 the
+    right one in whole tiles, or some rows and columns of both if the left one is transposed; of
+    float16 some rows and columns."""
+    left, right = args[-2:]
+    if left.dtype not in _HALVES or not _has_half(left.dtype):
+        return 0
+    (rows, inner), columns = left.shape[-2:], _tiles(right.shape[-1])
+    sums = _TILES
+    if left.dtype is torch.float16:
+        rows = min(2 * rows, 512)
+        copied, sums = min(512, _tiles(inner)) * (rows + 128), rows * 128
+    elif left.stride(-1) == 1:
+        copied = _tiles(inner) * columns
+    else:
+        copied = min(rows, 256) * inner + min(64, columns) * _tiles(inner)
+    return int(torch.get_num_threads() * (copied * left.itemsize + sums))
+
+
+def _tiles(size: int) -> int:
+    return -(-size // 32) * 32
+
+
 def _attention(args: Any, _: Any) -> int:
     query, key = args[:2]
     rows, columns = _block(query, key)
@@ -227,6 +251,8 @@ _ON_CPU: dict[str, Callable[[Any, Any], int]] = {
     "binary_cross_entropy_with_logits": _largest(2),
     "soft_margin_loss_backward": _largest(2),
     "logsumexp": _largest(1),
+    "mm": _product,
+    "addmm": _product,
     "_log_softmax": _softmax,
     "_softmax": _softmax,
     "native_batch_norm_backward": _written,
