@@ -14,7 +14,9 @@ MOMENTS = EARLIEST, LATEST, RANDOM = "earliest", "latest", "random:1"
 
 PLANNED, REFUSED, UNPLANNED = "training under a plan", "refused", "unplanned"
 
-SMALL_CUBLAS = {"FAKEGPU_CUBLAS_WORKSPACE": "1048576"}
+SMALL_CUBLAS = {"FAKEGPU_CUBLAS_WORKSPACE": "1048576", "CUBLAS_WORKSPACE_CONFIG": ":1024:1"}
+GPT_SMALL = ("--net", "gpt", "--batch", "8")
+RESNET = ("--net", "resnet", "--depth", "11")
 # The step peaks at 82.9 MiB.
 GPT = ("--net", "gpt", "--batch", "16", "--context", "128", "--dropout", "0.1")
 
@@ -38,6 +40,7 @@ class Case:
     mismatched: int = 0  # steps; they keep everything, and peak above the budget
     checked: bool = True
     repeats: bool = True  # two plain runs are the same to the bit
+    eager: bool = False  # its reference runs step by step, without a CUDA graph
     options: tuple[str, ...] = ()  # of the job under the budget alone
     ordered: bool = False  # streams or pinned memory matter: it runs at all moments, not only late
 
@@ -198,17 +201,38 @@ JOBS = (
     ),
     Case(
         "a CUDA graph is captured before there is a plan",
-        ("--depth", "6", "--width", "128", "--batch", "256", "--graph", "2", "--steps", "2"),
+        ("--depth", "6", "--width", "128", "--batch", "256", "--graph", "2", "--steps", "4"),
         "0.5x",
         ends=UNPLANNED,
-        says="CUDA graph",
+        says="there is no plan yet",
         checked=False,
+        options=("--first", "plain"),
     ),
-    Case(
-        "a CUDA graph is captured under a plan",
-        ("--depth", "6", "--width", "128", "--batch", "256", "--graph", "12"),
-        "0.5x",
-        says="CUDA graph",
+    *(
+        Case(
+            f"a CUDA graph of {what}, replayed a hundred times",
+            (*net, "--graph", str(steps), "--steps", str(steps + 100), *more),
+            budget,
+            SMALL_CUBLAS,
+            says="captured into a CUDA graph under the plan",
+            eager=True,
+            ordered=budget == "0.6x",
+        )
+        for what, net, budget, steps, more in (
+            ("a gpt's steps", (*GPT_SMALL, "--dropout", "0.1"), "0.6x", 8, ()),
+            ("a gpt's steps, captured under a plan from shapes", GPT_SMALL, "0.6x", 2, ()),
+            (
+                "a gpt's steps with their optimizer",
+                GPT_SMALL,
+                "0.6x",
+                8,
+                ("--graphed", "optimizer"),
+            ),
+            ("a gpt's forward and its backward", GPT_SMALL, "0.6x", 8, ("--graphed", "callable")),
+            ("a gpt's steps, in bytes", GPT_SMALL, "15MiB", 8, ()),
+            ("two micro-batches", (*GPT_SMALL, "--accumulate", "2"), "0.6x", 8, ()),
+            ("a resnet's steps", RESNET, "0.85x", 8, ()),
+        )
     ),
     Case(
         "a layer runs on a side stream from step 9 on",

@@ -29,10 +29,12 @@ inline void watch_device_blocks() {
     auto* const allocator = c10::cuda::CUDACachingAllocator::get();
     if (allocator->name() != "native") return;
     allocator->attachAllocatorTraceTracker([](const Entry& entry) {
-      if (entry.action_ != Entry::FREE_COMPLETED) return;
-      SpoilDevice(
-          Named(static_cast<cudaStream_t>(entry.stream_), entry.device_),
-          reinterpret_cast<void*>(entry.addr_), entry.size_);
+      const auto stream =
+          Named(static_cast<cudaStream_t>(entry.stream_), entry.device_);
+      auto* const at = reinterpret_cast<void*>(entry.addr_);
+      if (entry.action_ == Entry::ALLOC && Captures(stream)) OwnedByGraph(at);
+      if (entry.action_ == Entry::FREE_COMPLETED)
+        SpoilDevice(stream, at, entry.size_);
     });
   });
 }

@@ -44,7 +44,9 @@ def parsed() -> argparse.Namespace:
     add("--share", type=float, help="of the device, for this process")
     add("--device", default="cuda:0")
     add("--beside", type=int, default=0, help="MiB on cuda:0 that another part of the job holds")
-    add("--graph", type=int, default=0, help="captures a CUDA graph after so many steps")
+    add("--graph", type=int, help="after so many steps a CUDA graph is captured and replayed")
+    add("--eager", action="store_true", help="the same steps, with no graph captured")
+    add("--graphed", choices=["step", "optimizer", "callable"], default="step")
     add("--strays", type=int, help="from this step on a layer runs on a side stream")
     add("--fills", type=int, nargs=2, help="in this step's backward only so many MiB are free")
     add("--benchmark", action="store_true", help="cuDNN tries its algorithms")
@@ -135,7 +137,10 @@ class Job:
         self.filled = ctypes.c_void_p()
         self.beside = torch.empty(asked.beside * MIB, dtype=torch.uint8, device="cuda:0")
         self.model = model_of(asked).to(self.device).train()
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
+        inside = asked.graphed == "optimizer"
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, capturable=inside)
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.callable: Any = None
         self.scaler = torch.amp.GradScaler("cuda", enabled=asked.scaler)
         self.side = torch.cuda.Stream() if asked.streams or asked.strays is not None else None
         generator = torch.Generator().manual_seed(1)
@@ -168,22 +173,27 @@ class Job:
         asked = self.asked
         self.optimizer.zero_grad(set_to_none=True)
         for part in range(asked.accumulate):
-            x, y = self.batch(number * asked.accumulate + part)
-            with torch.autocast("cuda", dtype=torch.bfloat16, enabled=asked.amp):
-                out = self.model(x)
+            out, y = self.part(*self.batch(number * asked.accumulate + part))
             if asked.fills and number == asked.fills[0]:
                 out.register_hook(lambda _: self.fill(asked.fills[1]))
-            if asked.net == "mlp":
-                loss = nn.functional.mse_loss(out.float(), y)
-            else:
-                loss = nn.functional.cross_entropy(out.float().flatten(0, -2), y.flatten())
-            self.scaler.scale(loss / asked.accumulate).backward()
+            self.backward(out, y)
             del out
         if asked.clip:
             self.scaler.unscale_(self.optimizer)
             nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.scaler.step(self.optimizer)
         self.scaler.update()
+
+    def part(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=self.asked.amp):
+            return (self.callable or self.model)(x), y
+
+    def backward(self, out: Tensor, y: Tensor) -> None:
+        if self.asked.net == "mlp":
+            loss = nn.functional.mse_loss(out.float(), y)
+        else:
+            loss = nn.functional.cross_entropy(out.float().flatten(0, -2), y.flatten())
+        self.scaler.scale(loss / self.asked.accumulate).backward()
 
     def fill(self, left: int) -> None:
         """Takes what is free on the device but for `left` MiB, as another process would, until
@@ -199,12 +209,34 @@ class Job:
         self.filled = ctypes.c_void_p()
 
     def capture(self) -> None:
-        """As torch's documentation does it, of the whole step."""
-        graph = torch.cuda.CUDAGraph()
-        x, y = self.batch(0)
+        """As torch's documentation does it: of the step with or without its optimizer, or of the
+        model's forward and its backward."""
+        asked, many = self.asked, range(self.asked.accumulate)
+        self.static = [tuple(one.clone() for one in self.batch(part)) for part in many]
         self.optimizer.zero_grad(set_to_none=True)
-        with torch.cuda.graph(graph):
-            nn.functional.mse_loss(self.model(x), y).backward()
+        if asked.graphed == "callable":
+            before = torch.cuda.get_rng_state()
+            x = self.static[0][0].clone()
+            self.callable = torch.cuda.make_graphed_callables(self.model, (x,))
+            torch.cuda.set_rng_state(before)  # it warms up
+            return
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            for pair in self.static:
+                self.backward(*self.part(*pair))
+            if asked.graphed == "optimizer":
+                self.optimizer.step()
+
+    def replay(self, number: int) -> None:
+        assert self.graph is not None
+        for part, pair in enumerate(self.static):
+            for there, value in zip(
+                pair, self.batch(number * self.asked.accumulate + part), strict=True
+            ):
+                there.copy_(value)
+        self.graph.replay()
+        if self.asked.graphed != "optimizer":
+            self.optimizer.step()
 
 
 def digest(model: nn.Module) -> str:
@@ -239,33 +271,32 @@ def main() -> None:
             job.model.side = job.side
         torch.cuda.reset_peak_memory_stats(job.device)
         fake.fakegpu_reset_counts()
-        job.step(number)
+        if number == asked.graph and not asked.eager:
+            job.capture()
+            fake.fakegpu_reset_counts()
+        (job.step if job.graph is None else job.replay)(number)
         job.give_back()
         called = dict(
             line.rsplit("=", 1) for line in fake.fakegpu_counts().decode().strip().split("\n")
         )
         waited = {name: int(n) for name, n in called.items() if "Synchronize" in name}
         measured = session.job.measured if session is not None else None
+        checked = session.job.record.verdict().checks if session is not None else 0
         quiet = session is None or (
             session.job.step.run is None
             and measured.planned_steps not in (0, planned)
-            and measured.checks == checks
+            and checked == checks
             # Nor one whose values are compared again, which counts no check.
             and session.parts.checks._since in (2, 3)
             and not session.job.step.tracing.on
         )
         if measured is not None:
             unplanned += measured.planned_steps == planned
-            planned, checks = measured.planned_steps, measured.checks
+            planned, checks = measured.planned_steps, checked
         if quiet and number > 0:
             steps += 1
             for name, n in waited.items():
                 waits[name] = max(waits.get(name, 0), n)
-        if asked.graph == number + 1:
-            fake.fakegpu_reset_counts()
-            job.capture()
-            counts = fake.fakegpu_counts().decode()
-            waits["in capture"] = counts.count("in capture") + counts.count("DeviceSynchronize")
     found: dict[str, Any] = {
         "weights": digest(job.model),
         "finite": all(one.isfinite().all().item() for one in job.model.state_dict().values()),

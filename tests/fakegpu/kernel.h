@@ -18,11 +18,12 @@ namespace fakegpu {
 using Own = const c10::KernelFunction*;
 
 // The random numbers of a call: drawn by the CPU, from the CUDA generator's seed
-// and offset, which then moves on.
+// and offset, which then moves on. In a graph each launch has others: they are
+// read when the kernel runs.
 struct Random {
   int generator = -1;  // the argument that is one
   bool draws = false;
-  uint64_t seed = 0;
+  at::PhiloxCudaState state;
   Random(const c10::OperatorHandle& op, const IValue* args, c10::Device where) {
     const auto& schema = op.schema().arguments();
     for (size_t i = 0; i < schema.size(); ++i)
@@ -48,10 +49,15 @@ struct Random {
       }
     const std::lock_guard<std::mutex> g(gen.mutex());
     auto* impl = at::check_generator<at::CUDAGeneratorImpl>(gen);
-    const uint64_t offset = impl->get_offset();
-    impl->set_offset(offset + 4 * (1 + numel / (108 * 2048)));
-    seed = (impl->current_seed() * 0x9E3779B97F4A7C15ull) ^
-           (offset * 0xD1B54A32D192ED03ull);
+    state = impl->philox_cuda_state(4 * (1 + numel / (108 * 2048)));
+  }
+  uint64_t seed() const {
+    const auto& [from, offset] = std::pair(state.seed_, state.offset_);
+    const bool graph = state.captured_;
+    return ((graph ? (uint64_t)*from.ptr : from.val) * 0x9E3779B97F4A7C15ull) ^
+           ((graph ? (uint64_t)*offset.ptr + state.offset_intragraph_
+                   : offset.val) *
+            0xD1B54A32D192ED03ull);
   }
   // Runs the kernel, which draws the same numbers each time.
   void run(const c10::OperatorHandle& op, Own own, Stack& args) const {
@@ -59,9 +65,9 @@ struct Random {
     const bool swaps = draws && generator < 0;
     auto cpu = at::detail::getDefaultCPUGenerator();
     const Tensor before = swaps ? cpu.get_state() : Tensor();
-    if (swaps) cpu.set_current_seed(seed);
+    if (swaps) cpu.set_current_seed(seed());
     if (draws && !swaps)
-      args[generator] = IValue(at::detail::createCPUGenerator(seed));
+      args[generator] = IValue(at::detail::createCPUGenerator(seed()));
     try {
       own ? own->callBoxed(op, host, &args) : op.redispatchBoxed(host, &args);
     } catch (...) {
@@ -149,8 +155,7 @@ struct Kernel {
       for (const Tensor& t : tensors_of(given[i])) {
         if (!t.defined()) continue;
         const bool other = t.is_cuda() && t.device() != where;
-        const bool grows = schema.arguments()[i].is_out() && t.numel() == 0;
-        if (other || grows || (written && !t.is_cuda())) return false;
+        if (other || (written && !t.is_cuda())) return false;
       }
     }
     return true;
@@ -166,6 +171,8 @@ struct Kernel {
     } catch (const std::exception&) {
       return std::nullopt;
     }
+    for (auto& [out, fresh] : shapes.grown)
+      if (out.sizes() != fresh.sizes()) out.resize_(fresh.sizes());
     Stack made;
     Call call(Call::kLater);
     std::vector<Tensor> places;  // of the results; undefined: an argument's
@@ -184,8 +191,9 @@ struct Kernel {
         made.push_back(list);
       }
     Submit(stream(), [op = op, random = random, own = own, places,
-                      args = on_host(call)]() mutable {
+                      given = on_host(call)] {
       const Alone alone;
+      Stack args = given;  // a graph runs it again and again
       random.run(op, own, args);
       auto place = places.begin();
       for (const IValue& v : args)

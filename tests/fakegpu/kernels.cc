@@ -93,7 +93,11 @@ void kernel(const c10::OperatorHandle& op, DispatchKeySet, Stack* stack) {
     const Kernel one{op, name, schema, given, where, {op, given.data(), where},
                      own};
     const bool waits = one.can_wait();
-    if (!AtOnce() && waits) made = one.later();
+    const bool captures = Captures(stream());
+    if ((captures || !AtOnce()) && waits) made = one.later();
+    // The host would have to wait, or its memory would be written.
+    TORCH_CHECK(made || !captures, "CUDA error: operation not permitted when ",
+                "stream is capturing (", name, ")");
     if (!made) {
       if (!waits) SettleAll();  // its tensors may be of several devices
       made = one.now();

@@ -33,6 +33,9 @@ cudaError_t Say(cudaError_t error);
 cudaError_t NotInCapture();
 bool Captures(cudaStream_t stream);
 bool Capturing();
+// Adds to the graph that is captured what one of its streams is given; it does
+// not run before the graph is launched.
+void Record(std::function<void()> work);
 
 // ---- What streams have to do (runtime_queue.cc)
 
@@ -74,6 +77,9 @@ bool AtOnce();
 // goes back to the system before. Streams are named.
 void SpoilDevice(cudaStream_t stream, void* at, size_t bytes);
 void KeepUnspoiled(void* at, size_t bytes);
+// Device memory of the graph that is captured, which each launch uses as the
+// capture did: what was freed in it is filled in each.
+void OwnedByGraph(void* at);
 // Host memory that is filled once the streams have come to where they are now.
 void SpoilHost(const std::vector<cudaStream_t>& streams, void* at,
                size_t bytes);

@@ -21,6 +21,7 @@
 #include <map>
 #include <mutex>
 #include <random>
+#include <set>
 #include <utility>
 
 #include "runtime.h"
@@ -75,6 +76,9 @@ std::recursive_mutex lock;
 using Guard = std::lock_guard<std::recursive_mutex>;
 std::vector<Queue*> queues;  // never deleted: events may point at them
 std::map<int, Queue*> legacy;
+// Of the graph that is captured: its memory, and what of it is not spoiled yet.
+std::set<void*> owned_by_graph;
+Queue::Freed freed_in_graph;
 
 Queue* NewQueue(int device, bool blocking) {
   queues.push_back(new Queue{device, blocking});
@@ -133,7 +137,7 @@ void RunTo(Point point) {
   }
 }
 
-bool AtOnce() { return Capturing() || order().moment == Moment::kEarliest; }
+bool AtOnce() { return order().moment == Moment::kEarliest; }
 
 cudaStream_t MakeStream(bool blocking) {
   const Guard guard(lock);
@@ -148,6 +152,10 @@ cudaStream_t Named(cudaStream_t stream, int device) {
 
 Point Note(cudaStream_t stream, std::function<void()> work) {
   const Guard guard(lock);
+  if (Captures(stream)) {
+    Record(std::move(work));
+    return {};
+  }
   Queue* const queue = Of(stream);
   Queue* const zero = Legacy(queue->device);
   if (queue == zero) {
@@ -169,11 +177,12 @@ Point Note(cudaStream_t stream, std::function<void()> work) {
 
 Point Submit(cudaStream_t stream, std::function<void()> work) {
   const Guard guard(lock);
-  return Note(stream, [freed = std::exchange(Of(stream)->freed, {}),
-                       work = std::move(work)] {
-    SpoilNow(freed);
-    work();
-  });
+  auto& freed = Captures(stream) ? freed_in_graph : Of(stream)->freed;
+  return Note(stream,
+              [freed = std::exchange(freed, {}), work = std::move(work)] {
+                SpoilNow(freed);
+                work();
+              });
 }
 
 void Wait(cudaStream_t stream, Point point) {
@@ -215,7 +224,15 @@ void SettleAll() {
 
 void SpoilDevice(cudaStream_t stream, void* at, size_t bytes) {
   const Guard guard(lock);
-  Of(stream)->freed.emplace_back(static_cast<char*>(at), bytes);
+  const bool owned = owned_by_graph.erase(at) > 0;
+  const bool in_graph = owned && Captures(stream);
+  auto& freed = in_graph ? freed_in_graph : Of(stream)->freed;
+  freed.emplace_back(static_cast<char*>(at), bytes);
+}
+
+void OwnedByGraph(void* at) {
+  const Guard guard(lock);
+  owned_by_graph.insert(at);
 }
 
 void KeepUnspoiled(void* at, size_t bytes) {

@@ -2,33 +2,50 @@
 //
 // Streams, events, launches and graphs of the fake CUDA runtime. A stream is a
 // queue (runtime_queue.cc), an event is a point in it, and a kernel does nothing
-// (kernels.cc submits the CPU's in its place). A graph computes while it is
-// captured and does nothing when it is launched.
+// (kernels.cc submits the CPU's in its place). A graph is what its streams were
+// given while it was captured, in that order; nothing of it runs before it is
+// launched.
 #include <time.h>
 
 #include <atomic>
 #include <cstring>
 #include <memory>
+#include <mutex>
+#include <set>
+#include <vector>
 
 #include "runtime.h"
 
 namespace fakegpu {
 namespace {
 
+struct Graph {
+  std::vector<std::function<void()>> works;
+};
+
 std::atomic<bool> capturing{false};
-std::atomic<cudaStream_t> capturing_stream{nullptr};
 std::atomic<unsigned long> captures{0};
+std::recursive_mutex graph_lock;
+using GraphGuard = std::lock_guard<std::recursive_mutex>;
+std::set<cudaStream_t>
+    captured;                  // the stream of the capture, and who joined it
+std::shared_ptr<Graph> graph;  // of the capture, or of the last one
+
+using Handle = std::shared_ptr<Graph>;
+Handle& Of(void* handle) { return *static_cast<Handle*>(handle); }
 
 // The last record of an event. Waits keep it: an event may be recorded again.
-struct Record {
+struct Recorded {
   Point point;
   double ms = 0;
   int asked = 0;
+  unsigned long capture = 0;  // number of the one that it is part of
+  bool never = true;
 };
 struct Event {
-  std::shared_ptr<Record> last = std::make_shared<Record>();
+  std::shared_ptr<Recorded> last = std::make_shared<Recorded>();
 };
-Record& Last(cudaEvent_t event) {
+Recorded& Last(cudaEvent_t event) {
   return *reinterpret_cast<Event*>(event)->last;
 }
 
@@ -48,9 +65,9 @@ cudaError_t Asked(Point point, int& asked) {
   return DoneWhenAsked(point, asked) ? cudaSuccess : Say(cudaErrorNotReady);
 }
 
-template <typename Handle>
-cudaError_t Made(Handle* to) {
-  *to = reinterpret_cast<Handle>(size_t{0x40});
+template <typename T>
+cudaError_t Made(T* to) {
+  *to = reinterpret_cast<T>(size_t{0x40});
   return cudaSuccess;
 }
 
@@ -68,7 +85,14 @@ cudaError_t NotInCapture() {
 bool Capturing() { return capturing; }
 
 bool Captures(cudaStream_t stream) {
-  return capturing && capturing_stream == stream;
+  if (!capturing) return false;
+  const GraphGuard guard(graph_lock);
+  return captured.count(stream) > 0;
+}
+
+void Record(std::function<void()> work) {
+  const GraphGuard guard(graph_lock);
+  graph->works.push_back(std::move(work));
 }
 
 }  // namespace fakegpu
@@ -107,7 +131,18 @@ FAKE_API cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 }
 FAKE_API cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event,
                                          unsigned) {
-  fakegpu::Wait(stream, fakegpu::Last(event).point);
+  using namespace fakegpu;
+  const Recorded& last = Last(event);
+  if (last.capture != 0) {
+    const GraphGuard guard(graph_lock);
+    if (!capturing || last.capture != captures)
+      return Say(cudaErrorCapturedEvent);
+    captured.insert(stream);
+    return cudaSuccess;
+  }
+  if (Captures(stream))
+    return last.never ? cudaSuccess : Say(cudaErrorStreamCaptureIsolation);
+  Wait(stream, last.point);
   return cudaSuccess;
 }
 FAKE_API cudaError_t cudaStreamAddCallback(cudaStream_t stream,
@@ -135,9 +170,13 @@ FAKE_API cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 FAKE_API cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   fakegpu::Count("cudaEventRecord");
-  if (fakegpu::Captures(stream)) fakegpu::Count("cudaEventRecord in capture");
-  const auto record = std::make_shared<fakegpu::Record>();
+  const auto record = std::make_shared<fakegpu::Recorded>();
   reinterpret_cast<fakegpu::Event*>(event)->last = record;
+  record->never = false;
+  if (fakegpu::Captures(stream)) {
+    record->capture = fakegpu::captures;
+    return cudaSuccess;
+  }
   // From here on another stream may have the memory that this one has freed.
   record->point =
       fakegpu::Submit(stream, [record] { record->ms = fakegpu::NowMs(); });
@@ -148,7 +187,8 @@ FAKE_API cudaError_t cudaEventRecordWithFlags(cudaEvent_t event,
   return cudaEventRecord(event, stream);
 }
 FAKE_API cudaError_t cudaEventQuery(cudaEvent_t event) {
-  fakegpu::Record& last = fakegpu::Last(event);
+  fakegpu::Recorded& last = fakegpu::Last(event);
+  if (last.capture != 0) return fakegpu::Say(cudaErrorCapturedEvent);
   return fakegpu::Asked(last.point, last.asked);
 }
 FAKE_API cudaError_t cudaEventSynchronize(cudaEvent_t event) {
@@ -159,8 +199,10 @@ FAKE_API cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 }
 FAKE_API cudaError_t cudaEventElapsedTime(float* to, cudaEvent_t begin,
                                           cudaEvent_t end) {
-  const fakegpu::Record &from = fakegpu::Last(begin),
-                        &until = fakegpu::Last(end);
+  const fakegpu::Recorded &from = fakegpu::Last(begin),
+                          &until = fakegpu::Last(end);
+  if (from.capture != 0 || until.capture != 0)
+    return fakegpu::Say(cudaErrorCapturedEvent);
   if (!fakegpu::Done(from.point) || !fakegpu::Done(until.point))
     return fakegpu::Say(cudaErrorNotReady);
   *to = static_cast<float>(until.ms - from.ms);
@@ -237,10 +279,13 @@ FAKE_API cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
 
 FAKE_API cudaError_t cudaStreamBeginCapture(cudaStream_t stream,
                                             cudaStreamCaptureMode) {
-  fakegpu::SettleAll();
-  fakegpu::capturing_stream = stream;
-  ++fakegpu::captures;
-  fakegpu::capturing = true;
+  using namespace fakegpu;
+  SettleAll();
+  const GraphGuard guard(graph_lock);
+  captured = {stream};
+  graph = std::make_shared<Graph>();
+  ++captures;
+  capturing = true;
   return cudaSuccess;
 }
 FAKE_API cudaError_t cudaStreamBeginCaptureToGraph(
@@ -249,8 +294,11 @@ FAKE_API cudaError_t cudaStreamBeginCaptureToGraph(
   return cudaStreamBeginCapture(stream, mode);
 }
 FAKE_API cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* to) {
-  fakegpu::capturing = false;
-  return fakegpu::Made(to);
+  using namespace fakegpu;
+  const GraphGuard guard(graph_lock);
+  capturing = false;
+  *to = reinterpret_cast<cudaGraph_t>(new Handle(graph));
+  return cudaSuccess;
 }
 FAKE_API cudaError_t cudaStreamIsCapturing(cudaStream_t stream,
                                            cudaStreamCaptureStatus* to) {
@@ -280,15 +328,24 @@ cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) {
   return cudaSuccess;
 }
 FAKE_API cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* to,
-                                                   cudaGraph_t,
+                                                   cudaGraph_t from,
                                                    unsigned long long) {
-  return fakegpu::Made(to);
+  *to =
+      reinterpret_cast<cudaGraphExec_t>(new fakegpu::Handle(fakegpu::Of(from)));
+  return cudaSuccess;
 }
-FAKE_API cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t) {
+FAKE_API cudaError_t cudaGraphLaunch(cudaGraphExec_t exec,
+                                     cudaStream_t stream) {
+  for (const auto& work : fakegpu::Of(exec)->works)
+    fakegpu::Submit(stream, work);
   return fakegpu::Launched();
 }
-FAKE_API cudaError_t cudaGraphDestroy(cudaGraph_t) { return cudaSuccess; }
-FAKE_API cudaError_t cudaGraphExecDestroy(cudaGraphExec_t) {
+FAKE_API cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete reinterpret_cast<fakegpu::Handle*>(graph);
+  return cudaSuccess;
+}
+FAKE_API cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
+  delete reinterpret_cast<fakegpu::Handle*>(exec);
   return cudaSuccess;
 }
 FAKE_API cudaError_t cudaGraphGetNodes(cudaGraph_t, cudaGraphNode_t*,

@@ -129,6 +129,15 @@ class CapturedGraph:
                 size += storage.bytes
         return message, size
 
+    def message_of_kept_draws(self) -> dict[str, Any]:
+        """Returns the step graph as proto3 JSON, with all that random numbers were drawn for kept,
+        as where no generator can be set for a recomputation."""
+        message = self.message()
+        for op in message["ops"]:
+            if op["kind"] == _KIND_NAMES[OpKind.SEEDED]:
+                op["kind"] = _KIND_NAMES[OpKind.ONCE]
+        return message
+
     def _static_parts(self) -> list[dict[str, int]]:
         """Returns static memory by category: what the model and its optimizers hold, and inputs,
         which ops read. The rest of static memory has no known category and is left out."""

@@ -36,6 +36,11 @@ Around = Callable[[Call, tuple[Any, ...], dict[str, Any]], Any]
 _FORWARD, _CALL, _REDUCE = "forward", "_call_impl", "__reduce_ex__"
 
 
+def _is_graphed(function: Any) -> bool:
+    """Returns whether a forward comes from `torch.cuda.make_graphed_callables`."""
+    return getattr(function, "__module__", "") == "torch.cuda.graphs"
+
+
 class ArmedForward:
     """Replaces one module's forward until `remove`; its calls go to `around`."""
 
@@ -70,14 +75,15 @@ class ArmedForward:
 
     def stay(self) -> None:
         """Replaces the forward again if the program has put another one there. One that is compiled
-        stays: code that is compiled is planned in another way, or not."""
+        stays: code that is compiled is planned in another way, or not. So does one that replays a
+        CUDA graph, which was planned when it was captured."""
         model = self._model()
         if model is None or self._removed:
             return
         own = vars(model)
         found = own.get(_FORWARD)
         # Where a module is armed twice, this one is inside the other.
-        if stand_ins.reaches(found, self._method) or is_compiled(found):
+        if stand_ins.reaches(found, self._method) or is_compiled(found) or _is_graphed(found):
             return
         # What the program has made of the old replacement may call it.
         stand_ins.leave(self._method)

@@ -161,12 +161,16 @@ class Ladder:
         return self._own
 
     def roomier(self, rung: Rung, beside: int) -> Rung:
-        """Returns the rung of the same step, not in the ladder, that is to have a plan with room
-        for so many bytes beside it."""
-        rung.roomier = made = Rung(
-            self._own_number(), rung.key, rung.size, rung.graph, rung.left_out, rung.leaks
-        )
+        """Returns the rung of the same step that is to have a plan with room for so many bytes
+        beside it, and keeps it with this one."""
+        rung.roomier = made = self.beside(rung, beside)
         rung.roomiers += 1
+        return made
+
+    def beside(self, rung: Rung, beside: int) -> Rung:
+        """Returns a rung of the same step, not in the ladder, that is to have a plan with room for
+        so many bytes beside it."""
+        made = Rung(self._own_number(), rung.key, rung.size, rung.graph, rung.left_out, rung.leaks)
         made.own_size, made.shared, made.uneven = rung.own_size, rung.shared, rung.uneven
         made.held_bytes, made.spare_bytes = beside, rung.spare_bytes + beside
         return made

@@ -16,6 +16,7 @@ never waits for the device.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -40,6 +41,17 @@ def expandable() -> bool:
     settings = (ALLOCATOR_SETTINGS.get() or str)()
     named = [os.environ.get(name, "") for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")]
     return any("expandable_segments:true" in text.lower() for text in (settings, *named))
+
+
+def blas_workspace_bytes(device: torch.device) -> int:
+    """Returns the bytes that cuBLAS allocates for a stream that has multiplied no matrices before:
+    for the thread of the forwards and for that of the backwards, as torch sizes its workspaces, or
+    as CUBLAS_WORKSPACE_CONFIG says (`:KiB:COUNT`, repeated)."""
+    asked = re.findall(r":(\d+):(\d+)", os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
+    if asked:
+        return 2 * sum(int(size) * 1024 * int(count) for size, count in asked)
+    is_large = torch.cuda.get_device_capability(device)[0] in (9, 10, 12)
+    return 2 * (4096 * 8 * 1024 if is_large else 4096 * 1024 * 2 + 16 * 1024 * 8)
 
 
 class CudaMeter(Meter):

@@ -25,6 +25,7 @@ from reprise.torch.recovery.planned_retry import PlannedRetry
 from reprise.torch.recovery.progress import Progress
 from reprise.torch.recovery.startup import Startup
 from reprise.torch.session.check_schedule import CheckSchedule
+from reprise.torch.session.graphed import Graphed
 from reprise.torch.session.retry import Retry
 from reprise.torch.session.step_end import StepEnd
 from reprise.torch.session.waiting import Waiting
@@ -45,6 +46,7 @@ class Parts:
         self.beside = Beside(job, self.planning)
         self.checks = CheckSchedule(job, self.planning)
         self.progress = Progress(job)
+        self.graphed = Graphed(job, self.beside, self.progress)
         self.startup = Startup(job, self.planning)
         self.planned_retry = PlannedRetry(job, self.progress)
         self.ranks = RankCoordinator(job, self.planning)

@@ -38,7 +38,7 @@ from reprise.torch.job.stages import Stages, arm, stages_of
 from reprise.torch.ladder.ranks import leave
 from reprise.torch.meter.meter import Meter
 from reprise.torch.meter.state import captures_graph
-from reprise.torch.policy.events import Broke, Fact, PassedOver
+from reprise.torch.policy.events import Broke, Fact
 from reprise.torch.policy.policy import Action
 from reprise.torch.policy.state import Stage
 from reprise.torch.recovery import oom
@@ -128,6 +128,7 @@ class Session(TrainingLoop):
     def figures(self) -> dict[str, Any]:
         """Returns the fields of a report, with the times of the last step."""
         self.job.step.times.read(wait=True)
+        self.parts.graphed.over()
         found = super().figures()
         return {
             **found,
@@ -243,8 +244,10 @@ class Session(TrainingLoop):
             return call(*args, **kwargs)
         close_watches()
         if captures_graph(self.job.device):
-            self._passed_over()
-            return call(*args, **kwargs)
+            if self.job.step.under_way:
+                self._steps.drop()  # it warmed up for the capture: no optimizer has stepped
+            return self.parts.graphed.forward(call, args, kwargs)
+        self.parts.graphed.over()
         self._attempts.settle()
         if self._by_hand.seen():
             self._steps.over()
@@ -253,13 +256,6 @@ class Session(TrainingLoop):
             self.parts.page.look()
             self._steps.begin(args, kwargs)
         return self._attempts.forward(call, args, kwargs)
-
-    def _passed_over(self) -> None:
-        """Says that a training forward that is captured into a CUDA graph is not planned."""
-        if torch.is_grad_enabled() and self.job.model.training:
-            why = "a CUDA graph is captured of the model, and what a graph replays is not planned"
-            self.job.say(f"not planned: {why}")
-            self.job.happened(PassedOver(why))
 
     # ---- Faults of our own --------------------------------------------------------
 
@@ -334,6 +330,7 @@ class Session(TrainingLoop):
             return
         sweep()
         close_watches()
+        self.parts.graphed.over()
         if self.job.stage is Stage.PLANNED:
             self._steps.meet(optimizer)
         if self.job.step.under_way:
