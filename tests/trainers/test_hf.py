@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Trainer of transformers and three of TRL's, with BudgetCallback and without: the same losses,
-the budget kept in every step under a plan, and what is known of it in the library's own log and in
-TensorBoard."""
+the budget kept in every step under a plan, and what is known of it in the library's own log, in
+TensorBoard, MLflow, and Weights & Biases."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 import torch
+import wandb
 from datasets import Dataset
+from mlflow import MlflowClient
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
@@ -60,14 +62,16 @@ def said(length: int, number: int) -> str:
     return " ".join(WORDS[(number * 7 + i * i) % 60] for i in range(length))
 
 
-def arguments(folder: Path, kind: type[Any] = TrainingArguments, **more: Any) -> Any:
+def arguments(
+    folder: Path, kind: type[Any] = TrainingArguments, to: str = "tensorboard", **more: Any
+) -> Any:
     return kind(
         output_dir=str(folder),
         max_steps=14,
         per_device_train_batch_size=8,
         logging_steps=1,
         save_strategy="no",
-        report_to=["tensorboard"],
+        report_to=[to],
         use_cpu=True,
         disable_tqdm=True,
         seed=3,
@@ -179,3 +183,33 @@ def test_a_trainer_keeps_its_losses_and_the_budget(make: Make, budget: str, tmp_
     events = EventAccumulator(str(next((tmp_path / "planned").rglob("events.*")).parent))
     events.Reload()
     assert {f"train/{name}" for name in NAMES} <= set(events.Tags()["scalars"])
+
+
+def test_mlflow_has_the_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file://{tmp_path / 'store'}")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+
+    trainer = of_transformers(tmp_path / "planned", [BudgetCallback("0.7x")], to="mlflow")
+    trainer.train()
+
+    (experiment,) = MlflowClient().search_experiments()
+    (run,) = MlflowClient().search_runs([experiment.experiment_id])
+    found = run.data.metrics
+    assert set(NAMES) <= set(found)
+    assert 0 < found["reprise/peak_bytes"] <= found["reprise/budget_bytes"]
+
+
+def test_weights_and_biases_has_the_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+
+    trainer = of_transformers(tmp_path / "planned", [BudgetCallback("0.7x")], to="wandb")
+    trainer.train()
+
+    assert wandb.run is not None
+    found = dict(wandb.run.summary)  # the last value of each that is logged
+    wandb.finish()
+    assert {f"train/{name}" for name in NAMES} <= set(found)
+    assert 0 < found["train/reprise/peak_bytes"] <= found["train/reprise/budget_bytes"]
