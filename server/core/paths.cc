@@ -13,10 +13,12 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <string_view>
 #include <thread>
 #include <utility>
 
+#include "base/crc32c.h"
 #include "base/str_cat.h"
 #include "profiler/include/reprise_sockets.h"
 #include "server/core/log.h"
@@ -148,12 +150,28 @@ namespace {
 
 constexpr auto kYieldTimeout = std::chrono::seconds(3);
 constexpr auto kYieldPoll = std::chrono::milliseconds(20);
-constexpr std::string_view kYields = " yields";
+constexpr std::string_view kYields = " yields ";
 constexpr std::string_view kEnded = " ended";
 constexpr size_t kTextBytes = 32;
 
-// Reads the holder from the file: "1234", "1234 yields", or "1234 ended" once
-// that has ended properly; empty where the first holder has not written it yet.
+// Where a pid means the same process as here, in eight digits: this boot of
+// this machine, and this namespace of pids. A folder may be mounted elsewhere,
+// too, where a signal would hit any process that has the holder's pid.
+const std::string& Here() {
+  static const std::string here = [] {
+    std::string boot, space(64, '\0');
+    std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+    (void)::readlink("/proc/self/ns/pid", space.data(), space.size());
+    char text[9];
+    std::snprintf(text, sizeof(text), "%08x", Crc32c(boot + space));
+    return std::string(text);
+  }();
+  return here;
+}
+
+// Reads the holder from the file: "1234", "1234 yields HERE", or "1234 ended"
+// once that has ended properly; empty where the first holder has not written it
+// yet.
 std::string Holder(int fd) {
   char text[kTextBytes] = {};
   const ssize_t n = ::pread(fd, text, sizeof(text), 0);
@@ -183,7 +201,7 @@ int Lock(int fd, bool asks) {
     if (errno != EWOULDBLOCK) return -1;
     const std::string holder = Holder(fd);
     const auto pid = static_cast<pid_t>(std::atol(holder.c_str()));
-    const bool yields = holder.ends_with(kYields) && pid > 1;
+    const bool yields = holder.ends_with(StrCat(kYields, Here())) && pid > 1;
     const bool is_there = !holder.empty() && !holder.ends_with(kEnded);
     if ((!yields && is_there) || std::chrono::steady_clock::now() > deadline) {
       errno = EWOULDBLOCK;
@@ -226,10 +244,13 @@ StatusOr<LockFile> LockFile::Take(const std::string& folder, bool yields,
       return PermissionDenied(
           StrCat(path, ": cannot lock: ", std::strerror(errno)));
     }
-    std::string pid = Holder(fd);
-    if (pid.ends_with(kYields)) pid.resize(pid.size() - kYields.size());
+    const std::string holder = Holder(fd);
+    const bool is_elsewhere =
+        holder.find(kYields) != std::string::npos && !holder.ends_with(Here());
+    const std::string pid = holder.substr(0, holder.find(' '));
     return FailedPrecondition(
         StrCat(folder, ": another reprised", pid.empty() ? "" : " (pid ", pid,
+               is_elsewhere ? " of another machine or container" : "",
                pid.empty() ? "" : ")",
                " uses this folder; stop it or choose other folders with "
                "--data-dir and --agent-socket"));
@@ -237,7 +258,7 @@ StatusOr<LockFile> LockFile::Take(const std::string& folder, bool yields,
   lock.is_held_ = true;
   const std::string last = Holder(fd);
   lock.was_left_ = !last.empty() && !last.ends_with(kEnded);
-  if (!WriteHolder(fd, yields ? kYields : "")) {
+  if (!WriteHolder(fd, yields ? StrCat(kYields, Here()) : "")) {
     return ResourceExhausted(
         StrCat(path, ": cannot write: ", std::strerror(errno)));
   }

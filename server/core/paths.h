@@ -35,7 +35,6 @@ Status WriteFileAtomically(const std::string& path, const std::string& text);
 // which the kernel releases however the process ends. The file stays; it holds
 // the pid of the last holder, for the error message of a second daemon, and
 // whether that has ended properly.
-
 class LockFile {
  public:
   LockFile() = default;
@@ -45,7 +44,8 @@ class LockFile {
 
   // Locks the folder. `yields`: another process that wants the folder may ask
   // this one to exit, with SIGUSR1. If the current holder yields, it is asked
-  // to, and waited for during a few seconds. FAILED_PRECONDITION, with the
+  // to, and waited for during a few seconds; not one on another machine or in
+  // another container that shares the folder. FAILED_PRECONDITION, with the
   // holder's pid: another process holds it. Without `asks` a holder that yields
   // is left alone: ALREADY_EXISTS.
   static StatusOr<LockFile> Take(const std::string& folder, bool yields,

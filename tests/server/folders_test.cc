@@ -4,8 +4,10 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -88,6 +90,31 @@ TEST(LockFileTest, LeavesAHolderAloneThatItMayNotAsk) {
       LockFile::Take(folder.path(), /*yields=*/false, /*asks=*/false);
 
   EXPECT_EQ(second.status().code(), Code::kAlreadyExists);
+}
+
+TEST(LockFileTest, SignalsNoProcessForAHolderOnAnotherMachine) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/reprised.lock";
+  const int elsewhere =
+      ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  ASSERT_EQ(::flock(elsewhere, LOCK_EX), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::pause();
+    ::_exit(0);
+  }
+  std::ofstream(path) << child << " yields 00000000";
+
+  const auto taken = LockFile::Take(folder.path(), /*yields=*/false);
+
+  int how = 0;
+  EXPECT_EQ(::waitpid(child, &how, WNOHANG), 0) << "it was signalled";
+  ::kill(child, SIGKILL);
+  ::waitpid(child, &how, 0);
+  ::close(elsewhere);
+  EXPECT_EQ(taken.status().code(), Code::kFailedPrecondition);
+  EXPECT_THAT(taken.status().message(),
+              HasSubstr("of another machine or container"));
 }
 
 TEST(LockFileTest, AlwaysHasAHolderInItsFileOnceOneHasWrittenIt) {
