@@ -114,11 +114,11 @@ class Beside:
         none."""
         planning = self._planning
         planning.send(rung, message, Budget(budget_bytes))
-        found = planning.awaited(rung)
+        found = planning.wait_for(rung)
         if isinstance(found, TapePlan):
             return found
         planning.send(rung, message, LEAST)
-        least = planning.awaited(rung, budget_bytes)
+        least = planning.wait_for(rung, budget_bytes)
         if isinstance(least, str):
             return found
         rung.exceeds = True

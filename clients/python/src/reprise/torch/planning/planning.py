@@ -171,14 +171,14 @@ class Planning:
             static = sketch.least_static_bytes - missing_bytes
             budget = Budget(budget.of_step(static, sketch.least_peak_bytes) or 0)
         self.send(rung, graph.message(), budget)
-        found = self.awaited(rung)
+        found = self.wait_for(rung)
         if isinstance(found, TapePlan) and found.tape and found.tape.program.replays:
             self.apply(rung, found)
             return rung
         self.ladder.rungs.remove(rung)
         return rung if isinstance(found, TapePlan) else found or rung
 
-    def awaited(self, rung: Rung, budget_bytes: int = 0) -> TapePlan | str:
+    def wait_for(self, rung: Rung, budget_bytes: int = 0) -> TapePlan | str:
         """Waits for the plan of a rung that has none, and returns it; or why there is none.
         `budget_bytes`: what its steps may take, if not the budget that was asked for."""
         reply = self.reply(rung, self.wait_s)
