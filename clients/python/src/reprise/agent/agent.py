@@ -18,10 +18,10 @@ import itertools
 import os
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from reprise.agent import abi, daemon
 from reprise.agent.launched import shared_run_id, uuid7_of
@@ -64,10 +64,33 @@ class Agent:
         self._why = why
         self._socket: Path | None = None
         self.run_id = run_id
-        # The agent's own functions, without a call of ours in between: marks.py.
+        # What every step fills is made once: to make one takes longer than the agent's answer.
+        self._report, self._caps, self._view = abi.StepReport(), abi.Caps(), abi.PlanView()
+        self._addresses: dict[str, int] = {}  # of functions; a library is never unloaded
+        self._bind()
+
+    def _bind(self) -> None:
+        """Takes the agent's own functions, for calls that are made in every step or op, without one
+        of ours in between (marks.py); without a library those that do nothing."""
+        library = self._library
         self.op_begin: OpBegin = library.op_begin if library else ignore_begin
         self.op_end: OpEnd = library.op_end if library else ignore_end
         self.at: At = library.at if library else ignore_end
+        none: Callable[..., Any] = _ignore
+        # Marks the start of a step; also reads commands and reconnects when due.
+        self.step: Callable[[int], object] = library.quick.reprise_step if library else none
+        # Reports the graph and the plan that the step which has begun runs under; then `at(1 + op)`
+        # says where it is.
+        self.step_under: Callable[[int, int], object] = (
+            library.quick.reprise_step_under if library else none
+        )
+        # Reports that a phase begins: 1 forward, 2 backward, 3 optimizer, 0 between steps.
+        self.phase: Callable[[int], object] = library.quick.reprise_phase if library else none
+        # Returns what the open window traces; 0 if none is open. The collector may open one too, so
+        # ask once a step.
+        self.window_kinds: Callable[[], int] = (
+            library.quick.reprise_window_kinds if library else none
+        )
 
     @classmethod
     def start(
@@ -132,7 +155,7 @@ class Agent:
     @property
     def status(self) -> Status:
         """ "ok", "degraded" (some capability is missing) or "inert" (nothing is recorded)."""
-        return _STATUS.get(self._read_caps()[0], "inert")
+        return _STATUS.get(self._read_caps(self._caps), "inert")
 
     @property
     def why(self) -> str:
@@ -141,24 +164,15 @@ class Agent:
 
     # ---- Records -------------------------------------------------------------
 
-    def step(self, step: int) -> None:
-        """Marks the start of a step; also reads commands and reconnects when due."""
-        self._quickly("reprise_step", step)
-
     def address(self, name: str) -> int:
         """Address of a function of the agent, for native code that calls it by itself; 0: no
         agent."""
-        function = self._library and getattr(self._library.quick, name)
-        return ctypes.cast(function, ctypes.c_void_p).value or 0 if function else 0
-
-    def step_under(self, graph_id: int, plan_id: int) -> None:
-        """Reports the graph and the plan that the step which has begun runs under; then `at(1 +
-        op)` says where it is."""
-        self._quickly("reprise_step_under", graph_id, plan_id)
-
-    def phase(self, phase: int) -> None:
-        """Reports that a phase begins: 1 forward, 2 backward, 3 optimizer, 0 between steps."""
-        self._quickly("reprise_phase", phase)
+        if self._library is None:
+            return 0
+        if name not in self._addresses:
+            function = getattr(self._library.quick, name)
+            self._addresses[name] = ctypes.cast(function, ctypes.c_void_p).value or 0
+        return self._addresses[name]
 
     def intern(self, text: str) -> int:
         """Returns the id of a text, which is the same every time; 0 if the table is full."""
@@ -182,16 +196,11 @@ class Agent:
         mismatches: int = 0,
     ) -> None:
         """Reports a finished step; `flags` are `abi.STEP_*`. Survives a SIGKILL right after."""
-        report = abi.StepReport(
-            flags=flags,
-            step=step,
-            plan_id=plan_id,
-            step_ns=step_ns,
-            peak_bytes=peak_bytes,
-            recomputed=recomputed,
-            mismatches=mismatches,
-        )
-        self._quickly("reprise_step_done", ctypes.byref(report))
+        report = self._report
+        report.flags, report.step, report.plan_id = flags, step, plan_id
+        report.step_ns, report.peak_bytes = step_ns, peak_bytes
+        report.recomputed, report.mismatches = recomputed, mismatches
+        self._quickly("reprise_step_done", report)
 
     def verify(
         self,
@@ -288,9 +297,8 @@ class Agent:
         Never waits."""
         if self._library is None:
             return PlanReply("inert", why=self.why)
-        view = abi.PlanView()
-        code = int(self._library.quick.reprise_plan_poll(request_id, have, ctypes.byref(view)))
-        return self._reply(code, view)
+        view = self._view
+        return self._reply(self._library.quick.reprise_plan_poll(request_id, have, view), view)
 
     def wait_plan(self, request_id: int, have: int = 0, timeout_s: float = 60.0) -> PlanReply:
         """Returns the plan as `poll_plan` does, after waiting up to `timeout_s`. Ctrl-C works."""
@@ -330,7 +338,9 @@ class Agent:
 
     def capabilities(self) -> abi.Caps:
         """Returns what the agent can see here, and what it has lost so far."""
-        return self._read_caps()[1]
+        caps = abi.Caps()
+        self._read_caps(caps)
+        return caps
 
     def window_begin(self, kinds: int = 0) -> None:
         """Opens a window by hand: `abi.KIND_*`, 0 for everything."""
@@ -339,11 +349,6 @@ class Agent:
     def window_end(self) -> None:
         """Closes the recording window that `window_begin` opened."""
         self._quickly("reprise_window_end")
-
-    def window_kinds(self) -> int:
-        """Returns what the open window traces; 0 if none is open. The collector may open one too,
-        so ask once a step."""
-        return self._quickly("reprise_window_kinds")
 
     def stop(self) -> None:
         """Drains (at most about a second) and closes the session."""
@@ -354,23 +359,22 @@ class Agent:
             self._library = None
             Agent._live = None
             self._why = trouble or "the session was stopped"
-            self.op_begin, self.op_end, self.at = ignore_begin, ignore_end, ignore_end
+            self._bind()
 
     def _quickly(self, name: str, *arguments: object) -> int:
         """Returns the result of a call that never blocks; 0 without an agent, or without one."""
         return int(getattr(self._library.quick, name)(*arguments) or 0) if self._library else 0
 
-    def _read_caps(self) -> tuple[int, abi.Caps]:
-        caps = abi.Caps()
+    def _read_caps(self, caps: abi.Caps) -> int:
         if self._library is None:
-            return abi.INERT, caps
-        return int(self._library.quick.reprise_capabilities(ctypes.byref(caps))), caps
+            return abi.INERT
+        return int(self._library.quick.reprise_capabilities(caps))
 
     def _reply(self, code: int, view: abi.PlanView) -> PlanReply:
         assert self._library is not None
-        why = view.why.decode("utf-8", "replace")
         if code == abi.PENDING:
-            return PlanReply("pending")
+            return _PENDING
+        why = view.why.decode("utf-8", "replace")
         if code == abi.OK:
             try:
                 text = ctypes.string_at(view.json, view.json_bytes) if view.json else b""
@@ -382,6 +386,14 @@ class Agent:
         if code == abi.EREFUSED:
             return PlanReply("refused", why=why, smallest_budget=int(view.predicted_peak) or None)
         return PlanReply("refused", why=why or f"{_CODES.get(code, code)}")
+
+
+_PENDING = PlanReply("pending")
+
+
+def _ignore(*_: object) -> int:
+    """Does nothing; replaces the agent's calls if there is no agent."""
+    return 0
 
 
 # Ids of requests, of this process.
