@@ -32,6 +32,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -146,15 +147,25 @@ class Surroundings {
     const Mark now = MarkNow(gpu);
     // The state of the last op, as a rule.
     for (std::size_t i = states_.size(); i-- > 0;)
-      if (states_[i].mark == now) return i;
-    states_.push_back({now, CallPython(python_current, nullptr)});
+      if (states_[i]->mark == now) return i;
+    states_.push_back(std::make_shared<const State>(
+        State{now, CallPython(python_current, nullptr)}));
     return states_.size() - 1;
   }
 
-  const State& At(std::size_t number) const { return states_[number]; }
+  const State& At(std::size_t number) const { return *states_[number]; }
+
+  // Takes over a state of an earlier step; returns the newest one of this step,
+  // for the next. Null: there is none.
+  void Know(std::shared_ptr<const State> state) {
+    if (state != nullptr) states_.push_back(std::move(state));
+  }
+  std::shared_ptr<const State> Newest() const {
+    return states_.empty() ? nullptr : states_.back();
+  }
 
  private:
-  std::vector<State> states_;
+  std::vector<std::shared_ptr<const State>> states_;
 };
 
 // While it is alive, the state is the one of the last `Be`.

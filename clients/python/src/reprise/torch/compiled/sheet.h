@@ -2,16 +2,19 @@
 //
 // A program (program.py) as the native engine reads it: what to do at each op,
 // which tensors go through the hooks, and what is replayed before each unpack.
-// Immutable once it is read (sheet_reader.h).
+// Immutable once it is read (sheet_reader.h), but for `around`.
 #ifndef REPRISE_TORCH_COMPILED_SHEET_H_
 #define REPRISE_TORCH_COMPILED_SHEET_H_
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
+
+#include "ambient.h"
 
 namespace reprise_fast {
 
@@ -65,6 +68,9 @@ struct Sheet {
   // all windows do.
   std::vector<char> hooked;
   std::vector<int64_t> first_slot;
+  // The newest state in which ops of the latest step were recorded. The next
+  // step is in the same one as a rule, and need not ask Python for it.
+  mutable std::shared_ptr<const Surroundings::State> around;
 };
 
 }  // namespace reprise_fast

@@ -47,6 +47,7 @@ inline PyObject* TrackNew(PyTypeObject* type, PyObject* args, PyObject*) {
   track->armed = 1;
   track->device = -1;
   track->book = book.release();
+  track->book->records.surroundings.Know(track->Page().around);
   return reinterpret_cast<PyObject*>(track);
   END_HANDLE_TH_ERRORS
 }
@@ -54,6 +55,7 @@ inline PyObject* TrackNew(PyTypeObject* type, PyObject* args, PyObject*) {
 inline void TrackDealloc(PyObject* self) {
   auto* const track = reinterpret_cast<Track*>(self);
   track->book->records.Drop();
+  track->Page().around = track->book->records.surroundings.Newest();
   delete track->book;
   Py_DECREF(track->sheet);
   Py_DECREF(track->run);
