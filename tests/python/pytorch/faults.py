@@ -189,7 +189,7 @@ def fail(fault: Fault, fired: list[bool]) -> None:
 
 COMPILED, ALLOCATES = "compiled", "operator new"
 # They take the gate out of the way: each may fail once, and there is no other way to do so.
-RESTORES = ("close", "aside")
+RESTORES = ("close", "aside", "unwatch")
 
 
 def use_native() -> None:

@@ -33,6 +33,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import reprise
 from reprise.base.errors import RepriseError
 from reprise.torch.compiled import fast
+from reprise.torch.internals import watch
 from reprise.torch.internals.native import Native
 from reprise.torch.internals.saved_hooks import refuse_modified, refuse_stale
 from reprise.torch.tape import tape, tape_run
@@ -106,6 +107,75 @@ def test_no_call_reaches_python_while_the_step_follows_its_plan(
     assert seen == []
     assert (counts.dropped, counts.replayed) == (sum(made.program.slots), made.program.replays)
     assert counts.mismatches == counts.on_demand == 0
+
+
+def in_inference_mode(out: Tensor) -> Tensor:
+    with torch.inference_mode():
+        seen = out.detach().clone().mul_(2.0).sum()
+    return out.square().sum() + float(seen > 0)
+
+
+LOSSES: dict[str, Any] = {
+    "ordinary": lambda out: out.square().sum(),
+    "a transform": lambda out: torch.func.vmap(lambda row: row.square().sum())(out).sum(),
+    "a gradient inside": lambda out: (
+        torch.func.grad(lambda y: y.sin().sum())(out.detach()).sum() + out.square().sum()
+    ),
+    "compiled": lambda out: torch.compile(lambda y: y.square().sum(), backend="aot_eager")(out),
+    "in inference mode": in_inference_mode,
+    "checkpointed": lambda out: torch.utils.checkpoint.checkpoint(
+        lambda y: y.sin().sum(), out, use_reentrant=False
+    ),
+    "under a mode": lambda out: Counting().__enter__() and leave(out.square().sum()),
+}
+
+
+def leave(loss: Tensor) -> Tensor:
+    """Leaves the mode that the loss is under."""
+    torch.utils._python_dispatch._get_current_dispatch_mode_stack()[-1].__exit__(None, None, None)
+    return loss
+
+
+@pytest.mark.parametrize(
+    "loss", [pytest.param(k, marks=pytest.mark.train) if k == "compiled" else k for k in LOSSES]
+)
+def test_a_loss_of_any_kind_is_watched_without_a_mode(loss: str) -> None:
+    shift = torch.randn(8)  # which replays read, and no backward
+    job = job_of(Net(lambda x: x + shift))
+    made = tape_of(graph_of(job))
+    job.loss = LOSSES[loss]
+    expected = plain_step(job, 1, step=False)
+    job.begin(1)
+    made.begin()
+    with made.region():
+        out = job.model(*job.inputs)
+    assert torch._C._dispatch_tls_is_dispatch_key_included(GATE)
+    assert torch._C._len_torch_dispatch_stack() == 0
+
+    value = job.loss(out)
+    shift.add_(1.0)
+    value.backward()
+
+    assert different(expected, job.state()) == []
+    assert made.run.counts.replayed > 0
+    assert made.run.counts.on_demand == 0
+    assert nothing_left()
+
+
+def test_a_watch_is_ended_from_another_thread() -> None:
+    job = job_of(Net())
+    made = tape_of(graph_of(job))
+    made.begin()
+    with made.region():
+        out = job.model(*job.inputs)
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(watch.close_watches).result()
+    torch.zeros(2).add_(1.0)  # nobody is told
+    watch.close_watches()
+
+    assert nothing_left()
+    del out
 
 
 def test_saved_tensors_far_from_discarded_ones_go_through_no_hook(

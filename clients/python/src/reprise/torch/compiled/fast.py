@@ -187,7 +187,7 @@ def load(
         ambient.leave,
     )
     if ready:
-        _teach_higher_order_operators()
+        teach_higher_order_operators()
         return module
     report_python_only(f"torch {torch.__version__} has no dispatch key for the native engine")
     return None
@@ -202,10 +202,10 @@ def _open(path: Path) -> Any:
     return module
 
 
-def _teach_higher_order_operators() -> None:
-    """Registers a fallthrough for the gate's key with every higher-order operator. They are
-    dispatched in Python, without fallbacks: called while the gate is open, they would find no
-    kernel for its key."""
+def teach_higher_order_operators() -> None:
+    """Registers a fallthrough for the gate's key with every higher-order operator, also with those
+    that were imported since. They are dispatched in Python, without fallbacks: called while the
+    gate is open or watches, they would find no kernel for its key."""
     global _operators
     known = torch._ops._higher_order_ops
     if len(known) != _operators:

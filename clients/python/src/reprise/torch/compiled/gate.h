@@ -64,6 +64,11 @@ inline thread_local int64_t open_depth = 0;
 inline thread_local std::vector<PyObject*> others;
 inline PyTypeObject* type_of_tracks = nullptr;
 
+// The same while no step is open: between a forward and its backward
+// (watch.py). A list in Python, because another thread may end the watch by
+// emptying it. Null: this thread is not watched.
+inline thread_local PyObject* watched = nullptr;
+
 // run.before_write_of(tensors). An internal error ends in there.
 inline void TellRun(PyObject* run, const std::vector<at::Tensor>& written) {
   const pybind11::gil_scoped_acquire held;
@@ -79,9 +84,10 @@ inline void TellRun(PyObject* run, const std::vector<at::Tensor>& written) {
   if (!done && !Reported()) throw python_error();
 }
 
-// Lets the other steps copy what a call is about to write, and tries again
-// after an internal error, because the write happens in any case.
-inline void TellOthers(const c10::OperatorHandle& op,
+// Lets other steps copy what a call is about to write, and tries again after an
+// internal error, because the write happens in any case.
+inline void TellOthers(const std::vector<PyObject*>& others,
+                       const c10::OperatorHandle& op,
                        const torch::jit::Stack& stack) {
   for (int tried = 0; tried < 2; ++tried) {
     try {
@@ -99,6 +105,20 @@ inline void TellOthers(const c10::OperatorHandle& op,
       if (tried > 0) Report(error.what());
     }
   }
+}
+
+// The same for the steps of a watch.
+inline void TellWatched(const c10::OperatorHandle& op,
+                        const torch::jit::Stack& stack) {
+  const pybind11::gil_scoped_acquire locked;
+  std::vector<pybind11::object> held;
+  std::vector<PyObject*> steps;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(watched); ++i) {
+    steps.push_back(PyList_GET_ITEM(watched, i));
+    held.push_back(
+        pybind11::reinterpret_borrow<pybind11::object>(steps.back()));
+  }
+  TellOthers(steps, op, stack);
 }
 
 // Includes or removes the keys through which ops reach dispatch modes.
@@ -209,16 +229,20 @@ inline void Gate(const c10::OperatorHandle& op, DispatchKeySet keys,
     }
   };
   // There is no step here: another thread inherited our dispatch keys, the
-  // caller excludes all modes, or a plain forward is being timed.
-  if (track == nullptr || tls_is_dispatch_key_excluded(DispatchKey::Python)) {
+  // caller excludes all modes, a plain forward is being timed, or the writes
+  // after a forward are watched.
+  const bool unseen = tls_is_dispatch_key_excluded(DispatchKey::Python);
+  if (track == nullptr || unseen) {
     const c10::impl::ExcludeDispatchKeyGuard once(kGate);
+    if (track == nullptr && watched != nullptr && !unseen && MayWrite(op))
+      TellWatched(op, *stack);
     run();
     return;
   }
   const auto before = track->next;
   if (LetThrough(*track, op, *stack)) {
     const c10::impl::ExcludeDispatchKeyGuard once(kGate);
-    if (!others.empty() && MayWrite(op)) TellOthers(op, *stack);
+    if (!others.empty() && MayWrite(op)) TellOthers(others, op, *stack);
     const Sheet& page = track->Page();
     const auto row = static_cast<size_t>(before);
     if (track->next != before && page.specials[row]) {
@@ -274,8 +298,29 @@ inline PyObject* Tell(PyObject*, PyObject* steps) {
   END_HANDLE_TH_ERRORS
 }
 
-// close(): ops go to the tape's mode again, and the counts of the step are
-// passed on.
+// watch(steps: list) -> bool: from now on these are told of what is written by
+// ops of this thread. False while the gate is open or ops are timed.
+inline PyObject* Watch(PyObject*, PyObject* steps) {
+  HANDLE_TH_ERRORS
+  TORCH_CHECK_TYPE(PyList_CheckExact(steps), "watch: not a list");
+  if (open_track != nullptr || op_clock) Py_RETURN_FALSE;
+  PyObject* const before = std::exchange(watched, Py_NewRef(steps));
+  Py_XDECREF(before);
+  tls_set_dispatch_key_included(kGate, true);
+  Py_RETURN_TRUE;
+  END_HANDLE_TH_ERRORS
+}
+
+// unwatch(): ends that, on this thread.
+inline PyObject* Unwatch(PyObject*, PyObject*) {
+  PyObject* const before = std::exchange(watched, nullptr);
+  if (before != nullptr && open_track == nullptr)
+    tls_set_dispatch_key_included(kGate, false);
+  Py_XDECREF(before);
+  Py_RETURN_NONE;
+}
+
+// close(): ops go to the tape's mode again.
 inline PyObject* Close(PyObject*, PyObject*) {
   HANDLE_TH_ERRORS
   // First of all, so that the gate is closed even if something below fails.

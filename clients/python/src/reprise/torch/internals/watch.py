@@ -17,17 +17,18 @@ allowed if autograd has not saved the tensor, so it must be allowed under a plan
 write, the record gets a private copy of the tensor. The captured step need not have contained that
 write.
 
-Between forward and backward a dispatch mode sees every op. It must not be active during the
-backward (autograd would add gradients out of place, and every op would pass through Python), and it
-cannot be removed in the middle of one, so the one call that starts the engine is wrapped while a
-run is watched. During the backward the engine writes nothing that a record holds, but Python code
-may. A function mode sees what Python calls and nothing of what the engine does, and it runs a call
-that may write a held tensor under the dispatch mode.
+Between forward and backward the gate of the native engine sees every op, in C++ (compiled/gate.h).
+Where there is none, a dispatch mode does. It must not be active during the backward (autograd would
+add gradients out of place, and every op would pass through Python), and it cannot be removed in the
+middle of one, so the one call that starts the engine is wrapped while a run is watched. During the
+backward the engine writes nothing that a record holds, but Python code may. A function mode sees
+what Python calls and nothing of what the engine does, and it runs a call that may write a held
+tensor under a dispatch mode.
 
 A parameter that is gathered for each use (capture/lent.py) cannot be copied: between two uses it is
 nowhere. If the program writes what it is gathered from, the backward raises an error.
 
-A write that both modes miss, such as that of a hook in another language, shows only in the version
+A write that neither sees, such as that of a hook in another language, shows only in the version
 counter, and the replay raises an error (replay.py).
 """
 
@@ -46,7 +47,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from reprise.torch.internals.calls import Call
 from reprise.torch.internals.engine import around, no_longer
-from reprise.torch.internals.guard import caught, quietly
+from reprise.torch.internals.guard import caught, quietly, surely
 from reprise.torch.internals.modes import FunctionMode, Mode, Op
 from reprise.torch.internals.ops import PLAIN_TYPES, may_write, tensors_in
 from reprise.torch.internals.sharding import unwatched
@@ -60,12 +61,15 @@ _open: list[_Between] = []
 
 def open_watches() -> int:
     """Returns how many dispatch modes on the stack are watches, not the program's."""
-    return len(_open)
+    return sum(between.mode is not None for between in _open)
 
 
 def watch(run: Watched) -> None:
     """Watches writes until nothing of the run can be replayed any more."""
-    if all(known() is not run for known in _runs):
+    for known in _runs:
+        if known() is run:
+            break
+    else:
         _runs.append(weakref.ref(run))
     resume()
 
@@ -97,15 +101,22 @@ def before_step(optimizer: torch.optim.Optimizer) -> None:
 
 def close_watches() -> None:
     """Stops watching, because a step, a forward or a backward begins, or Reprise is removed."""
-    for between in reversed(_open.copy()):
-        between.close()
+    if _open:
+        no_longer(_backward)
+        for between in reversed(_open.copy()):
+            between.close()
 
 
 def _waiting() -> list[Watched]:
     """Returns the runs that must still be watched, and forgets the others."""
-    found = [(known, run) for known in _runs if (run := known()) is not None and run.waits()]
-    _runs[:] = [known for known, _ in found]
-    return [run for _, run in found]
+    runs = []
+    for known in _runs.copy():
+        run = known()
+        if run is not None and run.waits():
+            runs.append(run)
+        else:
+            _runs.remove(known)
+    return runs
 
 
 def resume() -> None:
@@ -114,12 +125,14 @@ def resume() -> None:
     if not _runs or torch._C._current_graph_task_id() != -1:
         return
     close_watches()
-    modes = _get_current_dispatch_mode_stack()
-    if any(getattr(mode, "tells_writes", False) for mode in modes):
-        return
+    if torch._C._len_torch_dispatch_stack():
+        modes = _get_current_dispatch_mode_stack()
+        if any(getattr(mode, "tells_writes", False) for mode in modes):
+            return
     runs = _waiting()
     if runs:
-        _Between(runs).open()
+        around(_backward)
+        _open.append(_Between(runs))
 
 
 class _Writes(Mode):
@@ -150,57 +163,69 @@ class _Writes(Mode):
                 run.before_write(op.func, op.args, op.kwargs)
 
 
-class _Between(_Writes):
-    """Watches writes between a forward and its backward."""
-
-    def __init__(self, runs: list[Watched]) -> None:
-        super().__init__(runs)
-        self._thread = threading.get_ident()
-        self._inference = torch.is_inference_mode_enabled()
+class _AfterForward(_Writes):
+    """Does so between a forward and its backward, where the native engine is missing."""
 
     def _before(self, op: Op) -> None:
         tell(self._runs, op.func, op.args, op.kwargs)
 
-    def open(self) -> None:
-        around(self._run)
-        self.__enter__()
-        _open.append(self)
 
-    @staticmethod
-    def _run(engine: Any, *args: Any, **kwargs: Any) -> Any:
-        """Stops watching, runs a backward, and watches again what remains."""
-        close_watches()
-        latest = _runs[-1]() if _runs else None
-        if latest is not None and latest.waits():
-            latest.refuse_changed()
-        # A hook may call another backward, below the mode.
-        around(_nested)
-        try:
-            out = _nested(engine, *args, **kwargs)
-        finally:
-            no_longer(_nested)
-        quietly(resume)  # a graph that was kept may be replayed again
-        return out
+class _Between:
+    """A watch between a forward and its backward: the gate of the native engine tells the runs, or
+    a dispatch mode does."""
+
+    def __init__(self, runs: list[Watched]) -> None:
+        """Begins to watch."""
+        self._thread = threading.get_ident()
+        self._inference = torch.is_inference_mode_enabled()
+        self._told = [run.hears for run in runs]
+        self._gate: Any = None
+        for run in runs:
+            self._gate = self._gate or run.gate
+        self.mode: _AfterForward | None = None
+        if self._gate is None or not self._gate.watch(self._told):
+            self._gate, self._told, self.mode = None, runs, _AfterForward(runs)
+            self.mode.__enter__()
 
     def close(self) -> None:
         """Stops watching. Under a mode of the program, in its inference mode, or on another thread,
-        the mode cannot be removed: it does nothing until it is removed at the next opportunity."""
-        self._runs = []
-        no_longer(self._run)
-        stack = _get_current_dispatch_mode_stack()
-        here = threading.get_ident() == self._thread
+        the watch cannot be removed: it does nothing until it is removed at the next opportunity."""
+        self._told.clear()  # for the gate and the mode, which hold this list
         # Inference mode puts the thread's dispatch keys back when it is left: with it would come
         # back the key of a mode that is gone, and every op would fail.
-        here = here and (self._inference or not torch.is_inference_mode_enabled())
-        if here and stack and stack[-1] is self:
-            self.__exit__(None, None, None)
-            _open.remove(self)
+        left = self._inference or not torch.is_inference_mode_enabled()
+        if threading.get_ident() != self._thread or not left:
+            return
+        if self._gate is not None:
+            surely(self._gate.unwatch)
+        elif self.mode is not None:
+            if _get_current_dispatch_mode_stack()[-1:] != [self.mode]:
+                return
+            self.mode.__exit__(None, None, None)
+        _open.remove(self)
 
 
-def _nested(engine: Any, *args: Any, **kwargs: Any) -> Any:
-    """Calls the engine while writes of Python code are watched."""
-    with _During(_waiting()), unwatched(_During):
-        return engine(*args, **kwargs)
+def _backward(engine: Any, *args: Any, **kwargs: Any) -> Any:
+    """Stops watching, runs a backward, and watches again what remains. One that a hook calls within
+    another runs below the mode of that one."""
+    if torch._C._current_graph_task_id() != -1:
+        with _During(_waiting()), unwatched(_During):
+            return engine(*args, **kwargs)
+    close_watches()
+    latest = _runs[-1]() if _runs else None
+    runs = _waiting()
+    if latest is not None and runs and runs[-1] is latest:
+        latest.refuse_changed()
+    del latest
+    around(_backward)  # a hook may call another one
+    try:
+        with _During(runs), unwatched(_During):
+            out = engine(*args, **kwargs)
+    finally:
+        runs.clear()
+        no_longer(_backward)
+    quietly(resume)  # a graph that was kept may be replayed again
+    return out
 
 
 class _During(FunctionMode):

@@ -157,6 +157,7 @@ class Compiled:
 
     def track(self, run: Any, here: int = 0, device: torch.device | None = None) -> Any:
         """Returns the state of a new step. `device` is a GPU whose streams are checked."""
+        fast.teach_higher_order_operators()
         made = self.module.Track(self._sheet, run)
         made.here = here
         if device is not None:

@@ -116,6 +116,17 @@ class Run:
         return bool(self.engine.armed)
 
     @property
+    def gate(self) -> Any:
+        """The module of the native engine; None if the step runs in Python."""
+        return None if self.native is None else self.native.module
+
+    @property
+    def hears(self) -> Any:
+        """What the gate tells of writes: the native engine, or the run where it does more."""
+        direct = self.native is not None and not self.program.sources and self.parked is None
+        return self.engine if direct else self
+
+    @property
     def audit(self) -> Audit | None:
         """Compares recomputed tensors with the discarded ones; None if nothing is compared."""
         return self._audit
