@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import torch
+from torch.utils._python_dispatch import _pop_mode, _push_mode
 
 from reprise.base.saying import say
 from reprise.torch.internals import ambient, guard, modes, saved_hooks
@@ -230,9 +231,17 @@ def alone() -> bool:
 
 class BelowGate(modes.Mode):
     """The mode below the tape while its gate is open (compiled/fast.cc). Ops pass the gate instead,
-    so none reaches it."""
+    so none reaches it. What torch notes of the modes that are on is noted for the tape's own mode,
+    which is put on at once and taken off just before."""
 
     supports_higher_order_operators = True
+
+    def __enter__(self) -> BelowGate:
+        _push_mode(self)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _pop_mode()
 
     def op(self, op: modes.Op, types: Any) -> Any:
         return op.run() if PLAIN_TYPES.issuperset(types) else NotImplemented

@@ -6,6 +6,7 @@
     call = watched(do, look)            # replaces do: look(frame, ...) sees the caller first
     call = in_turn(functions)           # calls each of them with the same arguments
     call = method_of(known, do)         # do(known(), ...): known is a weak reference
+    leave(contexts)                     # exits contexts, the last one first
     level = Level(); level.restore()    # removes the modes and hooks that our code has left
 
 If our code fails, the program's call is made exactly once, its result or its error goes to the
@@ -130,6 +131,17 @@ def method_of(known: Callable[[], Any], do: Callable[..., Any]) -> Callable[...,
         return do(known(), *args, **kwargs)
 
     return call
+
+
+def leave(contexts: list[Any]) -> None:
+    """Exits contexts that were entered in this order and removes them from the list, also those
+    that come after one that fails."""
+    try:
+        while contexts:
+            contexts.pop().__exit__(None, None, None)
+    finally:
+        if contexts:
+            leave(contexts)
 
 
 def given(first: Any, *_: Any) -> Any:

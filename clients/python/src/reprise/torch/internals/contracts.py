@@ -114,6 +114,7 @@ autograd._engine_run_backward autograd.graph.disable_saved_tensors_hooks
 cuda.get_per_process_memory_fraction jit._trace.is_tracing
 utils._python_dispatch.TorchDispatchMode utils._python_dispatch._disable_current_modes
 utils._python_dispatch._get_current_dispatch_mode_stack utils._python_dispatch._pop_mode
+utils._python_dispatch._push_mode
 utils._python_dispatch.is_traceable_wrapper_subclass utils._pytree.tree_iter
 utils._pytree.tree_leaves utils._pytree.tree_map utils.checkpoint.CheckpointPolicy
 """

@@ -19,8 +19,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -88,17 +87,20 @@ def _listed(parts: list[str]) -> str:
     return f"{shown} and {len(parts) - 2} more" if len(parts) > 2 else shown
 
 
-@contextmanager
-def watch(called: Called) -> Iterator[None]:
+class watch:
     """Calls `called(name)` when compiled code starts inside this context on this thread. Costs a
     microsecond, and nothing per op."""
-    _here.called.append(called)
-    installed = _install()
-    try:
-        yield
-    finally:
+
+    def __init__(self, called: Called) -> None:
+        self._called = called
+
+    def __enter__(self) -> None:
+        _here.called.append(self._called)
+        self._installed = _install()
+
+    def __exit__(self, *error: object) -> None:
         _here.called.pop()
-        if installed:
+        if self._installed:
             _uninstall()
 
 

@@ -92,6 +92,12 @@ class Mode(TorchDispatchMode):
 
     gate: Any = None  # the native one of a tape, while it is open
 
+    def close_gate(self) -> None:
+        """Closes the gate, if it is open."""
+        gate, self.gate = self.gate, None
+        if gate is not None:
+            surely(gate.close)
+
     def failed(self) -> None:
         """Called after an internal error in `op`: the mode ends its work."""
 

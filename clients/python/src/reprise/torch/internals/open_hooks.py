@@ -61,7 +61,8 @@ class Hooks(saved_tensors_hooks):
 
     def __enter__(self) -> None:
         global _set
-        super().__enter__()
+        autograd: Any = torch._C._autograd
+        autograd._push_saved_tensors_default_hooks(self.pack_hook, self.unpack_hook)
         _here.hooks.append(self)
         with _lock:
             _set += 1
@@ -69,7 +70,8 @@ class Hooks(saved_tensors_hooks):
 
     def __exit__(self, *error: object) -> None:
         global _set
-        super().__exit__(*error)
+        autograd: Any = torch._C._autograd
+        autograd._pop_saved_tensors_default_hooks()
         if self in _here.hooks:
             _here.hooks.remove(self)
         with _lock:

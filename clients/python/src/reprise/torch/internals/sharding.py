@@ -72,6 +72,7 @@ def _leave(group: Any) -> None:
                 del _plain[name], _ours[name]
 
 
+@functools.cache
 def _without(plain: Callable[..., Any], kind: type) -> Callable[..., Any]:
     """Returns a replacement for a hook, which runs it without modes of this class."""
 

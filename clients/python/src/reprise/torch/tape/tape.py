@@ -23,7 +23,7 @@ recomputed on demand. test_tape.py and test_out_of_step.py check this.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -34,7 +34,7 @@ from reprise.agent.marks import At, ignore_end
 from reprise.base.errors import RepriseError
 from reprise.torch.compiled import fast
 from reprise.torch.compiled.shortcut import prepare
-from reprise.torch.internals.guard import surely
+from reprise.torch.internals.calls import leave
 from reprise.torch.internals.modes import Mode, Op
 from reprise.torch.internals.open_hooks import Hooks, for_parts
 from reprise.torch.internals.ops import IGNORED, PLAIN_TYPES, may_write
@@ -71,8 +71,11 @@ class Tape(Mode):
         self._tier = tier
         self._slab = tier.slab(program.host_bytes) if tier and program.places else None
         self._device = device if device is not None and device.type == "cuda" else None
-        # What surrounds the current forward: the gate, everything else, and the hooks among that.
-        self._surrounding: tuple[ExitStack, ExitStack, Any] | None = None
+        # What surrounds the current forward, the innermost last, and whether `step_aside` may take
+        # it off: the saved-tensor hooks are among it.
+        self._surrounding: list[Any] = []
+        self._packs = False
+        self._below = fast.BelowGate()
         self._take_engine()
         # Earlier runs that may still be recomputed, and are told what the current forward writes.
         self._others: list[Any] = []
@@ -164,16 +167,26 @@ class Tape(Mode):
                 if known not in self._last:
                     self._last[known] = run.alone(number)
         run.region = number + 1
+        self._packs = packs
+        layers = self._surrounding = []
         try:
-            with ExitStack() as layers, ExitStack() as gate:
-                hooks = self._hooks(run) if packs else nullcontext()
-                below = nullcontext() if run.native is None else fast.BelowGate()
-                for layer in (hooks, below, self):
-                    layers.enter_context(layer)
+            try:
+                if packs:
+                    hooks = self._hooks(run)
+                    hooks.__enter__()
+                    layers.append(hooks)
+                if run.native is not None:
+                    self._below.__enter__()
+                    layers.append(self._below)
+                self.__enter__()
+                layers.append(self)
                 self._others = waiting(run)
-                gate.enter_context(self._opened(run))
-                self._surrounding = (gate, layers, hooks) if packs else None
+                if run.native is not None:
+                    self._open_gate(run)
                 yield
+            finally:
+                self.close_gate()
+                leave(layers)
         except BaseException:
             # If a failed forward is tried again, it starts over.
             run.region, engine.slot = number, slot
@@ -181,7 +194,7 @@ class Tape(Mode):
                 run.parked.drain()
             raise
         finally:
-            self._surrounding, self._others = None, []
+            self._others = []
             run.left()
         if run.armed and engine.next != end:
             run.mismatch(f"the forward ended after {engine.next - first} of {end - first} ops")
@@ -195,15 +208,12 @@ class Tape(Mode):
         removed: then everything stays in place and keeps all saved tensors."""
         run, layers = self.run, self._surrounding
         run.mismatch(why)
-        if layers is None or _get_current_dispatch_mode_stack()[-1:] != [self]:
+        if not (layers and self._packs) or _get_current_dispatch_mode_stack()[-1:] != [self]:
             return
-        gate, rest, hooks = layers
-        gate.close()
-        if not hooks.on_top:
-            return
-        self._surrounding = None
-        rest.close()
-        self._watch(run)
+        self.close_gate()
+        if layers[0].on_top:
+            leave(layers)
+            self._watch(run)
 
     @staticmethod
     def _watch(run: Run) -> None:
@@ -222,26 +232,13 @@ class Tape(Mode):
             hooks = run.engine.pack, run.native.module.unpack
         return Hooks(*(for_parts(*hooks) if run.program.wrapped else hooks))
 
-    @contextmanager
-    def _opened(self, run: Run) -> Iterator[None]:
-        """Opens the gate, if the native engine runs the step: ops then go through it."""
-        gate = None if run.native is None else run.native.module
-        if gate is None or not gate.open(run.engine):
-            yield
-            return
-        self.gate = gate
-        try:
+    def _open_gate(self, run: Run) -> None:
+        """Opens the gate of the native engine: ops then go through it."""
+        gate = run.gate
+        if gate.open(run.engine):
+            self.gate = gate
             if self._others:
-                others = self._others
-                direct = [
-                    o.native is not None and not o.program.sources and o.parked is None
-                    for o in others
-                ]
-                gate.tell([o.engine if d else o for o, d in zip(others, direct, strict=True)])
-            yield
-        finally:
-            self.gate = None
-            surely(gate.close)
+                gate.tell([other.hears for other in self._others])
 
     def op(self, op: Op, types: Any) -> Any:
         """Runs an op, and compares it with the captured sequence."""
