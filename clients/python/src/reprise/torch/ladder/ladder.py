@@ -262,11 +262,20 @@ class Ladder:
 
     # ---- Before a step ------------------------------------------------------------
 
+    def is_settled(self, key: Key) -> bool:
+        """Returns whether there is nothing to be captured for this input, and nothing to be noted
+        for later: it is that of the only rung, and the last step was as captured."""
+        rungs = self.rungs
+        if len(rungs) != 1 or rungs[0].key != key or rungs[0].sketch or self._stale is not None:
+            return False
+        return not (self._others or self._mismatches or self._in_a_row)
+
     def wants(self, key: Key) -> bool:
         """Returns whether a step with this input should be captured."""
-        if self.captures >= MAX_CAPTURES or any(k.within(key) for k in self._too_large):
+        too_large = self._too_large and any(k.within(key) for k in self._too_large)
+        if self.captures >= MAX_CAPTURES or too_large:
             return False
-        if self.rungs and not self.captured:
+        if self.rungs and self.rungs[-1].sketch and not self.captured:
             return False  # the start says when (recovery/startup.py)
         kin = [rung for rung in self.rungs if rung.key.kind == key.kind]
         if not kin or self.is_stale(key):
@@ -277,12 +286,15 @@ class Ladder:
         in_a_row = 0 if self.takes_largest else self._in_a_row
         if max(self._mismatches, in_a_row) >= self._patience:
             return self._wants_unknown(kin)
-        covering = [rung for rung in kin if rung.covers(key)]
-        if any(rung.uneven and key.size < AHEAD * rung.size for rung in kin):
-            return False
-        if not covering:
+        size, least = key.size, -1  # of the smallest that covers it
+        for rung in kin:
+            if rung.uneven and size < AHEAD * rung.size:
+                return False
+            if rung.covers(key):
+                least = rung.size if least < 0 else min(least, rung.size)
+        if least < 0:
             return True
-        if key.size < SMALL * min(rung.size for rung in covering):
+        if size < SMALL * least:
             self._small[key] += 1
             return self._small[key] == OFTEN
         return False
@@ -327,9 +339,10 @@ class Ladder:
     def lacks(self, key: Key) -> list[Rung]:
         """Returns the rungs that would cover this input once they have a plan, where none that has
         one does."""
-        if any(rung.tape is not None and rung.covers(key) for rung in self.rungs):
+        waiting = [r for r in self.rungs if r.tape is None and r.open]
+        if not waiting or any(r.tape is not None and r.covers(key) for r in self.rungs):
             return []
-        return [r for r in self.rungs if r.open and r.tape is None and r.covers(key)]
+        return [r for r in waiting if r.covers(key)]
 
     def pick(self, key: Key) -> Rung | None:
         """Returns the rung that this step runs under; None if there is none."""
@@ -337,9 +350,16 @@ class Ladder:
         ready = [r for r in self.rungs if r.tape is not None and r.key.kind == key.kind]
         if not ready:
             return None
+        above = self._above
+        self.takes_largest = bool(above) and above[False] > above[True]
+        found = ready[0] if len(ready) == 1 else self._best_of(ready, key)
+        found.used = self._step
+        return found
+
+    def _best_of(self, ready: list[Rung], key: Key) -> Rung:
+        """Returns the one of several rungs, each with a plan, that a step runs under."""
         expected = self._follows.get(self._last, self._last)
         uneven = [rung for rung in ready if rung.uneven]
-        self.takes_largest = self._above[False] > self._above[True]
         if self.takes_largest or (self._kinds and self._last not in self._follows):
             expected = max(ready, key=lambda rung: rung.graph.measured_peak_bytes).graph.structure
         elif len(own := {rung.graph.structure for rung in ready if rung.key == key}) == 1:
@@ -350,13 +370,11 @@ class Ladder:
             # What comes is not known: as many micro-batches as ever, each as large as any.
             found = max(uneven, key=lambda rung: (rung.forwards, rung.size))
             if covering and not found.covers(key):
-                found = max(covering, key=lambda rung: rung.size)
-        elif covering:
-            found = min(covering, key=lambda rung: rung.size)
-        else:
-            found = max(ready, key=lambda rung: rung.size)
-        found.used = self._step
-        return found
+                return max(covering, key=lambda rung: rung.size)
+            return found
+        if covering:
+            return min(covering, key=lambda rung: rung.size)
+        return max(ready, key=lambda rung: rung.size)
 
     # ---- After it -------------------------------------------------------------------
 
@@ -421,7 +439,9 @@ class Ladder:
     def hopeless(self) -> bool:
         """Whether the steps are mostly other programs that exceed the budget, and no more captures
         help."""
+        recent = self._recent
+        if len(recent) < WATCHED_STEPS or sum(recent) * 2 >= WATCHED_STEPS:
+            return False
         ways = len({rung.graph.structure for rung in self.rungs})
         enough = min(MANY_CAPTURES, 2 * ways + 2) if not self._above else MAX_CAPTURES
-        full = len(self._recent) == WATCHED_STEPS
-        return full and sum(self._recent) * 2 < WATCHED_STEPS and self.captures >= enough
+        return self.captures >= enough

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from reprise.base.budget import Budget
 from reprise.plan import Plan
@@ -27,9 +26,8 @@ from reprise.torch.tape.executor import TapePlan
 from reprise.torch.tape.tape import Tape
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
-    """What a step's first forward is called with."""
+class Key(NamedTuple):
+    """What a step's first forward is called with. A tuple: every step makes one and compares it."""
 
     kind: tuple[Any, ...]
     shapes: tuple[tuple[int, ...], ...]
@@ -49,10 +47,13 @@ class Key:
 
     def within(self, other: Key) -> bool:
         """Returns whether this input is no larger than another of its kind, in any dimension."""
-        return self.kind == other.kind and all(
-            mine <= its
-            for own, theirs in zip(self.shapes, other.shapes, strict=True)
-            for mine, its in zip(own, theirs, strict=True)
+        return self == other or (
+            self.kind == other.kind
+            and all(
+                mine <= its
+                for own, theirs in zip(self.shapes, other.shapes, strict=True)
+                for mine, its in zip(own, theirs, strict=True)
+            )
         )
 
 
@@ -60,36 +61,53 @@ def key_of(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     device: str = "cpu",
-    parameters: torch.dtype | None = None,
+    model: nn.Module | None = None,
 ) -> Key:
     """Returns the key of a step whose first forward is called with these arguments. Types, ranks,
-    flags, the type of the parameters and what autocast casts to make the kind; numbers do not: they
-    may count steps."""
-    kind: list[Any] = [] if parameters is None else [("parameters", str(parameters))]
+    flags, the type of the model's parameters and what autocast casts to make the kind; numbers do
+    not: they may count steps."""
+    first = None if model is None else _first_parameter(model)
+    kind: list[Any] = [] if first is None else [("parameters", first.dtype)]
     if torch.is_autocast_enabled(device):
-        kind.append(("autocast", str(torch.get_autocast_dtype(device))))
+        kind.append(("autocast", torch.get_autocast_dtype(device)))
     shapes: list[tuple[int, ...]] = []
-    for name, leaf in _leaves("", (args, kwargs)):
-        if isinstance(leaf, Tensor):
-            kind.append((name, str(leaf.dtype), leaf.dim()))
-            # A ragged size is a symbol, and another one in every step: its parts have numbers.
-            shapes += map(shape_of, parts_of(leaf) if leaf.is_nested else [leaf])
-        elif leaf is None or isinstance(leaf, (bool, str)):
-            kind.append((name, leaf))
-        else:
-            kind.append((name, type(leaf).__name__))
+    for number, value in enumerate(args):
+        _add(f".0.{number}", value, kind, shapes)
+    for name, value in kwargs.items():
+        _add(f".1.{name}", value, kind, shapes)
     return Key(tuple(kind), tuple(shapes))
 
 
-def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        for key in value:
-            yield from _leaves(f"{name}.{key}", value[key])
+def _first_parameter(module: nn.Module) -> Tensor | None:
+    """Returns what `module.parameters()` yields first, without looking for names."""
+    for parameter in module._parameters.values():
+        if parameter is not None:
+            return parameter
+    for child in module._modules.values():
+        if child is not None and (found := _first_parameter(child)) is not None:
+            return found
+    return None
+
+
+def _add(name: str, value: Any, kind: list[Any], shapes: list[tuple[int, ...]]) -> None:
+    """Adds a value among the arguments, and what it contains, to what makes their key."""
+    if type(value) is Tensor or isinstance(value, Tensor):
+        kind.append((name, value.dtype, value.dim()))
+        if value.is_nested:
+            # A ragged size is a symbol, and another one in every step: its parts have numbers.
+            shapes += map(shape_of, parts_of(value))
+        else:
+            shapes.append(tuple(value.shape))
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            _add(f"{name}.{key}", item, kind, shapes)
     elif isinstance(value, (list, tuple)):
         for number, item in enumerate(value):
-            yield from _leaves(f"{name}.{number}", item)
+            _add(f"{name}.{number}", item, kind, shapes)
+    elif value is None or isinstance(value, (bool, str)):
+        kind.append((name, value))
     else:
-        yield name, value
+        kind.append((name, type(value).__name__))
 
 
 @dataclass(slots=True, eq=False)

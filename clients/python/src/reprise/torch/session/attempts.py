@@ -90,8 +90,7 @@ class Attempts:
         if self._number != step.number:
             self._number = step.number  # whose key is that of its first forward
             return
-        dtype = next((p.dtype for p in job.model.parameters()), None)
-        step.key = step.key.widened(key_of(args, kwargs, job.device.type, dtype))
+        step.key = step.key.widened(key_of(args, kwargs, job.device.type, job.model))
 
     def retake(self, forward: PlannedForward, arguments: tuple[Any, Any], why: str) -> Any:
         """Runs a planned forward again under a tighter plan, from its state, and returns its

@@ -91,8 +91,7 @@ class Steps:
         self._thread, self._one_thread = here, True
         now.tracing.ops = not self._scattered
         now.cycle.restart()
-        dtype = next((p.dtype for p in job.model.parameters()), None)
-        now.key = key_of(args, kwargs, job.device.type, dtype)
+        now.key = key_of(args, kwargs, job.device.type, job.model)
         self._observed = job.budget is None and job.stage is Stage.PLAIN and not parts.ranks.unknown
         if self._observed:
             now.under_way, now.tracing.on, now.run = True, False, None
@@ -133,9 +132,12 @@ class Steps:
         """Returns whether the step that begins is captured. `again`: it has run out of memory;
         `first`: the first one with an input of its size."""
         job, parts = self._job, self._parts
-        inert = job.agent.status == "inert"
         if parts.ranks.unknown:
             return False  # whether there are other ranks is not known yet
+        alone, ladder = not job.state.several_ranks, job.plans.ladder
+        if alone and job.stage is Stage.PLANNED and ladder.is_settled(self._now.key):
+            return False  # the policy would ask for a new kind of step
+        inert = job.agent.status == "inert"
         event = StepBegins(again, first, other_captures=bool(_capturing), is_inert=inert)
         actions = job.happened(event)
         if Action.CAPTURE_IF_WATCHED in actions:
@@ -144,7 +146,7 @@ class Steps:
             return parts.ranks.wants()
         if Action.CAPTURE_IF_CHANGED in actions:
             return parts.retry.wants(self._now.key)
-        return Action.CAPTURE_IF_NEW in actions and job.plans.ladder.wants(self._now.key)
+        return Action.CAPTURE_IF_NEW in actions and ladder.wants(self._now.key)
 
     def _begin_capture(self, keep: bool = True) -> bool:
         """Begins a capture; returns False if something of the program is in the way. `keep`:
