@@ -6,13 +6,11 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
-from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from reprise.torch.policy import events
 from reprise.torch.policy.events import (
     Broke,
     CompiledStepEnded,
@@ -38,11 +36,7 @@ from reprise.torch.policy.state import JobState, Stage
 # Facts, and the kinds of those events that carry facts of their own.
 EVENTS = [
     *Fact,
-    *(
-        kind
-        for kind in vars(events).values()
-        if isinstance(kind, type) and issubclass(kind, Event) and kind not in (Event, Fact)
-    ),
+    *(kind for kind in get_args(Event) if kind is not Fact),
 ]
 WARMUP, CAPTURE, WAITING = JobState(Stage.WARMUP), JobState(Stage.CAPTURE), JobState(Stage.WAITING)
 PLANNED, PLAIN = JobState(Stage.PLANNED), JobState(Stage.PLAIN)
@@ -369,7 +363,10 @@ def drawn(draw: random.Random) -> Event:
     kind: Any = draw.choice(EVENTS)
     if isinstance(kind, Fact):
         return kind
-    made: Event = kind(**{f.name: values.get(f.type, draw.choice(("", "x"))) for f in fields(kind)})
+    facts = kind.__annotations__.items()
+    made: Event = kind(
+        **{f: values.get(t.__forward_arg__, draw.choice(("", "x"))) for f, t in facts}
+    )
     return made
 
 

@@ -2,22 +2,16 @@
 """What happens to a job that is trained under plans, as the policy sees it: plain data.
 
 An event carries the facts that the decision about it needs, and nothing that would have to be asked
-for.
+for. It is a tuple: some are made in every step.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple, TypeAlias
 
 
-class Event:
-    """Something that the policy decides about."""
-
-    __slots__ = ()
-
-
-class Fact(Event, Enum):
+class Fact(Enum):
     """What happens that needs no other facts."""
 
     # Where plans come from, and go.
@@ -37,8 +31,7 @@ class Fact(Event, Enum):
     REMOVED = "the program wants no plan any more, or another module is planned in this one's place"
 
 
-@dataclass(frozen=True, slots=True)
-class StepBegins(Event):
+class StepBegins(NamedTuple):
     """The first forward of a step is about to run."""
 
     again: bool = False  # the step has run out of memory before
@@ -47,8 +40,7 @@ class StepBegins(Event):
     is_inert: bool = False  # there is nobody to plan a captured step
 
 
-@dataclass(frozen=True, slots=True)
-class StepEnded(Event):
+class StepEnded(NamedTuple):
     """A step is over."""
 
     plain_steps: int = 0  # measured so far
@@ -63,8 +55,7 @@ class StepEnded(Event):
     is_joined: bool = False  # other models with this budget are trained in the same steps
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedStepBegins(Event):
+class PlannedStepBegins(NamedTuple):
     """A step is about to run under a plan."""
 
     every: int  # steps from one check to the next; 0: none is checked
@@ -78,8 +69,7 @@ class PlannedStepBegins(Event):
     can_compare: bool = True  # a second forward without a plan is possible
 
 
-@dataclass(frozen=True, slots=True)
-class Explained(Event):
+class Explained(NamedTuple):
     """A step has made every recomputed value twice, to find out why values differ."""
 
     rounds: int = 1  # such steps so far
@@ -89,8 +79,7 @@ class Explained(Event):
     writing_ops: bool = False  # ops were found that write them
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedStepEnded(Event):
+class PlannedStepEnded(NamedTuple):
     """A planned step is over, and its peak is known."""
 
     kept_all: bool = False  # it discarded nothing, or no more after some op
@@ -104,8 +93,7 @@ class PlannedStepEnded(Event):
     is_in_vain: bool = False  # to capture the step again for that: it was, or the data decides
 
 
-@dataclass(frozen=True, slots=True)
-class PlainStepEnded(Event):
+class PlainStepEnded(NamedTuple):
     """A step without a plan is over, and its peak is known."""
 
     was_refused: bool = False  # the budget, for a step like those before
@@ -116,8 +104,7 @@ class PlainStepEnded(Event):
     is_relieved: bool = False  # its peak is lower, and another model of its steps has a plan
 
 
-@dataclass(frozen=True, slots=True)
-class ForwardRanOut(Event):
+class ForwardRanOut(NamedTuple):
     """Memory ran out in a forward."""
 
     can_rerun: bool = False  # it was planned, and its state is remembered
@@ -125,15 +112,13 @@ class ForwardRanOut(Event):
     was_captured: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RanOutElsewhere(Event):
+class RanOutElsewhere(NamedTuple):
     """Memory ran out beside forward and backward, and the program has given the step up."""
 
     was_planned: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class CompiledStepEnded(Event):
+class CompiledStepEnded(NamedTuple):
     """A step of a compiled job is over."""
 
     number: int
@@ -145,8 +130,7 @@ class CompiledStepEnded(Event):
     has_plan: bool = True  # or, in a step that was measured, a graph that can have one
 
 
-@dataclass(frozen=True, slots=True)
-class StartStepEnded(Event):
+class StartStepEnded(NamedTuple):
     """A step has ended that began before the first plan."""
 
     on_host: bool = False  # its saved tensors were in host memory
@@ -155,36 +139,52 @@ class StartStepEnded(Event):
 # ---- Where plans come from, and go ---------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class PlanIsLate(Event):
+class PlanIsLate(NamedTuple):
     """The plan that is awaited has not come in time."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class PlanningEnded(Event):
+class PlanningEnded(NamedTuple):
     """No plan will come, or none is trusted any more."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class PassedOver(Event):
+class PassedOver(NamedTuple):
     """A forward that trains ran in a way that cannot be planned."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class RanksLost(Event):
+class RanksLost(NamedTuple):
     """This rank decides alone from now on."""
 
     has_rungs: bool  # with a plan, or asked for by this rank
 
 
-@dataclass(frozen=True, slots=True)
-class Broke(Event):
+class Broke(NamedTuple):
     """There was an internal error."""
 
     why: str
+
+
+# Something that the policy decides about.
+Event: TypeAlias = (
+    Fact
+    | StepBegins
+    | StepEnded
+    | PlannedStepBegins
+    | Explained
+    | PlannedStepEnded
+    | PlainStepEnded
+    | ForwardRanOut
+    | RanOutElsewhere
+    | CompiledStepEnded
+    | StartStepEnded
+    | PlanIsLate
+    | PlanningEnded
+    | PassedOver
+    | RanksLost
+    | Broke
+)

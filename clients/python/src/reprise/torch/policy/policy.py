@@ -33,6 +33,8 @@ UNSEEN = 5
 class Action(Enum):
     """What a job is to do."""
 
+    __hash__ = object.__hash__  # that of Enum is written in Python, and every step looks some up
+
     # Capturing a step, if what is named agrees.
     CAPTURE_IF_WATCHED = "capture it if a job without a budget is still to be captured"
     CAPTURE_IF_RANKS_DO = "capture it if all ranks do, or if no plan of theirs is for its input"
