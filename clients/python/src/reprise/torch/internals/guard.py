@@ -22,7 +22,7 @@ A test makes every function of the package fail, except those of these files and
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import torch
@@ -129,6 +129,20 @@ def surely(do: Callable[..., Any], *args: Any) -> None:
     """Calls a function as `quietly` does, and once more if it fails."""
     if not quietly(do, *args):
         quietly(do, *args)
+
+
+def telling(listeners: Iterable[Any], name: str) -> Callable[..., None]:
+    """Returns a callback that calls the method `name` of each of these with its first argument; an
+    internal error is reported."""
+
+    def tell(subject: Any, *_: Any) -> None:
+        for listener in tuple(listeners):
+            try:
+                getattr(listener, name)(subject)
+            except Exception as error:
+                fault(error)
+
+    return tell
 
 
 def quiet(do: F) -> F:

@@ -23,7 +23,7 @@ stepped twice: an inner loop may make an optimizer of its own for every step.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -58,8 +58,10 @@ def observe(observer: Observer) -> None:
     """Tells `observer` of every step of an optimizer from now on."""
     _observers[observer] = None
     if not _hooks:
-        _hooks.append(register_optimizer_step_pre_hook(guard.quiet(_before)))
-        _hooks.append(register_optimizer_step_post_hook(guard.quiet(_after)))
+        before = guard.telling(_observers, Observer.before_optimizer.__name__)
+        after = guard.telling(_observers, Observer.after_optimizer.__name__)
+        _hooks.append(register_optimizer_step_pre_hook(before))
+        _hooks.append(register_optimizer_step_post_hook(after))
 
 
 def leave(observer: Observer) -> None:
@@ -71,16 +73,6 @@ def remove_unused() -> None:
     """Takes the hooks out if nobody observes."""
     while _hooks and not _observers:
         _hooks.pop().remove()
-
-
-def _before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-    for observer in tuple(_observers):
-        guard.quietly(observer.before_optimizer, optimizer)
-
-
-def _after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-    for observer in tuple(_observers):
-        guard.quietly(observer.after_optimizer, optimizer)
 
 
 def described(optimizer: Optimizer) -> str:
@@ -107,22 +99,36 @@ class Cycle:
         self._stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._forgotten: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._calls = 0
+        # The only one that is known, once it has ended a step: until another one comes, it ends
+        # every step, and nothing changes.
+        self._only: Callable[[], Optimizer | None] = _none
 
     @property
     def optimizers(self) -> list[Optimizer]:
         """The optimizers that have stepped for this model, in no order."""
         return list(self._known)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no optimizer has stepped for this model."""
+        return self._only() is None and not self._known
+
     def learn(self, optimizer: Optimizer) -> None:
         """Adds an optimizer that stepped outside a step, so that later steps wait for it."""
         self._known.add(optimizer)
+        self._only = _none
 
     def replaces(self, optimizer: Optimizer) -> bool:
         """Returns whether an optimizer is new and updates all parameters of one that is known."""
+        if self._only() is optimizer:
+            return False
         return optimizer not in self._known and bool(self._replaced_by([optimizer]))
 
     def ends(self, optimizer: Optimizer) -> bool:
         """Notes that an optimizer has stepped; returns whether the step is over."""
+        if self._only() is optimizer:
+            return True
+        self._only = _none
         again = optimizer in self._stepped
         new = optimizer not in self._known
         self._stepped.add(optimizer)
@@ -138,6 +144,8 @@ class Cycle:
         over = len(self._stepped) >= len(self._known)
         if over:
             self.restart()
+            if len(self._known) == 1:
+                self._only = weakref.ref(optimizer)
         return over
 
     def _replaced_by(self, optimizers: Iterable[Optimizer]) -> list[Optimizer]:
@@ -149,8 +157,13 @@ class Cycle:
 
     def restart(self) -> None:
         """Starts a new step: forgets which optimizers have stepped."""
-        self._stepped.clear()
-        self._calls = 0
+        if self._calls:
+            self._stepped.clear()
+            self._calls = 0
+
+
+def _none() -> None:
+    """Refers to no optimizer."""
 
 
 def _parameters(optimizer: Optimizer) -> Iterator[Tensor]:

@@ -33,7 +33,7 @@ class Updates:
         """Returns whether parameters were updated since the last forward, in a job without an
         optimizer."""
         job = self._job
-        if job.step.optimizers:
+        if not job.step.cycle.is_empty:
             return False
         before, self._known = self._known, self._now()
         return bool(before) and job.step.under_way and before != self._known

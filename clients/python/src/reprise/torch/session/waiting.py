@@ -51,7 +51,7 @@ class Waiting:
         if job.budget is None or job.step.ended:
             return
         self._forwards += 1
-        if self._forwards == FORWARDS and not job.step.optimizers:
+        if self._forwards == FORWARDS and job.step.cycle.is_empty:
             job.say(
                 f"no plan yet: {FORWARDS} forwards, and no optimizer of torch.optim has stepped "
                 "for this model. A step ends when its optimizer has stepped"

@@ -177,12 +177,15 @@ class TrainingLoop:
         if not self._cleared_up:
             guard.quietly(self._clear_up)
 
-    def _safely(self, do: Callable[..., None], *args: Any) -> None:
+    def _safely(self, do: Callable[[Optimizer], None], optimizer: Optimizer) -> None:
         """Calls `do` unless there was an internal error; an error in it is not raised. Clears up
         if there was one, now or before."""
-        if not self.broken:
-            guard.quietly(do, *args)
-        if self.broken:
+        try:
+            if not self.job.fault:
+                do(optimizer)
+        except Exception as error:
+            guard.fault(error)
+        if self.job.fault:
             self._between()
 
     # ---- Optimizers -------------------------------------------------------------------
@@ -239,8 +242,11 @@ class TrainingLoop:
         from here on."""
 
     def _updates(self, optimizer: Optimizer) -> bool:
-        groups = optimizer.param_groups
-        return any(id(p) in self._parameters for group in groups for p in group["params"])
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if id(parameter) in self._parameters:
+                    return True
+        return False
 
 
 def forward_runs() -> bool:
