@@ -183,7 +183,8 @@ class Level:
     def __init__(self) -> None:
         self._modes = torch._C._len_torch_dispatch_stack()
         self._functions = torch._C._len_torch_function_stack()
-        self._hooks = _top_hooks()
+        autograd: Any = torch._C._autograd
+        self._hooks = autograd._top_saved_tensors_default_hooks(True)
         self._grad = torch.is_grad_enabled()
 
     def restore(self) -> None:

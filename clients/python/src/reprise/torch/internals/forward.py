@@ -51,11 +51,9 @@ class ArmedForward:
         own = vars(model)
         self._before = {name: own[name] for name in (_FORWARD, _CALL, _REDUCE) if name in own}
         self._method = stand_ins.Forward(model, own.get(_FORWARD), around)
-        self._standing = {
-            _FORWARD: self._method,
-            _CALL: stand_ins.Caller(model, own.get(_CALL), self.stay),
-            _REDUCE: stand_ins.Reduce(model, own.get(_REDUCE), self._without),
-        }
+        self._standing: dict[str, Any] = {_FORWARD: self._method}
+        self._standing[_CALL] = stand_ins.Caller(model, own.get(_CALL), self.stay, self._standing)
+        self._standing[_REDUCE] = stand_ins.Reduce(model, own.get(_REDUCE), self._without)
         own.update(self._standing)
 
     def plain(self, *args: Any, **kwargs: Any) -> Any:

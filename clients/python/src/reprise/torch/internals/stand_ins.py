@@ -2,7 +2,7 @@
 """Replacements for attributes of the program's model or of torch that look like the originals.
 
     vars(model)["forward"] = Forward(model, own, around)        # a module's forward
-    vars(model)["_call_impl"] = Caller(model, own, before)      # what calls its forward
+    vars(model)["_call_impl"] = Caller(model, own, before, standing)    # what calls its forward
     vars(model)["__reduce_ex__"] = Reduce(model, own, without)  # how it is copied and pickled
     torch.manager = lifted(torch.manager, off, on)              # a context manager
 
@@ -47,7 +47,10 @@ class Method:
 
     def plain(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the original method."""
-        return self.__wrapped__(*args, **kwargs)
+        if self._own is not None:
+            return self._own(*args, **kwargs)
+        model: Any = self._model()
+        return getattr(type(model), self._NAME)(model, *args, **kwargs)
 
     # inspect, torch.jit, torch.export and pickle must take it for a method.
     __class__: Any = property(lambda self: type(self.__wrapped__))
@@ -110,19 +113,24 @@ def of_the_program(found: Any) -> Any:
 
 
 class Caller(Method):
-    """Replaces the method of a module that looks up its forward and calls it: `before()` is called
-    first."""
+    """Replaces the method of a module that looks up its forward and calls it. `before()` is called
+    first where the forward is not the one that stands there, by name in `standing`."""
 
     __doc__: Any = _DOC
     _NAME = "_call_impl"
 
-    def __init__(self, model: Any, own: Any, before: Callable[[], None]) -> None:
+    def __init__(
+        self, model: Any, own: Any, before: Callable[[], None], standing: dict[str, Any]
+    ) -> None:
         super().__init__(model, own)
         self._before = before
+        self._standing = standing
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not torch.compiler.is_compiling():
-            quietly(self._before)
+            found = vars(self._model()).get(Forward._NAME)
+            if found is not self._standing[Forward._NAME]:
+                quietly(self._before)
         return self.plain(*args, **kwargs)
 
     # `model.compile()` gives this object to torch.compile, which then takes what these name: the

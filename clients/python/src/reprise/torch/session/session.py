@@ -300,12 +300,13 @@ class Session(TrainingLoop):
         super()._between()
 
     def _trains(self) -> bool:
+        step = self.job.step
         if (
-            self.in_forward
-            or (self.job.step.in_optimizer and _stepping())
+            step.in_forward
+            or self.job.busy
+            or (step.in_optimizer and _stepping())
             or not torch.is_grad_enabled()
             or os.getpid() != self._pid
-            or torch.compiler.is_compiling()
             or torch.jit._trace.is_tracing()
             or torch._C._functorch.peek_interpreter_stack() is not None
             or forward_runs()  # it is a part of another armed model
