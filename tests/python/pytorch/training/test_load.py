@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -25,7 +28,9 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.thread, self.time_ns, self.waited_ns = 1, 0, 0
-        monkeypatch.setattr(load, "_now", lambda: (self.thread, self.time_ns, self.waited_ns))
+        monkeypatch.setattr(
+            load._Waits, "now", lambda _: (self.thread, self.time_ns, self.waited_ns)
+        )
 
     def steps(self, of: Load, count: int, waits_ns: int, *, planned: bool) -> None:
         for _ in range(count):
@@ -130,3 +135,21 @@ def test_steps_on_a_machine_that_became_quicker_or_slower_are_not_compared(
 
     assert says in record.verdict().sentence
     assert ("not comparable" in record.verdict().sentence) == bool(says)
+
+
+def test_each_thread_reads_how_long_it_waited_itself_and_no_file_stays_open() -> None:
+    waits = load._Waits()
+    if waits.now() is None:
+        pytest.skip("this system does not tell how long a thread waits")
+    del waits
+    before = os.listdir("/proc/self/fd")
+    waits = load._Waits()
+
+    with ThreadPoolExecutor(1) as pool:
+        found = [waits.now(), pool.submit(waits.now).result(), waits.now()]
+
+    assert None not in found
+    assert [one[0] == threading.get_ident() for one in found if one] == [True, False, True]
+    assert len(os.listdir("/proc/self/fd")) == len(before) + 1
+    del waits
+    assert len(os.listdir("/proc/self/fd")) == len(before)

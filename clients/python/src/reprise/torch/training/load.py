@@ -17,7 +17,9 @@ from __future__ import annotations
 import os
 import threading
 import time
+import weakref
 from collections import deque
+from contextlib import suppress
 from statistics import median, quantiles
 
 from reprise.base.units import format_duration, format_percent
@@ -32,6 +34,7 @@ class Load:
 
     def __init__(self) -> None:
         self.same_ops = 1.0  # what they take under the plan, by what they took in the base
+        self._read = _Waits()
         self._last: tuple[int, int, int] | None = None  # thread, time and wait at the last step
         # Shares of the time.
         self._base: deque[float] = deque(maxlen=STEPS)
@@ -46,7 +49,7 @@ class Load:
         """Notes that a step has ended. Not `planned`: the base is known from it. `representative`:
         its time counts. How long one waited that follows upon something else than a step is left
         out."""
-        last, self._last = self._last, _now()
+        last, self._last = self._last, self._read.now()
         if not representative:
             return
         if planned:
@@ -111,15 +114,36 @@ class _Limit:
         return passed
 
 
-def _now() -> tuple[int, int, int] | None:
-    """Returns this thread, the time, and how long the thread has waited for a processor; None if
-    that is not known here."""
-    try:
-        file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+class _Waits:
+    """Reads how long a thread has waited for a processor. The file of the thread that asks first
+    stays open: to open it takes longer than all else that is done about the time of a step."""
+
+    def __init__(self) -> None:
+        self._thread = self._file = 0
+
+    def now(self) -> tuple[int, int, int] | None:
+        """Returns this thread, the time, and how long the thread has waited so far; None if that is
+        not known here."""
+        here = threading.get_ident()
         try:
-            waited = int(os.read(file, 256).split()[1])
-        finally:
-            os.close(file)
-    except (OSError, ValueError, IndexError):
-        return None
-    return threading.get_ident(), time.perf_counter_ns(), waited
+            file = self._file if here == self._thread else self._opened(here)
+            waited = int(os.pread(file, 256, 0).split()[1])
+            if file != self._file:
+                os.close(file)
+        except (OSError, ValueError, IndexError):
+            self._thread = self._file = -1  # the program may have closed it
+            return None
+        return here, time.perf_counter_ns(), waited
+
+    def _opened(self, thread: int) -> int:
+        """Opens the file of this thread; keeps the first one."""
+        file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        if not self._thread:
+            self._thread, self._file = thread, file
+            weakref.finalize(self, _close, file).atexit = False
+        return file
+
+
+def _close(file: int) -> None:
+    with suppress(OSError):
+        os.close(file)
