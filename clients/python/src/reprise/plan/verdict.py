@@ -112,7 +112,7 @@ class Tally:
         if not plan_id:
             return  # its input is not the plan's
         self.plan_id = plan_id
-        steps = self._planned.setdefault(plan_id, _Steps())
+        steps = self._planned.get(plan_id) or self._planned.setdefault(plan_id, _Steps())
         steps.peak_bytes = max(steps.peak_bytes, peak_bytes)
         if not window and not mismatches:
             steps.times_ns.append((step, step_ns))

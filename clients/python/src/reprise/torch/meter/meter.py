@@ -177,9 +177,10 @@ class ProbeMeter(Meter):
         return self._offset + max(self._kept, int(self._probe.reprise_probe_peak()))
 
     def reset_peak(self) -> None:
-        peak = int(self._probe.reprise_probe_peak())
-        for other in self._all:
-            other._kept = max(other._kept, peak)
+        if len(self._all) > 1:
+            peak = int(self._probe.reprise_probe_peak())
+            for other in self._all:
+                other._kept = max(other._kept, peak)
         self._probe.reprise_probe_reset_peak()
         self._kept = 0
 

@@ -26,7 +26,20 @@ _PARAMETER, _GRADIENT, _STATE = 1, 2, 3  # reprise.v1.Category
 
 def blocked() -> str:
     """Returns why hooks must not be set for the forward that is about to begin; empty if nothing
-    prevents it.
+    prevents it."""
+    why = surrounded()
+    if why:
+        return why
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return "the model runs inside a functorch transform"
+    if torch.compiler.is_compiling() or torch.jit._trace.is_tracing():
+        return "the model is being compiled or traced"
+    return ""
+
+
+def surrounded() -> str:
+    """Returns which hooks or modes of the program surround the forward that is about to begin, so
+    that none may be set; empty if none do.
 
     Autograd applies only the innermost pair of saved-tensor hooks. Hooks around the model
     (checkpointing, offload) are the program's decision, so they stay."""
@@ -35,12 +48,9 @@ def blocked() -> str:
         return "saved-tensor hooks are switched off around the model"
     if autograd._top_saved_tensors_default_hooks(True) is not None:
         return "saved-tensor hooks of the program surround the model"
-    if torch._C._len_torch_dispatch_stack() > open_modes() + open_windows() + open_watches():
+    depth = torch._C._len_torch_dispatch_stack()
+    if depth and depth > open_modes() + open_windows() + open_watches():
         return "a dispatch mode of the program surrounds the model"
-    if torch._C._functorch.peek_interpreter_stack() is not None:
-        return "the model runs inside a functorch transform"
-    if torch.compiler.is_compiling() or torch.jit._trace.is_tracing():
-        return "the model is being compiled or traced"
     return ""
 
 

@@ -19,13 +19,14 @@ equals `step_ns`.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from reprise.torch.meter.state import now_ns, work_clock
+from reprise.torch.meter.state import work_clock
 
 # The most steps whose time is not read yet. Waiting for the oldest costs nothing: a device cannot
 # queue this much work, so the host has already waited for it.
@@ -39,6 +40,7 @@ class StepTimes:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        self._threads = torch.get_num_threads()
         self._clock = work_clock(device)
         self._begin_ns = self._begin_work = 0
         self._step_ns = self._work_ns = 0
@@ -53,8 +55,10 @@ class StepTimes:
         if self._device.type == "cuda":
             self._begin_event = self._event()
             return
-        self._clock = work_clock(self._device)  # the number of threads may have changed
-        self._begin_ns, self._begin_work = now_ns(self._device), self._clock()
+        if self._threads != torch.get_num_threads():
+            self._threads = torch.get_num_threads()
+            self._clock = work_clock(self._device)
+        self._begin_ns, self._begin_work = time.perf_counter_ns(), self._clock()
 
     def leave_out(self, ns: int) -> None:
         """Subtracts time that was not part of the step."""
@@ -65,7 +69,7 @@ class StepTimes:
         if self._device.type == "cuda":
             self._end_event = self._event()
         else:
-            self._step_ns = now_ns(self._device) - self._begin_ns - self._left_out
+            self._step_ns = time.perf_counter_ns() - self._begin_ns - self._left_out
             self._work_ns = self._clock() - self._begin_work - self._left_out
 
     def tell(self, then: Then) -> None:

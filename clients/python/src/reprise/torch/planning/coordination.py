@@ -206,6 +206,8 @@ class RankCoordinator:
 
     def meet(self) -> None:
         """Meets the other ranks at the end of a step, if it is time to."""
+        if self._alone and not self._left:
+            return
         if self.unknown:
             self._find()
         try:
@@ -217,8 +219,8 @@ class RankCoordinator:
     @property
     def due(self) -> bool:
         """Whether the ranks meet at the end of this step: the same on all that still take part."""
-        if self.unknown or self._alone:
-            return self.unknown
+        if self._left or self._alone:
+            return self._left > 0
         self._next = self._job.step.number + 1
         awaits = bool(self._awaited) and self._next <= self._awaited_until
         begins = not self._planning.ladder.captured or self._together

@@ -31,7 +31,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict, deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import Any
 
@@ -43,6 +43,8 @@ from reprise.torch.ladder.rung import Key, Rung
 from reprise.torch.meter.state import blocked
 from reprise.torch.policy.state import Stage
 from reprise.torch.tape.tape import native_engine
+
+_UNTIMED = nullcontext()
 
 Times = dict[str, list[int]]  # by name, in the order of the calls
 
@@ -61,11 +63,14 @@ class OpTimes:
         self._plan: Rung | None = None  # of the step under way, if its base is known
         self._under: dict[int, deque[Times]] = {}  # of steps under the plan of a captured step
 
-    @contextmanager
-    def around(self, rung: Rung | None = None) -> Iterator[None]:
+    def around(self, rung: Rung | None = None) -> AbstractContextManager[None]:
         """Times the ops of a forward inside the context: of one under the plan of `rung`, or else
         of a plain one."""
-        library = native_engine() if self._wanted(rung) else None
+        return self._timed(rung) if self._wanted(rung) else _UNTIMED
+
+    @contextmanager
+    def _timed(self, rung: Rung | None) -> Iterator[None]:
+        library = native_engine()
         if library is None or not library.clock(_by_cpu()):
             yield
             return

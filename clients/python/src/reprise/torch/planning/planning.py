@@ -257,8 +257,9 @@ class Planning:
             return
         if job.stage is Stage.WAITING and self._together.holds():
             return
+        rungs = self.ladder.rungs
         needed = self.ladder.lacks(job.step.key)
-        for rung in [r for r in self.ladder.rungs if r.open]:
+        for rung in [r for r in rungs if r.open]:
             first = job.stage is Stage.WAITING and rung.plan is None
             waits = first or rung.awaited or (rung in needed and not rung.late)
             reply = self._await(rung) if waits else self._ask(rung, waits=False)
@@ -272,7 +273,8 @@ class Planning:
                 rung.late = True
             rung.awaited = False
         waited = job.stage is Stage.WAITING
-        self._nothing_left()
+        if len(rungs) != 1 or rungs[0].tape is None:
+            self._nothing_left()
         if waited and job.stage is Stage.PLAIN and job.options.on_infeasible == "raise":
             smallest = job.measured.smallest_budget or None
             raise told(InfeasibleBudget(job.why, smallest, job.plans.refused))
@@ -387,8 +389,9 @@ class Planning:
         """Stops planning if no rung has a plan, and none will come."""
         rungs = self.ladder.captured
         if self._job.stage in (Stage.WAITING, Stage.PLANNED) and rungs:
-            if any(r.tape is not None or r.open for r in rungs):
-                return
+            for rung in rungs:
+                if rung.tape is not None or rung.open:
+                    return
             if not self._stays(rungs[-1]):
                 self.stop(rungs[-1].refused)
 

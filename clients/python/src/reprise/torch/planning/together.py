@@ -57,6 +57,8 @@ class Together:
     def ended(self) -> bool:
         """Notes that a step has ended; returns whether this model is to be planned with others."""
         self._ended = next(_ticks)
+        if len(open_loops) == 1:
+            return False
         for other in self._others():
             step = other._job.step
             overlaps = step.ended and (step.under_way or other._ended > self._began)

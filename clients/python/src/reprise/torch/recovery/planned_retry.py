@@ -171,8 +171,9 @@ class PlannedRetry:
 
     def before(self, call: Any, args: Any, kwargs: Any) -> None:
         """Remembers the state before a planned forward."""
-        self.open()
-        self.forget()
+        if self not in _open:
+            self.open()
+        self.forward = self._state = None
         try:
             self._remember(call, args, kwargs)
         except Exception as error:
@@ -213,6 +214,8 @@ class PlannedRetry:
 
     def after(self, out: Any) -> None:
         """Notes the outputs of a forward that has run."""
+        if self.forward is None and self._state is None:
+            return
         try:
             self._ended(out)
         except Exception as error:

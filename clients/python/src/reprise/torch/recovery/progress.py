@@ -3,7 +3,7 @@
 
     where.begin(run)          # a step has begun, under this run's plan or none
     where.enter(FORWARD)      # its forward; BACKWARD, OPTIMIZER; 0: it has ended
-    tape.begin(at=where.at()) # the run says op by op where it is
+    tape.begin(None, *where.position())    # the run says op by op where it is
     where.ran_out(error)      # memory: says so, and what fills it
 
 All but the last are stores in shared memory, some times a step and once an op of a planned forward
@@ -60,18 +60,13 @@ class Progress:
         self._phase = phase
         self._job.agent.phase(phase)
 
-    def at(self) -> At:
-        """Returns a function that is called with 1 + op. With several models it does nothing:
-        their ops would be mixed up."""
-        return self._job.agent.at if self._alone() else ignore_end
-
-    def _alone(self) -> bool:
-        """Returns whether no other eager model of this process is armed."""
-        return sum(isinstance(loop.job, EagerJob) for loop in tuple(open_loops)) == 1
-
-    def here(self) -> int:
-        """Returns the address of the position, for the native engine."""
-        return self._job.agent.address("reprise_at") if self._alone() else 0
+    def position(self) -> tuple[At, int]:
+        """Returns a function that is called with 1 + op, and its address for the native engine.
+        With several eager models it does nothing: their ops would be mixed up."""
+        agent, loops = self._job.agent, tuple(open_loops)
+        if len(loops) > 1 and sum(isinstance(loop.job, EagerJob) for loop in loops) > 1:
+            return ignore_end, 0
+        return agent.at, agent.address("reprise_at")
 
     def ran_out(self, error: BaseException | None, asked: int = 0) -> None:
         """Says that memory ran out, and what fills it, once per error. `asked` without an error

@@ -107,11 +107,10 @@ class StepEnd:
             self._planning.announce(rung)
         is_sketched = run is not None and rung is not None and rung.sketch
         self._report(ended, is_sketched)
-        sketched = job.measured.sketched_steps
         event = StepEnded(
             plain_steps=job.measured.plain_steps,
             warmup=job.options.warmup,
-            planned_steps=sketched if is_sketched else job.measured.planned_steps - sketched,
+            planned_steps=job.measured.steps_under(sketched=is_sketched),
             was_planned=run is not None,
             is_sketched=is_sketched,
             left_plan=bool(ended.mismatches),
@@ -172,7 +171,6 @@ class StepEnd:
         checked."""
         job, step, plan = self._job, self._job.step, planned.plan
         run.finish()
-        counts = run.counts
         # What a larger input needs than the plan is for says nothing about the plan.
         covered = rung.uneven or rung.covers(step.key)
         self._waiting.planned()
@@ -181,6 +179,7 @@ class StepEnd:
             job.measured.in_python = planned.tape.in_python
         planned.ended()
         looked = step.tracing.on or looks is not Looks.NOT
+        counts = run.counts
         ended = _Planned(
             peak=self._peaks.own(rung, peak),
             flags=abi.STEP_PLANNED | (abi.STEP_KEPT_ALL if stats.kept_all else 0),

@@ -37,6 +37,7 @@ from reprise.torch.meter.state import (
     known_names,
     missing_gradients,
     now_ns,
+    surrounded,
 )
 from reprise.torch.meter.windows import KernelWindow, OpRecorder
 from reprise.torch.policy.events import StepBegins
@@ -168,7 +169,8 @@ class Steps:
         self._sketch = job.plans.ladder.sketch_for(now.key) if keep and job.host is None else None
         if self._sketch is not None:
             job.plans.rung = self._sketch
-            self._begin_tape(self._sketch)
+            assert self._sketch.tape is not None
+            self._begin_tape(self._sketch.tape)
         now.capture = Capture(job.model, job.meter, recorder, self._kernel_window.traced, job.host)
         self._keeps_capture = keep
         prior = alive_tensors(job.device)
@@ -178,19 +180,19 @@ class Steps:
     def _begin_planned(self) -> None:
         job, now = self._job, self._now
         rung = job.plans.ladder.pick(now.key)
-        if rung is None or rung.tape is None or rung.plan is None:
+        if rung is None:
             return
         job.plans.rung = rung = self._parts.beside.rung_for(rung)
+        tape = rung.tape
+        assert tape is not None
         job.measured.show(rung.key)
-        now.run = self._begin_tape(rung)
+        now.run = self._begin_tape(tape)
         now.check = self._parts.checks.begin(rung, now.run)
 
-    def _begin_tape(self, rung: Rung) -> Run:
-        """Begins a step under the plan of a rung."""
-        assert rung.tape is not None
-        progress = self._parts.progress
-        rung.tape.renew()
-        return rung.tape.begin(at=progress.at(), here=progress.here())
+    def _begin_tape(self, tape: Tape) -> Run:
+        """Begins a step under a plan."""
+        tape.renew()
+        return tape.begin(None, *self._parts.progress.position())
 
     # ---- Its forwards ---------------------------------------------------------------
 
@@ -202,7 +204,8 @@ class Steps:
         now.in_forward = True
         now.forwards += 1
         self._one_thread &= threading.get_ident() == self._thread
-        progress.enter(FORWARD)
+        if now.forwards > 1:
+            progress.enter(FORWARD)  # of the first one, its step has said so
         if self._observed:
             resume()
             try:
@@ -248,9 +251,8 @@ class Steps:
     def _begin_more(self, tape: Tape, run: Run) -> Run:
         """Begins what comes after all captured forwards: one more of them, or a step that was given
         up after its backward."""
-        progress = self._parts.progress
         run.counts.other_forwards = True
-        return tape.begin_more(run, progress.at(), progress.here())
+        return tape.begin_more(run, *self._parts.progress.position())
 
     def _compiled_code(self, name: str) -> None:
         """Gives up planning or capturing the forward that runs, because code that torch.compile
@@ -274,7 +276,7 @@ class Steps:
     def _planned(
         self, run: Run, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        why = blocked()
+        why = surrounded()
         if why:
             # A capture of another model of ours is nothing this program has done.
             run.stand_aside("" if _capturing else why)
@@ -283,14 +285,15 @@ class Steps:
             return call(*args, **kwargs)
         rung = self._job.plans.rung
         assert rung is not None
-        assert rung.tape is not None
+        tape = rung.tape
+        assert tape is not None
         if run.spent:
             audit = run.take_audit()
-            run = self._now.run = self._begin_more(rung.tape, run)
+            run = self._now.run = self._begin_more(tape, run)
             run.audit = audit
         planned_retry = self._parts.planned_retry
         planned_retry.before(call, args, kwargs)
-        with self._parts.op_times.around(rung), rung.tape.region():
+        with self._parts.op_times.around(rung), tape.region():
             out = call(*args, **kwargs)
         planned_retry.after(out)
         return out

@@ -109,7 +109,7 @@ class Measured:
         self.plain_steps += 1
         if len(self._plain) >= 64 and key not in self._plain:
             return _nobody
-        steps = self._plain.setdefault(key, _Steps())
+        steps = self._plain.get(key) or self._plain.setdefault(key, _Steps())
         if steps.count == 1:
             steps.peak_bytes = 0
             steps.peaks.clear()
@@ -133,7 +133,7 @@ class Measured:
         """Counts a step under a plan, and returns a function that takes its times.
         `representative`: nothing else was going on that takes time; `covered`: the plan is for
         an input as large."""
-        steps = self._planned.setdefault(rung, _Steps())
+        steps = self._planned.get(rung) or self._planned.setdefault(rung, _Steps())
         steps.add(peak)
         if covered:
             steps.covered_peak_bytes = max(steps.covered_peak_bytes, peak)
@@ -247,9 +247,13 @@ class Measured:
     @property
     def planned_steps(self) -> int:
         """The number of steps under the current plans."""
-        return sum(steps.count for steps in self._planned.values())
+        return self.steps_under(sketched=False) + self.steps_under(sketched=True)
 
-    @property
-    def sketched_steps(self) -> int:
-        """Of these, the steps under plans made from shapes, whose rungs have numbers below zero."""
-        return sum(steps.count for rung, steps in self._planned.items() if rung < 0)
+    def steps_under(self, *, sketched: bool) -> int:
+        """Returns the number of steps under the current plans made from shapes, whose rungs have
+        numbers below zero, or under the others."""
+        count = 0
+        for rung, steps in self._planned.items():
+            if (rung < 0) is sketched:
+                count += steps.count
+        return count
