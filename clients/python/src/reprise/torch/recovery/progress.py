@@ -45,7 +45,7 @@ class Progress:
 
     def begin(self, run: Run | None) -> None:
         """Tells the agent that a step has begun."""
-        plan = self._job.plans.plan
+        plan = None if run is None else self._job.plans.plan
         if plan is not None and self._is_captured(run):
             self._job.agent.step_under(int(plan.graph_id or "0", 16), plan.plan_number)
 

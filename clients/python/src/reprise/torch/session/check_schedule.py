@@ -236,7 +236,8 @@ class CheckSchedule:
     def settle_open(self) -> None:
         """Evaluates checks that are still open when the next step begins."""
         run, self._open = self._open, None
-        self.settle(run, None)
+        if run is not None:
+            self.settle(run, None)
 
     def _compare(self, check: Check) -> bool:
         """Compares gradients, too. Returns False if they could not be compared, so that nothing

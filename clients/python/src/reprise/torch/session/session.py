@@ -226,13 +226,13 @@ class Session(TrainingLoop):
         self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Runs a call of the model. An internal error does not reach the caller."""
-        if self.broken:
+        if self.job.fault:
             return call(*args, **kwargs)
         level = calls.Level()
         try:
             return calls.around(self._forward, call, args, kwargs)
         finally:
-            if self.broken:
+            if self.job.fault:
                 level.restore()
                 self._clear_up()
 

@@ -92,7 +92,7 @@ class Steps:
         self._thread, self._one_thread = here, True
         now.tracing.ops = not self._scattered
         now.cycle.restart()
-        now.key = key_of(args, kwargs, job.device.type, job.model)
+        now.key = key_of(args, kwargs, job.device.type, job.alive())
         self._observed = job.budget is None and job.stage is Stage.PLAIN and not parts.ranks.unknown
         if self._observed:
             now.under_way, now.tracing.on, now.run = True, False, None

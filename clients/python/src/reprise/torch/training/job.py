@@ -50,7 +50,7 @@ class Job:
         self.record = Record(agent, on_host=self.device.type == "cpu")
         self.busy = False  # a forward of Reprise's own is running
         self.fault = ""  # the first internal error, in words: nothing is planned after it
-        self._state = JobState(has_budget=budget is not None)
+        self._keep(JobState(has_budget=budget is not None))
         self._effects: Mapping[Action, Callable[[Any], object]] = {}
         self._said: set[str] = set()
 
@@ -67,21 +67,6 @@ class Job:
         return self._model()
 
     @property
-    def state(self) -> JobState:
-        """Where the job is, as the policy left it."""
-        return self._state
-
-    @property
-    def stage(self) -> Stage:
-        """The stage that the job is in."""
-        return self._state.stage
-
-    @property
-    def why(self) -> str:
-        """Why the job is in its stage, in words; empty if nothing is to be said."""
-        return self._state.why
-
-    @property
     def broken(self) -> bool:
         """Whether there was an internal error: from then on the model trains on unobserved."""
         return bool(self.fault)
@@ -96,11 +81,18 @@ class Job:
     def happened(self, event: Event, subject: Any = None) -> Actions:
         """Moves the job on, and carries out what is to be done about an event. Returns the actions,
         which have no other function where they are questions of the sender."""
-        self._state, actions = decide(self._state, event)
+        state, actions = decide(self.state, event)
+        if state is not self.state:
+            self._keep(state)
         for action in actions:
             if (effect := self._effects.get(action)) is not None:
                 effect(subject)
         return actions
+
+    def _keep(self, state: JobState) -> None:
+        self.state = state  # where the job is, as the policy left it
+        self.stage: Stage = state.stage
+        self.why: str = state.why  # it is there, in words; empty if nothing is to be said
 
     # ---- What is said and reported ----------------------------------------------------
 
