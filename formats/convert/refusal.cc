@@ -197,13 +197,15 @@ std::string RefusalSentence(const Task& task, const v1::Plan& plan) {
     }
     return StrCat(least, "; this executor ",
                   FormatBytesUp(needed + task.reserve_bytes), unchecked,
-                  ", as ", Rule(task, at, needed - floor.bytes), ".");
+                  ", as ", Rule(task, at, needed - floor.bytes), ".",
+                  SmallestKnown(why));
   }
   const BytesPair text =
       BudgetAndNeeded(plan.budget_bytes(), needed + task.reserve_bytes);
   return StrCat("This executor cannot keep to ", text.budget, ": ",
                 Named(task.graph, at), " needs at least ", text.needed, held,
-                unchecked, ", as ", Rule(task, at, needed - budget), ".");
+                unchecked, ", as ", Rule(task, at, needed - budget), ".",
+                SmallestKnown(why));
 }
 
 }  // namespace reprise::formats

@@ -86,7 +86,7 @@ std::string NoPlan(const v1::Plan& plan) {
         text.budget, ": ", BlockingOp(why), " needs at least ", text.needed,
         HeldBack(plan.certificate().reserve_bytes()),
         plan.bound_proof() == v1::BOUND_PROOF_SOLVER ? kUnchecked : "",
-        Estimated(plan), ".");
+        Estimated(plan), ".", SmallestKnown(why));
   }
   std::string sentence = StrCat("No plan found for ", text.budget, " yet");
   if (why.smallest_budget_bytes() > 0) {
@@ -290,6 +290,15 @@ std::string HeldBack(int64_t reserve_bytes) {
   if (reserve_bytes <= 0) return "";
   return StrCat(" with the ", FormatBytesUp(reserve_bytes),
                 " that are held back beside the ops");
+}
+
+std::string SmallestKnown(const v1::Infeasible& why) {
+  const std::string known = FormatBytesUp(why.smallest_known_bytes());
+  if (why.smallest_known_bytes() <= 0 ||
+      known == FormatBytesUp(why.smallest_budget_bytes())) {
+    return "";
+  }
+  return StrCat(" The smallest plan that is known takes ", known, ".");
 }
 
 std::string PlanSentence(const v1::Plan& plan, int64_t measured_step_ns) {

@@ -56,6 +56,11 @@ namespace reprise::formats {
 // refusal says is needed; empty for nothing.
 std::string HeldBack(int64_t reserve_bytes);
 
+// " The smallest plan that is known takes 2.0 GiB.", where that is more than
+// what was proven to be needed, as a proof often ends just above the budget
+// that it is of; else "".
+std::string SmallestKnown(const v1::Infeasible& why);
+
 // Returns the sentence of a plan. `measured_step_ns` is the job's own step time
 // without a plan (0: unknown); the plan's extra time is added to it, and the
 // percentages are of it.

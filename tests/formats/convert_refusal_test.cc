@@ -2,7 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <initializer_list>
+#include <regex>
 #include <string>
 
 #include "formats/convert/plan_proto.h"
@@ -192,6 +194,33 @@ TEST(Refusal, WhatIsTooSmallToBeTheCauseIsNotNamedButTheLimitOfTheExecutor) {
             HasSubstr(
                 ", as it runs an op again once at the most, in the backward."),
             Not(HasSubstr("scalar"))));
+}
+
+// A proof often ends just above the budget that it is of; whoever asked for one
+// byte more would be refused again.
+TEST(Refusal, TheLargestAmountThatARefusalNamesIsEnough) {
+  Step step;
+  step.Add("wide again", v1::PHASE_BACKWARD, 50, {2, 4})
+      .set_workspace_bytes(800);
+  step.Add("back again", v1::PHASE_BACKWARD, 50, {0, 1, 5});
+  step.graph().mutable_storages(2)->set_release_op(5);
+  const std::regex amount("([0-9.]+) (B|KiB)");
+  int refused = 0;
+  for (int budget = 1500; budget < 2300; budget += 7) {
+    const std::string said = step.Sentence(std::to_string(budget), 2);
+    if (said.starts_with("It fits")) continue;
+    double most = 0;
+    for (std::sregex_iterator at(said.begin(), said.end(), amount), end;
+         at != end; ++at) {
+      most =
+          std::max(most, std::stod((*at)[1]) * ((*at)[2] == "KiB" ? 1024 : 1));
+    }
+    ++refused;
+    EXPECT_THAT(step.Sentence(std::to_string(static_cast<int>(most)), 2),
+                StartsWith("It fits"))
+        << said;
+  }
+  EXPECT_GT(refused, 10);
 }
 
 TEST(Refusal, TemporariesOfTheOptimizerAreSaidToBeTheFloorAndWhatHelps) {
