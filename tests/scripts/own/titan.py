@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pieces of torchtitan as its trainer puts them together, on the CPU: its small Llama, its
-checkpointing, compilation block by block, FSDP2 on two ranks, its loss, clipping and container of
-optimizers, gradients of two batches.
+"""Pieces of torchtitan as its trainer puts them together, on the CPU: its small Llama or Qwen with
+experts, its checkpointing, compilation block by block, FSDP2 on two ranks, its loss, clipping and
+container of optimizers, gradients of two batches.
 
 What has no CPU form is left out: attention is a plain causal one instead of FlexAttention, whose
 backward is for GPUs, and triton is stood in for while the modules that import it are read.
@@ -30,7 +30,7 @@ from torchtitan.distributed.compile import apply_compile  # noqa: E402
 from torchtitan.distributed.fsdp import apply_fsdp_to_decoder  # noqa: E402
 from torchtitan.distributed.parallel_dims import ParallelDims  # noqa: E402
 from torchtitan.distributed.utils import clip_grad_norm_  # noqa: E402
-from torchtitan.models import llama3  # noqa: E402
+from torchtitan.models import llama3, qwen3  # noqa: E402
 from torchtitan.protocols.module import Module  # noqa: E402
 
 for name in _NONE:
@@ -39,6 +39,7 @@ for name in _NONE:
 parser = argparse.ArgumentParser()
 parser.add_argument("--ac", choices=("full", "selective"))
 parser.add_argument("--compile", help="backend")
+parser.add_argument("--moe", action="store_true", help="a mixture of experts")
 options = parser.parse_args()
 ranks = distributed.is_torchelastic_launched()
 
@@ -59,8 +60,17 @@ class Causal(Module):
         return out[0].transpose(0, 1)
 
 
-llama3.get_attention_config = lambda _: Causal.Config()
-config = llama3._debugmodel("")
+for family in (llama3, qwen3):
+    family.get_attention_config = lambda _: Causal.Config()
+if options.moe:
+    # With 8 experts instead of 64: beside so many parameters activations are nothing.
+    layers = qwen3._build_qwen3_moe_layers
+    qwen3._build_qwen3_moe_layers = lambda **how: layers(
+        **how | {"num_experts": 8, "top_k": 2, "moe_hidden_dim": 256}
+    )
+    config = qwen3._debugmodel_moe("")
+else:
+    config = llama3._debugmodel("")
 config.layers = config.layers[:3]
 model = config.build()
 torch.manual_seed(0)
@@ -86,13 +96,14 @@ if ranks:
 optimizers = default_adamw().build(model_parts=[model])
 rank = distributed.get_rank() if ranks else 0
 torch.manual_seed(rank)
+length = 1024 if options.moe else 256
 for step in range(12):
     optimizers.zero_grad()
     total = 0.0
     for _ in range(2):
-        tokens = torch.randint(0, config.vocab_size, (257,))
-        pred = model(tokens[:-1], positions=torch.arange(256))
-        loss = cross_entropy_loss(pred, tokens[1:]) / 512
+        tokens = torch.randint(0, config.vocab_size, (length + 1,))
+        pred = model(tokens[:-1], positions=torch.arange(length))
+        loss = cross_entropy_loss(pred, tokens[1:]) / (2 * length)
         del pred
         loss.backward()
         total += loss.detach()

@@ -51,8 +51,7 @@ class Graphed:
             return call(*args, **kwargs)
         if run.spent:
             run.counts.other_forwards = True
-            at, here = self._progress.at(), self._progress.here()
-            self._run = rung.tape.begin_more(run, at, here)
+            self._run = rung.tape.begin_more(run, *self._progress.position())
         step = self._job.step
         step.in_forward = True
         self._progress.enter(FORWARD)
@@ -81,7 +80,7 @@ class Graphed:
         job.meter.reset_peak()
         self._rung = job.plans.rung = found
         job.measured.show(found.key)
-        self._run = found.tape.begin(at=self._progress.at(), here=self._progress.here())
+        self._run = found.tape.begin(None, *self._progress.position())
 
     def _plan(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Rung | str:
         """Returns the rung whose plan this is captured under; or why it is captured without."""
@@ -90,8 +89,7 @@ class Graphed:
             return "ranks that train together replay no plan"
         if why := blocked():
             return why
-        dtype = next((p.dtype for p in job.model.parameters()), None)
-        rung = job.plans.ladder.pick(key_of(args, kwargs, job.device.type, dtype))
+        rung = job.plans.ladder.pick(key_of(args, kwargs, job.device.type, job.model))
         if rung is None:
             return "there is no plan yet: a step that runs before it is captured brings one"
         return self._beside.in_graph(rung)
