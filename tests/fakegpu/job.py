@@ -173,7 +173,8 @@ class Job:
         asked = self.asked
         self.optimizer.zero_grad(set_to_none=True)
         for part in range(asked.accumulate):
-            out, y = self.part(*self.batch(number * asked.accumulate + part))
+            x, y = self.batch(number * asked.accumulate + part)
+            out = self.forward(x)
             if asked.fills and number == asked.fills[0]:
                 out.register_hook(lambda _: self.fill(asked.fills[1]))
             self.backward(out, y)
@@ -184,9 +185,9 @@ class Job:
         self.scaler.step(self.optimizer)
         self.scaler.update()
 
-    def part(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor) -> Tensor:
         with torch.autocast("cuda", dtype=torch.bfloat16, enabled=self.asked.amp):
-            return (self.callable or self.model)(x), y
+            return (self.callable or self.model)(x)
 
     def backward(self, out: Tensor, y: Tensor) -> None:
         if self.asked.net == "mlp":
@@ -222,8 +223,8 @@ class Job:
             return
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
-            for pair in self.static:
-                self.backward(*self.part(*pair))
+            for x, y in self.static:
+                self.backward(self.forward(x), y)
             if asked.graphed == "optimizer":
                 self.optimizer.step()
 

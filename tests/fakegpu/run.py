@@ -165,7 +165,7 @@ def judge(outcome: Outcome, expected: dict[str, Any], said: str) -> None:
     # A step that is captured with its saved tensors on the host does not show what autograd holds
     # beside them (26 kB of 51 MiB here): the first planned step may find it, and the next has room.
     on_host = "saved tensors in host memory" in lines
-    allowed = case.mismatched + on_host
+    allowed = case.mismatched + case.over + on_host
     expect(found["over"] <= allowed, f"{found['over']} steps over the budget")
     expect(found["mismatched"] == case.mismatched, f"{found['mismatched']} steps mismatched")
     expect(case.says in lines, f"does not say {case.says!r}")

@@ -153,3 +153,17 @@ def test_each_thread_reads_how_long_it_waited_itself_and_no_file_stays_open() ->
     assert len(os.listdir("/proc/self/fd")) == len(before) + 1
     del waits
     assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
+def test_a_file_that_the_program_opened_under_the_number_of_ours_stays_open(tmp_path: Path) -> None:
+    waits = load._Waits()
+    assert waits.now() is not None
+    os.close(waits._file)  # as a program does that becomes a daemon
+    own = os.open(tmp_path / "own", os.O_RDWR | os.O_CREAT)
+    assert own == waits._file
+
+    assert waits.now() is None
+    del waits
+
+    assert os.write(own, b"still there") == 11
+    os.close(own)

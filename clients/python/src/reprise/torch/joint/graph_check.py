@@ -7,11 +7,12 @@ graph compiled without a plan, bit for bit.
     check.end(call, out, args)               # it has returned
     result = check.compare(...)              # after the backward: what was found
 
-When the backward of a call is over, the graph runs once more without a plan, forward and backward,
-from copies of its inputs, in the state of its generators and with the gradients that came. So the
-check needs the memory of one graph and not of the step, nothing outside the graphs happens twice,
-and no collective runs that other ranks do not run: FSDP's parameters are gathered at that moment.
-Gradients that differ are replaced by those of the reference before anything reads them.
+When a call has returned, the graph runs once more without a plan, from copies of its inputs and in
+the state of its generators; when its backward is over, forward and backward, with the gradients
+that came. So the check needs the memory of one graph and not of the step, nothing outside the
+graphs happens twice, and no collective runs that other ranks do not run: FSDP's parameters are
+gathered at these moments. Outputs and gradients that differ are replaced by those of the reference
+before anything reads them, so the step is the one without a plan.
 
 The copies lie outside the allocator (outside.py). A reference that differs from itself says nothing
 about the plan (`repeatable`). Not compared, and counted as left out: calls whose node of autograd
@@ -27,7 +28,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge
+from torch.autograd.graph import GradientEdge, saved_tensors_hooks
 
 from reprise.torch.check.result import BUFFER, OUTPUT, CheckResult
 from reprise.torch.check.verify import digests_of_outputs
@@ -71,7 +72,12 @@ class GraphCheck:
         if node is None:
             self._left_out += 1
             return
-        call.left(out, args, node)
+        try:
+            call.left(out, args, node)
+        except Exception as error:  # the reference is ours: out of memory, mostly
+            self._error = error
+            self._left_out += 1
+            return
         self._bytes += call.nbytes
         self._handles.append(node.register_hook(guard.quiet(partial(self._ended, call))))
 
@@ -181,17 +187,25 @@ class _Call:
         self._outputs = digests_of_outputs(outputs_in(out))
         for at in _changed(self._versions, args):
             self._written[at] = args[at], args[at]._version, digest(args[at])
+        generators = Generators()
+        try:
+            self._put_outputs_right(outputs_in(out))
+        finally:
+            guard.surely(generators.restore)
+
+    def _put_outputs_right(self, outputs: Iterable[Tensor]) -> None:
+        """Gives outputs that differ the values of the reference, which the rest of the step reads.
+        Their versions stay: autograd may have saved them."""
+        with saved_tensors_hooks(_as_it_is, _as_it_is):  # the program's count what is saved
+            expected = outputs_in(self._forward()[0])
+        for own, other in zip(outputs, expected, strict=False):
+            if digests_of_outputs([own]) != digests_of_outputs([other]):
+                own.data.copy_(other.data)
 
     def again(self, came: Grads) -> _Again | None:
         """Runs the graph without a plan from the same state, and its backward with the gradients
         that came; None if its node is not found."""
-        args = [a.tensor() if isinstance(a, OutsideCopy) else a for a in self._args]
-        for at in self._written:  # which this run changes, too, and the copy is needed once more
-            args[at] = args[at].detach().clone().requires_grad_(args[at].requires_grad)
-        before = _versions(args)
-        self._before.rewind()
-        with self._before.settings():
-            out = self._plain(*args)
+        out, args, before = self._forward()
         node = node_of(out, args)
         if node is None:
             return None
@@ -214,6 +228,18 @@ class _Call:
         return _Again(
             tuple(None if edge is None else next(made) for edge in edges), outputs, written
         )
+
+    def _forward(self) -> tuple[Any, list[Any], list[int]]:
+        """Runs the graph without a plan from the same state. Returns its output, its arguments, and
+        their versions before."""
+        args = [a.tensor() if isinstance(a, OutsideCopy) else a for a in self._args]
+        for at in self._written:  # which this run changes, too, and the copy is needed once more
+            args[at] = args[at].detach().clone().requires_grad_(args[at].requires_grad)
+        before = _versions(args)
+        self._before.rewind()
+        with self._before.settings():
+            out = self._plain(*args)
+        return out, args, before
 
     def differing(self, grads: Grads, expected: _Again) -> list[str | int]:
         """Returns which gradients, by number, and which outputs and buffers differ."""
@@ -239,6 +265,10 @@ class _Call:
             if other is not None and digest(other) != left and tensor._version == version:
                 with torch.no_grad():
                     tensor.copy_(other)
+
+
+def _as_it_is(tensor: Tensor) -> Tensor:
+    return tensor
 
 
 def in_backward() -> bool:

@@ -127,9 +127,11 @@ class _Waits:
         here = threading.get_ident()
         try:
             file = self._file if here == self._thread else self._opened(here)
-            waited = int(os.pread(file, 256, 0).split()[1])
-            if file != self._file:
-                os.close(file)
+            try:
+                waited = int(os.pread(file, 256, 0).split()[1])
+            finally:
+                if file != self._file:
+                    os.close(file)
         except (OSError, ValueError, IndexError):
             self._thread = self._file = -1  # the program may have closed it
             return None
@@ -140,10 +142,17 @@ class _Waits:
         file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
         if not self._thread:
             self._thread, self._file = thread, file
-            weakref.finalize(self, _close, file).atexit = False
+            weakref.finalize(self, _close, file, _identity(file)).atexit = False
         return file
 
 
-def _close(file: int) -> None:
+def _identity(file: int) -> tuple[int, int]:
+    found = os.fstat(file)
+    return found.st_dev, found.st_ino
+
+
+def _close(file: int, identity: tuple[int, int]) -> None:
+    """Closes a file, unless the program has closed it and opened another one under its number."""
     with suppress(OSError):
-        os.close(file)
+        if _identity(file) == identity:
+            os.close(file)
