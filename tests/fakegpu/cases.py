@@ -201,6 +201,7 @@ JOBS = (
         "0.5x",
         {"FAKEGPU_GARBAGE": "1"},
         silent="is removed",
+        mismatched=1,  # as above
     ),
     Case(
         "a CUDA graph is captured before there is a plan",
