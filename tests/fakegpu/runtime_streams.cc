@@ -27,9 +27,9 @@ std::atomic<bool> capturing{false};
 std::atomic<unsigned long> captures{0};
 std::recursive_mutex graph_lock;
 using GraphGuard = std::lock_guard<std::recursive_mutex>;
-std::set<cudaStream_t>
-    captured;                  // the stream of the capture, and who joined it
-std::shared_ptr<Graph> graph;  // of the capture, or of the last one
+// The stream of the capture and those that joined it; and what it captures.
+std::set<cudaStream_t> captured;
+std::shared_ptr<Graph> graph;
 
 using Handle = std::shared_ptr<Graph>;
 Handle& Of(void* handle) { return *static_cast<Handle*>(handle); }

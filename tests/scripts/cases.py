@@ -244,6 +244,8 @@ CASES: tuple[Case, ...] = (
     _titan("llama3-selective-ac", "--ac=selective"),
     _titan("llama3-compiled-blocks", "--compile=inductor"),
     _titan("llama3-fsdp2", torchrun=2),
+    _titan("qwen3-moe", "--moe"),
+    _titan("qwen3-moe-compiled-blocks-fsdp2", "--moe", "--compile=inductor", torchrun=2),
     Case("lightning/fit", "own/lightning_fit.py"),
     Case("accelerate/loop", "own/accelerate_loop.py"),
     Case("torch/compiled-mlp", "own/compiled_mlp.py"),

@@ -17,6 +17,7 @@ import ctypes
 import itertools
 import os
 import secrets
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -64,8 +65,7 @@ class Agent:
         self._why = why
         self._socket: Path | None = None
         self.run_id = run_id
-        # What every step fills is made once: to make one takes longer than the agent's answer.
-        self._report, self._caps, self._view = abi.StepReport(), abi.Caps(), abi.PlanView()
+        self._filled = _Filled()
         self._addresses: dict[str, int] = {}  # of functions; a library is never unloaded
         self._bind()
 
@@ -155,7 +155,7 @@ class Agent:
     @property
     def status(self) -> Status:
         """ "ok", "degraded" (some capability is missing) or "inert" (nothing is recorded)."""
-        return _STATUS.get(self._read_caps(self._caps), "inert")
+        return _STATUS.get(self._read_caps(self._filled.caps), "inert")
 
     @property
     def why(self) -> str:
@@ -196,7 +196,7 @@ class Agent:
         mismatches: int = 0,
     ) -> None:
         """Reports a finished step; `flags` are `abi.STEP_*`. Survives a SIGKILL right after."""
-        report = self._report
+        report = self._filled.report
         report.flags, report.step, report.plan_id = flags, step, plan_id
         report.step_ns, report.peak_bytes = step_ns, peak_bytes
         report.recomputed, report.mismatches = recomputed, mismatches
@@ -297,7 +297,7 @@ class Agent:
         Never waits."""
         if self._library is None:
             return PlanReply("inert", why=self.why)
-        view = self._view
+        view = self._filled.view
         return self._reply(self._library.quick.reprise_plan_poll(request_id, have, view), view)
 
     def wait_plan(self, request_id: int, have: int = 0, timeout_s: float = 60.0) -> PlanReply:
@@ -386,6 +386,14 @@ class Agent:
         if code == abi.EREFUSED:
             return PlanReply("refused", why=why, smallest_budget=int(view.predicted_peak) or None)
         return PlanReply("refused", why=why or f"{_CODES.get(code, code)}")
+
+
+class _Filled(threading.local):
+    """What every step fills or has filled: to make one takes longer than the agent's answer. Each
+    thread has its own, because models may be trained side by side."""
+
+    def __init__(self) -> None:
+        self.report, self.caps, self.view = abi.StepReport(), abi.Caps(), abi.PlanView()
 
 
 _PENDING = PlanReply("pending")

@@ -26,7 +26,7 @@ COARSE = 0.05
 MARGIN = 0.05
 _FLOAT = 4  # bytes: attention on a CPU computes in single precision
 _HALVES = (torch.bfloat16, torch.float16)
-_TILES = 8 << 10  # bytes of a product's sums
+_TILE, _SUMS = 32, 8 << 10  # rows or columns of a product's tile; bytes of its sums
 
 
 def workspace_bytes(func: Any, args: tuple[Any, ...], result: Any) -> int:
@@ -131,7 +131,9 @@ def _is_plain(read: Tensor, weight: Tensor, groups: int, most: int) -> bool:
 
 def _blocked(tensor: Tensor) -> int:
     """Returns the bytes of a tensor whose channels are filled up to whole blocks."""
-    return int(tensor.nbytes // max(1, tensor.size(1)) * _whole(tensor.size(1)))
+    return int(
+        tensor.nbytes // max(1, tensor.size(1)) * _whole(tensor.size(1), _block_of_channels())
+    )
 
 
 def _blocked_weight(weight: Tensor, *sides: Tensor | None) -> int:
@@ -139,13 +141,12 @@ def _blocked_weight(weight: Tensor, *sides: Tensor | None) -> int:
     size = int(weight.nbytes)
     for side in sides:
         if side is not None:
-            size = size * _whole(side.size(1)) // max(1, side.size(1))
+            size = size * _whole(side.size(1), _block_of_channels()) // max(1, side.size(1))
     return size
 
 
-def _whole(channels: int) -> int:
-    block = _block_of_channels()
-    return -(-channels // block) * block
+def _whole(size: int, block: int) -> int:
+    return -(-size // block) * block
 
 
 @cache
@@ -208,20 +209,16 @@ def _product(args: Any, _: Any) -> int:
     left, right = args[-2:]
     if left.dtype not in _HALVES or not _has_half(left.dtype):
         return 0
-    (rows, inner), columns = left.shape[-2:], _tiles(right.shape[-1])
-    sums = _TILES
+    (rows, inner), columns = left.shape[-2:], _whole(right.shape[-1], _TILE)
+    filled, sums = _whole(inner, _TILE), _SUMS
     if left.dtype is torch.float16:
         rows = min(2 * rows, 512)
-        copied, sums = min(512, _tiles(inner)) * (rows + 128), rows * 128
+        copied, sums = min(512, filled) * (rows + 128), rows * 128
     elif left.stride(-1) == 1:
-        copied = _tiles(inner) * columns
+        copied = filled * columns
     else:
-        copied = min(rows, 256) * inner + min(64, columns) * _tiles(inner)
+        copied = min(rows, 256) * inner + min(64, columns) * filled
     return int(torch.get_num_threads() * (copied * left.itemsize + sums))
-
-
-def _tiles(size: int) -> int:
-    return -(-size // 32) * 32
 
 
 def _attention(args: Any, _: Any) -> int:

@@ -36,6 +36,7 @@ from reprise.torch.compiled.digest import digest
 from reprise.torch.internals import guard
 from reprise.torch.internals.ops import outputs_in
 from reprise.torch.internals.outside import OutsideCopy
+from reprise.torch.internals.subclass import is_wrapper
 from reprise.torch.rerun.snapshot import Generators, Snapshot
 
 Compiled = Callable[..., Any]
@@ -184,22 +185,23 @@ class _Call:
         """Notes what the planned call has returned and changed, and to which leaves its gradients
         go. Not the node: it will hold what holds this."""
         self.leaves = [getattr(f, "variable", None) for f, _ in node.next_functions]
-        self._outputs = digests_of_outputs(outputs_in(out))
+        outputs = _plain_outputs(out)
+        self._outputs = digests_of_outputs(outputs)
         for at in _changed(self._versions, args):
             self._written[at] = args[at], args[at]._version, digest(args[at])
         generators = Generators()
         try:
-            self._put_outputs_right(outputs_in(out))
+            self._put_outputs_right(outputs)
         finally:
             guard.surely(generators.restore)
 
-    def _put_outputs_right(self, outputs: Iterable[Tensor]) -> None:
+    def _put_outputs_right(self, outputs: list[Tensor]) -> None:
         """Gives outputs that differ the values of the reference, which the rest of the step reads.
         Their versions stay: autograd may have saved them."""
         with saved_tensors_hooks(_as_it_is, _as_it_is):  # the program's count what is saved
-            expected = outputs_in(self._forward()[0])
-        for own, other in zip(outputs, expected, strict=False):
-            if digests_of_outputs([own]) != digests_of_outputs([other]):
+            expected = _plain_outputs(self._forward()[0])
+        for own, left, other in zip(outputs, self._outputs, expected, strict=False):
+            if left != digest(other):
                 own.data.copy_(other.data)
 
     def again(self, came: Grads) -> _Again | None:
@@ -265,6 +267,10 @@ class _Call:
             if other is not None and digest(other) != left and tensor._version == version:
                 with torch.no_grad():
                     tensor.copy_(other)
+
+
+def _plain_outputs(out: Any) -> list[Tensor]:
+    return [output for output in outputs_in(out) if not is_wrapper(output)]
 
 
 def _as_it_is(tensor: Tensor) -> Tensor:
