@@ -134,15 +134,14 @@ def _run_clm(called: str, more: str) -> Case:
     )
 
 
-def _titan(name: str, *arguments: str, torchrun: int = 0) -> Case:
+def _titan(name: str, *arguments: str) -> Case:
     return Case(
         f"torchtitan/{name}",
         "own/titan.py",
         arguments,
-        path="pytorch+torchtitan",
         # What is compiled once more than before warns once more.
         environment=(("PYTHONWARNINGS", "ignore"),),
-        torchrun=torchrun,
+        torchrun=2,
     )
 
 
@@ -243,9 +242,8 @@ CASES: tuple[Case, ...] = (
     _titan("llama3-full-ac", "--ac=full"),
     _titan("llama3-selective-ac", "--ac=selective"),
     _titan("llama3-compiled-blocks", "--compile=inductor"),
-    _titan("llama3-fsdp2", torchrun=2),
     _titan("qwen3-moe", "--moe"),
-    _titan("qwen3-moe-compiled-blocks-fsdp2", "--moe", "--compile=inductor", torchrun=2),
+    _titan("qwen3-moe-compiled-blocks", "--moe", "--compile=inductor"),
     Case("lightning/fit", "own/lightning_fit.py"),
     Case("accelerate/loop", "own/accelerate_loop.py"),
     Case("torch/compiled-mlp", "own/compiled_mlp.py"),

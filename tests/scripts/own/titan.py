@@ -1,50 +1,70 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pieces of torchtitan as its trainer puts them together, on the CPU: its small Llama or Qwen with
-experts, its checkpointing, compilation block by block, FSDP2 on two ranks, its loss, clipping and
-container of optimizers, gradients of two batches.
+"""torchtitan's own trainer on CPUs: its debug model, Llama or Qwen with experts, its loss in
+chunks, its checkpointing, compilation block by block, FSDP2 and clipping, over a few steps of data
+that needs no download. Loss and norm of each step are printed to their last bit.
 
-What has no CPU form is left out: attention is a plain causal one instead of FlexAttention, whose
-backward is for GPUs, and triton is stood in for while the modules that import it are read.
+Its trainer knows GPUs alone. What has no CPU form is put in its place here: what it asks of a
+device, FlexAttention, whose backward is for GPUs, and triton while modules that import it are read.
 """
 
 import argparse
 import sys
 from dataclasses import dataclass
-from unittest.mock import MagicMock
+from types import SimpleNamespace
+from unittest.mock import MagicMock, patch
 
 import torch
-import torch._functorch.partitioners
-import torch._inductor.compile_fx
+import torch._functorch.partitioners  # before triton is stood in for, as they look for it
+import torch._inductor.compile_fx  # noqa: F401
 from torch import distributed
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule
 from torch.nn import functional as F
 
-_NONE = ("triton", "triton.language")
-sys.modules |= {name: MagicMock() for name in _NONE}
-from torchtitan.components.loss import cross_entropy_loss  # noqa: E402
-from torchtitan.components.optimizer import default_adamw  # noqa: E402
-from torchtitan.config import CompileConfig, ParallelismConfig  # noqa: E402
-from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC  # noqa: E402
-from torchtitan.distributed.compile import apply_compile  # noqa: E402
-from torchtitan.distributed.fsdp import apply_fsdp_to_decoder  # noqa: E402
-from torchtitan.distributed.parallel_dims import ParallelDims  # noqa: E402
-from torchtitan.distributed.utils import clip_grad_norm_  # noqa: E402
-from torchtitan.models import llama3, qwen3  # noqa: E402
-from torchtitan.protocols.module import Module  # noqa: E402
 
-for name in _NONE:
+class Cpu:
+    """What torchtitan asks of a device, answered for a CPU."""
+
+    current_device = staticmethod(lambda: 0)
+    device_count = staticmethod(lambda: 64)
+    get_device_name = staticmethod(lambda *_: "cpu")
+    get_device_properties = staticmethod(lambda *_: SimpleNamespace(total_memory=1 << 34))
+    memory_stats = staticmethod(lambda *_: {})
+    empty_cache = reset_peak_memory_stats = set_device = synchronize = staticmethod(lambda *_: None)
+
+
+TRITON = ("triton", "triton.language")
+sys.modules |= {name: MagicMock() for name in TRITON}
+with (
+    patch("torch._utils._get_available_device_type", lambda: "cpu"),
+    patch("torch._utils._get_device_module", lambda _: Cpu),
+):
+    import torchtitan.trainer  # noqa: F401
+    from torchtitan.components.metrics import MetricsProcessor
+    from torchtitan.components.tokenizer import BaseTokenizer
+    from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC
+    from torchtitan.hf_datasets import DatasetConfig, text_datasets
+    from torchtitan.models import llama3, qwen3
+    from torchtitan.models.llama3.config_registry import llama3_debugmodel
+    from torchtitan.models.qwen3.config_registry import qwen3_moe_debug
+    from torchtitan.protocols.module import Module
+
+for name in TRITON:
     del sys.modules[name]
+from datasets import Dataset  # noqa: E402
 
-parser = argparse.ArgumentParser()
-parser.add_argument("--ac", choices=("full", "selective"))
+parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+parser.add_argument("--ac", choices=("full", "selective"), help="torchtitan's own checkpointing")
+parser.add_argument("--budget", help="by the policy of examples/torchtitan_budget.py")
 parser.add_argument("--compile", help="backend")
 parser.add_argument("--moe", action="store_true", help="a mixture of experts")
+parser.add_argument("--steps", type=int, default=12)
+parser.add_argument("--tensorboard", help="folder of its log")
 options = parser.parse_args()
-ranks = distributed.is_torchelastic_launched()
 
 
 class Causal(Module):
+    """Attention to what came before, in the place of FlexAttention."""
+
     @dataclass(kw_only=True, slots=True)
     class Config(Module.Config):
         pass
@@ -60,57 +80,88 @@ class Causal(Module):
         return out[0].transpose(0, 1)
 
 
+class Bytes(BaseTokenizer):
+    """A token for each byte."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(BaseTokenizer.Config):
+        pass
+
+    def __init__(self, config, **_):
+        super().__init__()
+        self.eos_id = 0
+
+    def encode(self, text, add_bos=False, add_eos=False):
+        return [1] * add_bos + [2 + byte for byte in text.encode()] + [0] * add_eos
+
+    def decode(self, tokens):
+        return bytes(token - 2 for token in tokens if token > 1).decode()
+
+    def get_vocab_size(self):
+        return 258
+
+
+METRICS = MetricsProcessor
+if options.budget:
+    from torchtitan_budget import BudgetAC, BudgetMetrics
+
+    METRICS = BudgetMetrics
+
+
+class Printed(METRICS):
+    """The metrics, printed to their last bit."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(METRICS.Config):
+        pass
+
+    def log(self, step, global_avg_loss, global_max_loss, grad_norm, extra_metrics=None):
+        if distributed.get_rank() == 0:
+            print(step, repr(global_avg_loss), repr(grad_norm), flush=True)
+        super().log(step, global_avg_loss, global_max_loss, grad_norm, extra_metrics)
+
+
+def texts(_):
+    return Dataset.from_dict({"text": [f"word {i} " * (20 + i % 37) for i in range(500)]})
+
+
+text_datasets.DATASETS["words"] = DatasetConfig("words", texts, lambda sample: sample["text"])
 for family in (llama3, qwen3):
     family.get_attention_config = lambda _: Causal.Config()
-if options.moe:
-    # With 8 experts instead of 64: beside so many parameters activations are nothing.
-    layers = qwen3._build_qwen3_moe_layers
-    qwen3._build_qwen3_moe_layers = lambda **how: layers(
-        **how | {"num_experts": 8, "top_k": 2, "moe_hidden_dim": 256}
-    )
-    config = qwen3._debugmodel_moe("")
+config = qwen3_moe_debug() if options.moe else llama3_debugmodel()
+config.model_spec = (
+    qwen3.model_registry("debugmodel_moe", attn_backend="")
+    if options.moe
+    else llama3.model_registry("debugmodel", attn_backend="")
+)
+config.tokenizer = Bytes.Config()
+config.dataloader.dataset = "words"
+config.training.steps = options.steps
+config.training.seq_len = 256
+config.training.local_batch_size = 4
+config.training.mixed_precision_param = "float32"
+config.parallelism.spmd_backend = "partial_dtensor"  # the default one needs PyTorch 2.14
+config.checkpoint.enable = config.validator.enable = False
+config.compile.enable = options.compile is not None
+config.compile.backend = options.compile or "inductor"
+config.debug.seed = 0
+config.metrics = Printed.Config(log_freq=1, enable_tensorboard=options.tensorboard is not None)
+config.dump_folder = options.tensorboard or "."
+if options.budget:
+    config.activation_checkpoint = BudgetAC.Config(budget=options.budget)
+elif options.ac:
+    config.activation_checkpoint = (FullAC if options.ac == "full" else SelectiveAC).Config()
 else:
-    config = llama3._debugmodel("")
-config.layers = config.layers[:3]
-model = config.build()
-torch.manual_seed(0)
-model.init_states()
-if options.ac:
-    (FullAC if options.ac == "full" else SelectiveAC).Config().build().apply(model)
-if options.compile:
-    dims = ParallelDims.from_config(ParallelismConfig(data_parallel_shard_degree=1), 1)
-    compiled = CompileConfig(enable=True, backend=options.compile)
-    apply_compile(model, compile_config=compiled, parallel_dims=dims)
-if ranks:
-    distributed.init_process_group("gloo")
-    apply_fsdp_to_decoder(
-        model,
-        init_device_mesh("cpu", (distributed.get_world_size(),), mesh_dim_names=("fsdp",)),
-        param_dtype=torch.float32,
-        reduce_dtype=torch.float32,
-        pp_enabled=False,
-    )
-    for module in model.modules():  # gloo divides no gradients while it reduces them
+    config.activation_checkpoint = None
+trainer = config.build()
+for part in trainer.model_parts:
+    for module in part.modules():  # gloo divides no gradients while it reduces them
         if isinstance(module, FSDPModule):
             module.set_force_sum_reduction_for_comms(True)
-optimizers = default_adamw().build(model_parts=[model])
-rank = distributed.get_rank() if ranks else 0
-torch.manual_seed(rank)
-length = 1024 if options.moe else 256
-for step in range(12):
-    optimizers.zero_grad()
-    total = 0.0
-    for _ in range(2):
-        tokens = torch.randint(0, config.vocab_size, (length + 1,))
-        pred = model(tokens[:-1], positions=torch.arange(length))
-        loss = cross_entropy_loss(pred, tokens[1:]) / (2 * length)
-        del pred
-        loss.backward()
-        total += loss.detach()
-    norm = clip_grad_norm_(list(model.parameters()), 1.0, foreach=True)
-    optimizers.step()
-    if rank == 0:
-        print(step, repr(total.item()), repr(float(norm)), flush=True)
-if ranks:
-    distributed.barrier()
+if not hasattr(distributed, "set_timeout"):  # new in PyTorch 2.14
+    distributed.set_timeout = lambda *_: None
+try:
+    trainer.train()
+finally:
+    trainer.close()
     distributed.destroy_process_group()

@@ -9,40 +9,23 @@ from __future__ import annotations
 
 import json
 import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from on_ranks import run_ranks
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("one_daemon")]
 
-JOBS = Path(__file__).parents[1]
 PROGRAMS = int(os.environ.get("REPRISE_RANK_PROGRAMS", "6"))
 
 
 def on_two_ranks(root: Path, job: str, *arguments: str, timeout: float) -> list[str]:
     """Runs a job of two ranks to its end; returns what each of them has printed."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(JOBS / job), str(rank), port, *arguments],
-            env={**os.environ, "PYTHONPATH": str(root / "clients/python/src")},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    printed = []
-    for process in ranks:
-        out, errors = process.communicate(timeout=timeout)
-        assert process.returncode == 0, errors
-        printed.append(out)
-    return printed
+    environment = {"PYTHONPATH": str(root / "clients/python/src")}
+    ranks = run_ranks(job, *arguments, environments=(environment,) * 2, timeout=timeout)
+    for rank in ranks:
+        assert rank.code == 0, rank.errors
+    return [rank.out for rank in ranks]
 
 
 @pytest.mark.long

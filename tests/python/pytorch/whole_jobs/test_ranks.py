@@ -4,20 +4,15 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from on_ranks import run_ranks
 
 pytestmark = pytest.mark.e2e
-
-JOB = Path(__file__).parents[1] / "ddp_job.py"
 
 _plain: dict[str, list[dict[str, Any]]] = {}  # by mode: jobs without Reprise
 
@@ -34,34 +29,21 @@ def two_ranks(
     ) -> list[dict[str, Any]]:
         if budget == "none" and mode in _plain and len(differently) == 2:
             return _plain[mode]
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = str(probe.getsockname()[1])
         environment = {
-            **os.environ,
             "PYTHONPATH": str(root / "clients/python/src"),
             "REPRISE_AGENT": str(agent_library),
             "REPRISE_DAEMON": str(daemon_binary),
+            "RANKS": str(len(differently)),
         }
-        ranks = [
-            subprocess.Popen(
-                [sys.executable, str(JOB), str(rank), port, budget, mode],
-                env={**environment, "RANKS": str(len(differently)), **differently[rank]},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(len(differently))
-        ]
-        found = []
-        for process in ranks:
-            out, errors = process.communicate(timeout=300)
+        each = tuple({**environment, **changed} for changed in differently)
+        found: list[dict[str, Any]] = []
+        for rank in run_ranks("ddp_job.py", budget, mode, environments=each, timeout=300):
             if fails:
-                assert process.returncode != 0
-                found.append({"errors": errors})
+                assert rank.code != 0
+                found.append({"errors": rank.errors})
                 continue
-            assert process.returncode == 0, errors
-            found.append({**json.loads(out.splitlines()[-1]), "errors": errors})
+            assert rank.code == 0, rank.errors
+            found.append({**json.loads(rank.out.splitlines()[-1]), "errors": rank.errors})
         if budget == "none" and len(differently) == 2:
             _plain[mode] = found
         return found

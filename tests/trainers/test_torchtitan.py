@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torchtitan's own trainer and debug model under a plan, on CPU ranks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tests.trainers.conftest import ROOT
+
+
+def train(*arguments: str, ranks: int) -> tuple[list[str], str]:
+    """Returns the lines that tell loss and norm of each step, and the log."""
+    folders = (ROOT / "clients/python/src", ROOT / "examples")
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "torch.distributed.run"),
+            *("--standalone", "--nproc-per-node", str(ranks)),
+            *(str(ROOT / "tests/scripts/own/titan.py"), *arguments),
+        ],
+        env={
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join(map(str, folders)),
+        },
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [line for line in done.stdout.splitlines() if line[:1].isdigit()], done.stderr
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_its_trainer_trains_under_half_its_memory_with_the_same_losses(
+    tmp_path: Path, ranks: int
+) -> None:
+    plain, _ = train(ranks=ranks)
+
+    planned, log = train("--budget", "0.5x", "--tensorboard", str(tmp_path), ranks=ranks)
+
+    assert len(plain) == 12
+    assert planned == plain
+    assert log.count("reprise: It fits in ") == 1, log
+    assert "bit for bit equal" in log
+    assert "exceeded the budget" not in log
+    (written,) = tmp_path.rglob("events.out.*")
+    figures = EventAccumulator(str(written.parent)).Reload()
+    peaks = [event.value for event in figures.Scalars("reprise/peak_bytes")]
+    (budget,) = {event.value for event in figures.Scalars("reprise/budget_bytes")}
+    assert peaks
+    assert max(peaks) <= budget
+
+
+def test_blocks_that_it_compiles_keep_their_losses(tmp_path: Path) -> None:
+    plain, _ = train("--compile", "aot_eager", ranks=2)
+
+    planned, log = train("--compile", "aot_eager", "--budget", "0.6x", ranks=2)
+
+    assert planned == plain
+    assert "reprise: It fits in " in log
+    assert "exceeded the budget" not in log
