@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 __all__ = ["Collectives"]
 
@@ -78,9 +79,11 @@ class Collectives:
 
     def _noting(self, name: str, operator: Any, below: Any) -> Any:
         def call(keyset: Any, *args: Any, **kwargs: Any) -> Any:
-            if not (self.own or self._inside):
-                sizes = tuple(t.numel() for t in _tensors(args))
-                self.list.append((name, sizes))
+            tensors = _tensors(args)
+            # A copy of the model on fake tensors asks no other rank.
+            fake = any(isinstance(tensor, FakeTensor) for tensor in tensors)
+            if not (self.own or self._inside or fake):
+                self.list.append((name, tuple(tensor.numel() for tensor in tensors)))
             self._inside += 1
             try:
                 return operator.redispatch(keyset & below, *args, **kwargs)

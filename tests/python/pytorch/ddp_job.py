@@ -158,7 +158,7 @@ def main() -> None:
         optimizer.zero_grad()
         rows = rows_of(mode, step, rank)
         if mode == "drop" and step == 6 and rank == 1 and budget != "none":
-            cast(Session, current(model)).planning.drop("rank 1 has had enough")
+            cast(Session, current(model)).parts.planning.drop("rank 1 has had enough")
         if mode == "leaves" and step == 10 and rank == 1:
             break
         if mode == "oom" and step == 6 and rank == 1:

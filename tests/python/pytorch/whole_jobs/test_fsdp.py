@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FSDP2 under `reprise run`: ops that read gathered parameters run again while these are there."""
+"""FSDP2: ops that read gathered parameters run again while these are there, from the first step."""
 
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import re
 import subprocess
@@ -13,6 +14,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from fsdp_job import KINDS, STEPS
+from on_ranks import run_ranks
 
 pytestmark = pytest.mark.e2e
 
@@ -23,6 +26,7 @@ TRAIN = """
 import hashlib, os, sys, time, torch
 import torch.nn.functional as F
 from torch import distributed, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.fsdp import fully_shard
 distributed.init_process_group("gloo")
 rank, how = distributed.get_rank(), sys.argv[1]
@@ -30,7 +34,9 @@ torch.set_num_threads(1); torch.manual_seed(0)
 calls = []
 for name in ("all_gather_into_tensor", "reduce_scatter_tensor"):
     def call(*args, inner=getattr(distributed, name), name=name, **kwargs):
-        calls.append((name, [a.numel() for a in (*args, *kwargs.values()) if torch.is_tensor(a)]))
+        tensors = [a for a in (*args, *kwargs.values()) if torch.is_tensor(a)]
+        if not any(isinstance(a, FakeTensor) for a in tensors):  # of a copy, which asks no rank
+            calls.append((name, [a.numel() for a in tensors]))
         return inner(*args, **kwargs)
     setattr(distributed, name, call)
 class Block(nn.Module):
@@ -144,3 +150,27 @@ def test_compiled_blocks_of_a_sharded_model_are_planned_with_the_same_bits_and_c
     verdict = next(line for line in errors.splitlines() if line.startswith("It fits in "))
     assert "gradients bit for bit equal in" in verdict
     assert "exceeded the budget" not in verdict
+
+
+@pytest.mark.usefixtures("one_daemon")
+@pytest.mark.mostly_long(3)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sharded_model_keeps_its_budget_from_the_first_step(root: Path, kind: str) -> None:
+    environment = {"PYTHONPATH": str(root / "clients/python/src")}
+
+    plain, planned = (
+        run_ranks("fsdp_job.py", budget, kind, environments=(environment,) * 2, timeout=200)
+        for budget in ("none", "0.75x")
+    )
+
+    for before, after in zip(plain, planned, strict=True):
+        assert after.code == 0, after.errors
+        result = json.loads(after.out.splitlines()[-1])
+        assert result["seen"] == json.loads(before.out.splitlines()[-1])["seen"]
+        assert result["failed"] == 0
+        assert result["over"] == 0, result["sentence"]
+        if kind == "offloaded":
+            why = "the first steps run without a plan: fully_shard offloads parameters"
+            assert why in after.errors
+        else:
+            assert result["planned"] == STEPS, (result["sentence"], after.errors)

@@ -31,6 +31,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from reprise.base.errors import RepriseError
+from reprise.torch.estimation import sharded
 from reprise.torch.estimation.shape import Shape
 from reprise.torch.rerun.repeatable import attributes, hooked
 
@@ -52,21 +53,29 @@ def faked(model: nn.Module, mode: FakeTensorMode, device: str) -> nn.Module:
     modules hold as attributes stay on their device, unless that is none."""
     memo: dict[int, Any] = {}
     with mode:
+        sharded.copy_parameters(model, memo, device)
         for tensor in {id(t): t for t in (*model.parameters(), *model.buffers())}.values():
+            if id(tensor) in memo:
+                continue
             fake = Shape.of(tensor).fake(device)
             is_parameter = isinstance(tensor, nn.Parameter)
             memo[id(tensor)] = nn.Parameter(fake, tensor.requires_grad) if is_parameter else fake
         for _, value in _held(model):
             if isinstance(value, Tensor) and id(value) not in memo:
                 memo[id(value)] = Shape.of(value).fake(device if value.is_meta else None)
-    return copy.deepcopy(model, memo)
+    sharded.copy_modules(model, memo)
+    copied = copy.deepcopy(model, memo)
+    with mode:
+        sharded.shard_copies(model, memo)
+    return copied
 
 
 def refuse_to_disturb(model: nn.Module) -> None:
     """Raises RepriseError if hooks would see what a copy of the model does, or if what its modules
     hold beside tensors should not be copied unasked."""
-    if hooked(model):
+    if hooked(model, sharded.of_sharding):
         raise RepriseError("hooks of the program would be called once more")
+    sharded.refuse_unknown(model)
     for path, module in model.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
             raise RepriseError(f"{path} is compiled with TorchScript, not to be copied")
@@ -87,7 +96,7 @@ def _held(model: nn.Module) -> Iterator[tuple[str, Any]]:
     seen: set[int] = set()
     for path, module in model.named_modules():
         for name, attribute in attributes(module):
-            todo = [attribute]
+            todo = [] if sharded.is_state(name) else [attribute]
             while todo:
                 value = todo.pop()
                 if isinstance(value, (*_NUMBERS, *_CODE, nn.Module)) or id(value) in seen:

@@ -24,9 +24,12 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from reprise.base.errors import RepriseError
 from reprise.torch.estimation.values import Values
 from reprise.torch.estimation.workspaces import workspace_bytes
+from reprise.torch.internals.contracts import FAKE_WORK
 from reprise.torch.internals.ops import DEVICE, IGNORED
 from reprise.torch.meter.storage_meter import StorageMeter, storages_in
 
+# Collectives of fully_shard: they write their first argument.
+_COLLECTIVES = ("c10d::_allgather_base_", "c10d::_reduce_scatter_base_", "c10d::allreduce_")
 _LOG = logging.getLogger("torch._subclasses.fake_tensor")
 
 
@@ -75,6 +78,8 @@ class FakeTensors(FakeTensorMode):
         known = self.values.asked(func, args)
         if known is not None:
             return known
+        if func.name() in _COLLECTIVES and (work := FAKE_WORK.get()) is not None:
+            return args[0], work().boxed()
         if "c10d" in func.namespace:
             raise RepriseError(f"the forward communicates with other ranks ({func.name()})")
         result = self._run(func, types, args, kwargs)

@@ -22,7 +22,8 @@ program that holds neither.
 
 What a forward asks of its masks and positions is answered where they are integers (values.py).
 
-A forward that communicates with other ranks has no such step: they would wait for the copy.
+What `fully_shard` gathers and reduces is done in the copy without other ranks (sharded.py). A
+forward that communicates in another way has no such step.
 """
 
 from __future__ import annotations
@@ -49,9 +50,11 @@ from reprise.torch.estimation.copied import faked, refuse_to_disturb, unnoticed
 from reprise.torch.estimation.fake_meter import FakeTensors
 from reprise.torch.estimation.once import capture_once
 from reprise.torch.estimation.shape import Shape, shapes_of
+from reprise.torch.estimation.sharded import gathered_bytes
 from reprise.torch.estimation.updates import needs_of, optimizers_of
 from reprise.torch.internals.guard import described
 from reprise.torch.internals.ops import OpKind, outputs_in, tensors_in
+from reprise.torch.internals.subclass import parts_of
 from reprise.torch.meter.state import model_device
 from reprise.torch.rerun.snapshot import Generators
 
@@ -134,7 +137,8 @@ def sketched(
                 what = _FAULT
 
             def alive() -> list[Tensor]:
-                return [*fake.parameters(), *fake.buffers(), *gradients, *tensors_in(inputs)]
+                found = [*fake.parameters(), *fake.buffers(), *gradients, *tensors_in(inputs)]
+                return [part for tensor in found for part in parts_of(tensor)]
 
             with torch.enable_grad(), mode.counted(alive()) as meter:
                 step = capture_once(fake, whole, meter, alive)
@@ -153,7 +157,8 @@ def sketched(
         update.workspace_bytes = workspace_bytes
         step.ops.append(update)
     graph = build(step, name=type(model).__name__, measured_peak_bytes=0, measured_step_ns=0)
-    graph = replace(graph, static_bytes=live_bytes + state_bytes, flavour=FLAVOUR)
+    static_bytes = live_bytes + state_bytes - gathered_bytes(model)
+    graph = replace(graph, static_bytes=static_bytes, flavour=FLAVOUR)
     graph = with_rooflines(graph)
     return Sketch(graph, *_least(graph), stands_in)
 
@@ -204,7 +209,7 @@ def _given_gradients(fake: nn.Module, device: str) -> list[Tensor]:
     """Gives each parameter of a copy a gradient, and returns these."""
     for parameter in fake.parameters():
         if parameter.requires_grad:
-            parameter.grad = Shape.of(parameter.detach()).fake(device)
+            parameter.grad = torch.empty_like(parameter, requires_grad=False)
     return [p.grad for p in fake.parameters() if p.grad is not None]
 
 

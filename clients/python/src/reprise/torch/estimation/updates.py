@@ -27,6 +27,7 @@ from reprise.base.errors import RepriseError
 from reprise.torch.estimation.fake_meter import FakeTensors
 from reprise.torch.estimation.shape import Shape
 from reprise.torch.internals.ops import tensors_in
+from reprise.torch.internals.subclass import parts_of
 
 
 def optimizers_of(model: nn.Module) -> list[Optimizer]:
@@ -68,8 +69,9 @@ def _needs(optimizer: Optimizer) -> tuple[int, int]:
         for parameter in group["params"]:
             if parameter.requires_grad:
                 stepped = bool(optimizer.state.get(parameter))
-                alike[_Like(number, Shape.of(parameter), stepped)] += 1
-                total += parameter.nbytes
+                (own,) = parts_of(parameter) or [parameter]
+                alike[_Like(number, Shape.of(own), stepped)] += 1
+                total += own.nbytes
     if not alike:
         return 0, 0
     with FakeTensors() as mode:

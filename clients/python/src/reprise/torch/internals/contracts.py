@@ -76,6 +76,10 @@ ALLOCATOR_SETTINGS = Contract(
     "expandable segments are known only where an environment variable sets them",
     since="2.12",
 )
+FAKE_WORK = Contract(
+    "torch._C._distributed_c10d.FakeWork",
+    "the first steps of models that fully_shard has sharded run plainly",
+)
 SET_EVAL_FRAME = Contract(
     "torch._dynamo.eval_frame.set_eval_frame",
     "compiled functions that an eager model calls are not noticed",

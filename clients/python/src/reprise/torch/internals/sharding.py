@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lets the hooks of fully_shard run without our function modes.
+"""Lets the hooks of fully_shard run without our modes.
 
-    with unwatched(kind): ...       # a backward: the hooks run without the modes of this class
+    with unwatched(kind): ...       # a backward: the hooks run without function modes of this class
+    gathers = FirstGathers()
+    gathers.hide(); gathers.show()  # between: no mode sees what is made in a first forward alone
 
 Before and after the backward of each block these hooks gather parameters and reduce gradients. Both
 are written in Python: some 25 calls of torch functions per parameter, each of which a function mode
@@ -27,49 +29,66 @@ from torch import Tensor, nn
 
 from reprise.torch.internals.guard import quietly, surely
 
-_MODULE = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
-_HOOKS = ("pre_backward", "post_backward")
+_PACKAGE = "torch.distributed.fsdp._fully_shard"
 
-_lock = threading.Lock()
-_open = 0  # backwards
-_plain: dict[str, Any] = {}
-_ours: dict[str, Any] = {}
+
+class _Methods:
+    """Methods of a class of fully_shard, replaced as long as anyone needs that."""
+
+    def __init__(self, module: str, kind: str, names: tuple[str, ...]) -> None:
+        self._where, self._kind, self._names = f"{_PACKAGE}.{module}", kind, names
+        self._lock = threading.Lock()
+        self._users = 0
+        self._plain: dict[str, Any] = {}
+        self._ours: dict[str, Any] = {}
+
+    @property
+    def kind(self) -> Any:
+        """The class; None if the program does not use fully_shard."""
+        return getattr(sys.modules.get(self._where), self._kind, None)
+
+    def replace(self, replacement: Callable[[str, Callable[..., Any]], Any]) -> None:
+        """Replaces each of them by what is made of its name and itself."""
+        with self._lock:
+            self._users += 1
+            if self._users == 1:
+                for name in self._names:
+                    if (plain := vars(self.kind).get(name)) is not None:
+                        self._plain[name], self._ours[name] = plain, replacement(name, plain)
+                        setattr(self.kind, name, self._ours[name])
+
+    def put_back(self) -> None:
+        """Puts them back if nobody else needs the others."""
+        with self._lock:
+            self._users = max(0, self._users - 1)
+            if self._users == 0:
+                for name in tuple(self._plain):
+                    if vars(self.kind).get(name) is self._ours[name]:
+                        setattr(self.kind, name, self._plain[name])
+                    del self._plain[name], self._ours[name]
+
+
+_hooks = _Methods("_fsdp_param_group", "FSDPParamGroup", ("pre_backward", "post_backward"))
+# What makes tensors when it is called first, and under which attribute.
+_MADE = {
+    "init_all_gather_outputs": "all_gather_outputs",
+    "init_unsharded_param": "_unsharded_param",
+}
+_makers = _Methods("_fsdp_param", "FSDPParam", tuple(_MADE))
 
 
 @contextmanager
 def unwatched(kind: type) -> Iterator[None]:
     """Takes modes of this class, where they are the innermost, out of the way of the hooks that run
     inside this context. Does nothing if the program does not use fully_shard."""
-    group = getattr(sys.modules.get(_MODULE), "FSDPParamGroup", None)
-    if group is not None:
-        quietly(_enter, group, kind)
+    used = _hooks.kind is not None
+    if used:
+        quietly(_hooks.replace, lambda _, plain: _without(plain, kind))
     try:
         yield
     finally:
-        if group is not None:
-            surely(_leave, group)
-
-
-def _enter(group: Any, kind: type) -> None:
-    global _open
-    with _lock:
-        _open += 1
-        if _open == 1:
-            for name in _HOOKS:
-                if (plain := vars(group).get(name)) is not None:
-                    _plain[name], _ours[name] = plain, _without(plain, kind)
-                    setattr(group, name, _ours[name])
-
-
-def _leave(group: Any) -> None:
-    global _open
-    with _lock:
-        _open = max(0, _open - 1)
-        if _open == 0:
-            for name in tuple(_plain):
-                if vars(group).get(name) is _ours[name]:
-                    setattr(group, name, _plain[name])
-                del _plain[name], _ours[name]
+        if used:
+            surely(_hooks.put_back)
 
 
 @functools.cache
@@ -118,3 +137,40 @@ def _calls_the_program(group: Any) -> bool:
         or type(getattr(param, "_sharded_local_tensor", None)) not in (Tensor, nn.Parameter)
         for param in getattr(group, "fsdp_params", (None,))
     )
+
+
+class FirstGathers:
+    """While they are hidden, no mode sees the tensors that fully_shard makes for parameters that
+    are gathered for the first time. Later gathers fill the same ones, so a first step that runs
+    under a plan is like those that follow."""
+
+    def __init__(self) -> None:
+        self._hidden = False
+
+    def hide(self) -> None:
+        """Hides them until `show`. Does nothing if the program does not use fully_shard."""
+        if not self._hidden and _makers.kind is not None:
+            self._hidden = True
+            _makers.replace(_unseen)
+
+    def show(self) -> None:
+        """Shows them again."""
+        if self._hidden:
+            self._hidden = False
+            _makers.put_back()
+
+
+def _unseen(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a replacement for a method, which no mode sees while what it makes is not there."""
+
+    @functools.wraps(plain)
+    def method(param: Any, *args: Any, **kwargs: Any) -> Any:
+        made = getattr(param, _MADE[name], None)
+        is_there = len(made) > 0 if type(made) is list else made is not None
+        is_plain = type(getattr(param, "_sharded_local_tensor", None)) in (Tensor, nn.Parameter)
+        if is_there or not is_plain:
+            return plain(param, *args, **kwargs)
+        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+            return plain(param, *args, **kwargs)
+
+    return method

@@ -71,9 +71,11 @@ class Ranks:
             begin = _attempt(store, self.rank)
         name = f"{begin}/{_groups if members is None else members}"
         self._presence = _Presence(store, name, self.members, self.rank)
-        self._presence.come("the end of a step of this model", PATIENCE)
         some = {} if members is None else {"ranks": members, "use_local_synchronization": True}
         with _as_ours("the ranks could not create a process group for Reprise"):
+            # No code of ours between the two: a rank whose code fails there would not make the
+            # group, and another, which waits for that, cannot be told.
+            self._presence.come("the end of a step of this model", PATIENCE)
             self._group = distributed.new_group(backend="gloo", timeout=TIMEOUT, **some)
         _open.append(self)
 
@@ -121,8 +123,8 @@ class _Presence:
             store.set(self._at(self._rank), str(self._number))
             store.set(_way(store, self._rank), "")
             if store.add(name, 1) == len(self._members):
-                store.compare_set(found, "", "all")
                 self._forget(self._number - 1)
+                store.compare_set(found, "", "all")
             else:
                 self._wait(found, patience)
             seen = store.compare_set(found, "", "some").decode()

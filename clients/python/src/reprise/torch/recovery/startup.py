@@ -19,7 +19,8 @@ back, too.
 
 A plain forward that runs out of memory is tried once more on the host, where that is memory
 elsewhere. With several ranks nothing is tried again. Each of them has a plan from shapes of its
-own: what a plan changes runs no collective, so none waits for another that has none.
+own: what a plan changes runs no collective, so none waits for another that has none. What
+fully_shard makes in a first forward alone is hidden from the first planned step.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from reprise.torch.internals.distributed import (
     wrapper_around,
 )
 from reprise.torch.internals.host import HostSaves
+from reprise.torch.internals.sharding import FirstGathers
 from reprise.torch.job.job import EagerJob
 from reprise.torch.job.stages import Stages
 from reprise.torch.ladder.ranks import coming, in_pipeline
@@ -76,10 +78,11 @@ class Startup:
         self._begun = False
         self._sizes = 0  # of inputs that were planned from shapes
         self._needs = 0  # what the last of them needs without a plan, in bytes; 0: not known
+        self._gathers = FirstGathers()
 
     def skip(self) -> None:
         """Takes the first steps plainly, because the job is not to be planned."""
-        self._over = True
+        self.fits()
         self._job.happened(Fact.START_SETTLED)
 
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -120,6 +123,7 @@ class Startup:
     def end(self) -> None:
         """Notes that a step has ended. Under plans from shapes the start lasts until one of a
         captured step takes their place."""
+        self._gathers.show()
         if not self._begun or self._over or self._known:
             return
         self._job.happened(StartStepEnded(on_host=self._job.host is not None))
@@ -127,6 +131,7 @@ class Startup:
     def fits(self) -> None:
         """Notes that the start is over: a step was captured, or nothing will be."""
         self._over = True
+        self._gathers.show()
 
     # ---- Ways -------------------------------------------------------------------------
 
@@ -208,6 +213,7 @@ class Startup:
         if isinstance(found, str):
             return found
         found.adds = adds
+        self._gathers.hide()
         if found.tape is not None and not known:
             job.happened(Fact.START_SETTLED)
             job.say("the first steps run under a plan made from their shapes alone")

@@ -18,7 +18,7 @@ import random
 import sys
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -35,10 +35,15 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-def hooked(model: nn.Module) -> bool:
-    """Returns whether hooks observe the forwards or backwards of a model."""
+def hooked(
+    model: nn.Module, harmless: Callable[[Callable[..., Any]], bool] = lambda _: False
+) -> bool:
+    """Returns whether hooks that are not harmless observe the forwards or backwards of a model."""
     return any(getattr(modules, f"_global{name}", None) for name in _HOOKS) or any(
-        getattr(module, name, None) for module in model.modules() for name in _HOOKS
+        not harmless(hook)
+        for module in model.modules()
+        for name in _HOOKS
+        for hook in getattr(module, name, {}).values()
     )
 
 
