@@ -58,7 +58,7 @@ class Net(nn.Module):
 def sharded(kind: str) -> Net:
     """Returns the model as this kind of program divides it."""
     model = Net()
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {"mesh": init_device_mesh("cpu", (2,))}
     if kind == "kept":
         options["reshard_after_forward"] = False
     elif kind == "again":

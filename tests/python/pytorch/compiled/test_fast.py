@@ -292,10 +292,17 @@ def without_any_mode(x: Tensor) -> Tensor:
     return x / (scale + 1)
 
 
+def with_a_parameter_made_inside(x: Tensor) -> Tensor:
+    # torch takes all modes off the stack for it, and puts them back.
+    scale = nn.Parameter(torch.full((8,), 0.5), requires_grad=False)
+    return (x * scale).tanh()
+
+
 @pytest.mark.parametrize(
     "middle",
     [
         with_saved_outputs,
+        with_a_parameter_made_inside,
         with_a_mode,
         with_hooks_of_its_own,
         with_a_gradient_inside,

@@ -217,7 +217,7 @@ inline bool LetThrough(Track& track, const c10::OperatorHandle& op,
 // that is being timed, arrives here.
 inline void Gate(const c10::OperatorHandle& op, DispatchKeySet keys,
                  torch::jit::Stack* stack) {
-  const DispatchKeySet below =
+  DispatchKeySet below =
       keys & DispatchKeySet(DispatchKeySet::FULL_AFTER, kGate);
   Track* const track = open_track;
   const auto run = [&] {
@@ -241,6 +241,11 @@ inline void Gate(const c10::OperatorHandle& op, DispatchKeySet keys,
   }
   const auto before = track->next;
   if (LetThrough(*track, op, *stack)) {
+    // Where torch takes all modes off the stack for a moment, as it does to make
+    // an nn.Parameter, it includes their keys again when it puts them back.
+    below = below - DispatchKeySet(
+                        {DispatchKey::Python, DispatchKey::PythonTLSSnapshot});
+    ReachMode(false);
     const c10::impl::ExcludeDispatchKeyGuard once(kGate);
     if (!others.empty() && MayWrite(op)) TellOthers(others, op, *stack);
     const Sheet& page = track->Page();
