@@ -23,7 +23,7 @@ from reprise.torch.policy.state import Stage
 
 pytestmark = pytest.mark.usefixtures("removed")
 
-LAYERS = 20
+LAYERS = 40
 CHECKED = 4  # two plain steps and a captured one come before it
 
 
