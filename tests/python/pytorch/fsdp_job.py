@@ -5,12 +5,12 @@ python fsdp_job.py RANK PORT BUDGET KIND. Prints one JSON object."""
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import sys
 from typing import Any
 
 import torch
+from on_ranks import tell
 from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
@@ -133,19 +133,7 @@ def main() -> None:
         optimizer.step()
     own = [p.to_local() if hasattr(p, "to_local") else p for p in model.parameters()]
     state = b"".join(p.detach().contiguous().numpy().tobytes() for p in own)
-    result: dict[str, Any] = {"seen": [*seen, hashlib.sha256(state).hexdigest()]}
-    if budget != "none":
-        report = reprise.report(model)
-        assert report is not None
-        result |= {
-            "planned": report.planned_steps,
-            "over": report.over_budget_steps,
-            "failed": report.failed_checks,
-            "sentence": report.sentence,
-        }
-    print(json.dumps(result), flush=True)
-    distributed.barrier()
-    os._exit(0)  # as in ddp_job.py
+    tell(model, [*seen, hashlib.sha256(state).hexdigest()], planned=budget != "none")
 
 
 if __name__ == "__main__":

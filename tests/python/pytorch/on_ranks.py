@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -11,8 +12,31 @@ import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NoReturn
+
+from torch import distributed, nn
+
+import reprise
 
 HERE = Path(__file__).parent
+
+
+def tell(model: nn.Module, seen: list[str], *, planned: bool) -> NoReturn:
+    """In a rank: prints what it has seen, and what was reported of its plan, as one JSON object.
+    Ends it when all ranks have."""
+    result: dict[str, Any] = {"seen": seen}
+    if planned:
+        report = reprise.report(model)
+        assert report is not None
+        result |= {
+            "planned": report.planned_steps,
+            "over": report.over_budget_steps,
+            "failed": report.failed_checks,
+            "sentence": report.sentence,
+        }
+    print(json.dumps(result), flush=True)
+    distributed.barrier()
+    os._exit(0)  # as in ddp_job.py
 
 
 @dataclass(frozen=True)

@@ -243,9 +243,11 @@ inline void Gate(const c10::OperatorHandle& op, DispatchKeySet keys,
   if (LetThrough(*track, op, *stack)) {
     // Where torch takes all modes off the stack for a moment, as it does to make
     // an nn.Parameter, it includes their keys again when it puts them back.
-    below = below - DispatchKeySet(
-                        {DispatchKey::Python, DispatchKey::PythonTLSSnapshot});
-    ReachMode(false);
+    if (below.has(DispatchKey::Python)) {
+      below = below - DispatchKeySet({DispatchKey::Python,
+                                      DispatchKey::PythonTLSSnapshot});
+      ReachMode(false);
+    }
     const c10::impl::ExcludeDispatchKeyGuard once(kGate);
     if (!others.empty() && MayWrite(op)) TellOthers(others, op, *stack);
     const Sheet& page = track->Page();

@@ -28,10 +28,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from reprise.base.errors import RepriseError
 from reprise.torch.estimation import sharded
+from reprise.torch.estimation.fake_meter import FakeTensors
 from reprise.torch.estimation.shape import Shape
 from reprise.torch.rerun.repeatable import attributes, hooked
 
@@ -48,12 +48,13 @@ _TELL_FAKES = (("transformers.utils.import_utils", "is_fake_tensor"),)
 _LIBRARIES = ("torch", "numpy", "builtins", "typing", "collections", "functools", "math")
 
 
-def faked(model: nn.Module, mode: FakeTensorMode, device: str) -> nn.Module:
+def faked(model: nn.Module, mode: FakeTensors, device: str) -> nn.Module:
     """Returns a copy of the model without memory. Shared parameters stay shared. Tensors that
     modules hold as attributes stay on their device, unless that is none."""
     memo: dict[int, Any] = {}
     with mode:
-        sharded.copy_parameters(model, memo, device)
+        if mode.shards:
+            sharded.copy_parameters(model, memo, device)
         for tensor in {id(t): t for t in (*model.parameters(), *model.buffers())}.values():
             if id(tensor) in memo:
                 continue
@@ -63,10 +64,12 @@ def faked(model: nn.Module, mode: FakeTensorMode, device: str) -> nn.Module:
         for _, value in _held(model):
             if isinstance(value, Tensor) and id(value) not in memo:
                 memo[id(value)] = Shape.of(value).fake(device if value.is_meta else None)
-    sharded.copy_modules(model, memo)
+    if mode.shards:
+        sharded.copy_modules(model, memo)
     copied = copy.deepcopy(model, memo)
-    with mode:
-        sharded.shard_copies(model, memo)
+    if mode.shards:
+        with mode:
+            sharded.shard_copies(model, memo)
     return copied
 
 

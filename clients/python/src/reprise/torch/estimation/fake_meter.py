@@ -46,10 +46,12 @@ class FakeMeter(StorageMeter):
 
 class FakeTensors(FakeTensorMode):
     """A mode in which tensors have no memory, no op waits for other ranks, and what a program
-    checks is so."""
+    checks is so. `shards`: of a model that fully_shard has divided, whose collectives it answers;
+    others are refused."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, shards: bool = False) -> None:
         super().__init__(allow_non_fake_inputs=True)
+        self.shards = shards
         self._meter: FakeMeter | None = None
         self.values = Values()
 
@@ -78,9 +80,10 @@ class FakeTensors(FakeTensorMode):
         known = self.values.asked(func, args)
         if known is not None:
             return known
-        if func.name() in _COLLECTIVES and (work := FAKE_WORK.get()) is not None:
-            return args[0], work().boxed()
         if "c10d" in func.namespace:
+            work = FAKE_WORK.get() if self.shards and func.name() in _COLLECTIVES else None
+            if work is not None:
+                return args[0], work().boxed()
             raise RepriseError(f"the forward communicates with other ranks ({func.name()})")
         result = self._run(func, types, args, kwargs)
         self.values.saw(func, args, kwargs, result)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Copies without memory of models that `fully_shard` (FSDP2) has divided among ranks.
 
+    is_sharded(model)
     refuse_unknown(model)                    # RepriseError: says what about it is not copied
     copy_parameters(model, memo, device)     # under a fake mode, before others are copied
     copy_modules(model, memo)                # when all tensors have been copied
@@ -24,11 +25,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from reprise.base.errors import RepriseError
+from reprise.torch.internals.sharding import PACKAGE, has_plain_shard
 
-_PACKAGE = "torch.distributed.fsdp"
+_PUBLIC = "torch.distributed.fsdp"
 # Under which modules hold what `fully_shard` knows of them.
 _STATE = "__composable_api_state_key"
 # How it communicates, unless the program has other ways.
@@ -38,12 +40,17 @@ _DEFAULT = ("DefaultAllGather", "DefaultReduceScatter")
 
 def of_sharding(hook: Callable[..., Any]) -> bool:
     """Returns whether a hook is one of `fully_shard`."""
-    return str(getattr(hook, "__module__", "")).startswith(_PACKAGE)
+    return str(getattr(hook, "__module__", "")).startswith(PACKAGE)
 
 
 def is_state(attribute: str) -> bool:
     """Returns whether an attribute of a module is what `fully_shard` knows of it."""
     return attribute.startswith(_STATE)
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Returns whether a part of the model is sharded."""
+    return bool(_states(model))
 
 
 def gathered_bytes(model: nn.Module) -> int:
@@ -63,6 +70,8 @@ def refuse_unknown(model: nn.Module) -> None:
         groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]
         if len(groups) > 1:
             raise RepriseError("fully_shard divides parameters of one group over several meshes")
+        if any(type(module).__mro__[1] is not _sharded_kind() for module in state._modules):
+            raise RepriseError("modules are sharded by a variant of fully_shard")
         if not mine.issuperset(state._modules):
             raise RepriseError("fully_shard groups modules with some that are not of the model")
         for group in filter(None, groups):
@@ -73,7 +82,7 @@ def refuse_unknown(model: nn.Module) -> None:
             if type(group.offload_policy).__name__ != "OffloadPolicy":
                 raise RepriseError("fully_shard offloads parameters")
         for param in _params(state):
-            if param.is_dtensor or type(param._sharded_local_tensor) not in (Tensor, nn.Parameter):
+            if param.is_dtensor or not has_plain_shard(param):
                 raise RepriseError("parameters are sharded by more than fully_shard")
 
 
@@ -124,8 +133,7 @@ def shard_copies(model: nn.Module, memo: dict[int, Any]) -> None:
 
 def _shard(state: Any, memo: dict[int, Any], mesh: Any) -> Any:
     """Calls `fully_shard` for the copies of the modules of a state, and returns the new state.
-    `mesh`: that of modules without
-    parameters."""
+    `mesh`: that of modules without parameters."""
     copies = [memo[id(module)] for module in state._modules]
     placed = {memo[id(param.sharded_param)]: param.fsdp_placement for param in _params(state)}
     group = state._fsdp_param_group
@@ -133,7 +141,7 @@ def _shard(state: Any, memo: dict[int, Any], mesh: Any) -> Any:
     if group is not None and not state._auto_reshard_after_forward:
         after = group.post_forward_mesh_info
         how = after is not None and (after is group.mesh_info or after.shard_mesh_size)
-    sys.modules[_PACKAGE].fully_shard(
+    sys.modules[_PUBLIC].fully_shard(
         copies if len(copies) > 1 else copies[0],
         mesh=mesh if group is None else group.mesh_info.mesh,
         reshard_after_forward=how,
@@ -146,14 +154,19 @@ def _shard(state: Any, memo: dict[int, Any], mesh: Any) -> Any:
 
 def _states(model: nn.Module) -> list[Any]:
     """Returns what `fully_shard` knows of groups of modules, each after those within it."""
-    kind = getattr(sys.modules.get(_PACKAGE), "FSDPModule", ())
+    kind = _sharded_kind()
     found: dict[int, Any] = {}
-    for module in reversed(list(model.modules())):
+    for module in reversed(list(model.modules())) if kind is not None else ():
         if isinstance(module, kind):
             state: Any = module._get_fsdp_state()
             found.pop(id(state), None)
             found[id(state)] = state
     return list(found.values())
+
+
+def _sharded_kind() -> Any:
+    """Returns the class of sharded modules; None if the program does not use `fully_shard`."""
+    return getattr(sys.modules.get(_PUBLIC), "FSDPModule", None)
 
 
 def _params(state: Any) -> list[Any]:

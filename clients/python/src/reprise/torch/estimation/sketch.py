@@ -50,7 +50,7 @@ from reprise.torch.estimation.copied import faked, refuse_to_disturb, unnoticed
 from reprise.torch.estimation.fake_meter import FakeTensors
 from reprise.torch.estimation.once import capture_once
 from reprise.torch.estimation.shape import Shape, shapes_of
-from reprise.torch.estimation.sharded import gathered_bytes
+from reprise.torch.estimation.sharded import gathered_bytes, is_sharded
 from reprise.torch.estimation.updates import needs_of, optimizers_of
 from reprise.torch.internals.guard import described
 from reprise.torch.internals.ops import OpKind, outputs_in, tensors_in
@@ -113,7 +113,7 @@ def sketched(
     try:
         optimizers = optimizers_of(model)
         refuse_to_disturb(model)
-        with FakeTensors() as mode, unnoticed(model):
+        with FakeTensors(shards=is_sharded(model)) as mode, unnoticed(model):
             what = "the model has no copy without memory"
             fake = faked(model, mode, device)
             what = _FAULT

@@ -27,7 +27,7 @@ from reprise.base.errors import RepriseError
 from reprise.torch.estimation.fake_meter import FakeTensors
 from reprise.torch.estimation.shape import Shape
 from reprise.torch.internals.ops import tensors_in
-from reprise.torch.internals.subclass import parts_of
+from reprise.torch.internals.subclass import part_of
 
 
 def optimizers_of(model: nn.Module) -> list[Optimizer]:
@@ -69,7 +69,8 @@ def _needs(optimizer: Optimizer) -> tuple[int, int]:
         for parameter in group["params"]:
             if parameter.requires_grad:
                 stepped = bool(optimizer.state.get(parameter))
-                (own,) = parts_of(parameter) or [parameter]
+                part = part_of(parameter)
+                own = parameter if part is None else part
                 alike[_Like(number, Shape.of(own), stepped)] += 1
                 total += own.nbytes
     if not alike:

@@ -29,14 +29,14 @@ from torch import Tensor, nn
 
 from reprise.torch.internals.guard import quietly, surely
 
-_PACKAGE = "torch.distributed.fsdp._fully_shard"
+PACKAGE = "torch.distributed.fsdp._fully_shard"
 
 
 class _Methods:
     """Methods of a class of fully_shard, replaced as long as anyone needs that."""
 
     def __init__(self, module: str, kind: str, names: tuple[str, ...]) -> None:
-        self._where, self._kind, self._names = f"{_PACKAGE}.{module}", kind, names
+        self._where, self._kind, self._names = f"{PACKAGE}.{module}", kind, names
         self._lock = threading.Lock()
         self._users = 0
         self._plain: dict[str, Any] = {}
@@ -134,9 +134,15 @@ def _calls_the_program(group: Any) -> bool:
         return True
     return any(
         getattr(getattr(param, "sharded_param", None), "_post_accumulate_grad_hooks", None)
-        or type(getattr(param, "_sharded_local_tensor", None)) not in (Tensor, nn.Parameter)
+        or not has_plain_shard(param)
         for param in getattr(group, "fsdp_params", (None,))
     )
+
+
+def has_plain_shard(param: Any) -> bool:
+    """Returns whether what this rank has of a parameter is a plain tensor, not one of a subclass,
+    which may gather it in its own way."""
+    return type(getattr(param, "_sharded_local_tensor", None)) in (Tensor, nn.Parameter)
 
 
 class FirstGathers:
@@ -154,7 +160,7 @@ class FirstGathers:
             _makers.replace(_unseen)
 
     def show(self) -> None:
-        """Shows them again."""
+        """Lets modes see again whatever is made."""
         if self._hidden:
             self._hidden = False
             _makers.put_back()
@@ -167,8 +173,7 @@ def _unseen(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
     def method(param: Any, *args: Any, **kwargs: Any) -> Any:
         made = getattr(param, _MADE[name], None)
         is_there = len(made) > 0 if type(made) is list else made is not None
-        is_plain = type(getattr(param, "_sharded_local_tensor", None)) in (Tensor, nn.Parameter)
-        if is_there or not is_plain:
+        if is_there or not has_plain_shard(param):
             return plain(param, *args, **kwargs)
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
             return plain(param, *args, **kwargs)
