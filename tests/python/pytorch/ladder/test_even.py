@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 import torch
@@ -11,6 +12,9 @@ from arming import arm, sessions
 from local_agent import LocalAgent
 from loops import curves, deep, sgd
 from torch import nn
+
+from reprise.plan import FreePolicy, StepGraph, evaluate
+from reprise.plan.evaluate import base_schedule
 
 pytestmark = pytest.mark.usefixtures("removed")
 
@@ -81,3 +85,37 @@ def test_other_lengths_in_every_step_are_captured_once_and_run_under_that_plan(
     assert sum(s.get("mismatches", 0) for s in agent.steps) == 0
     if sessions[0].job.meter.exact:
         assert sessions[0].job.record.verdict().over_budget_steps == 0
+
+
+@pytest.mark.parametrize("rows", [[40] * 4, [40, 40, 40, 24]], ids=["alike", "a short last one"])
+def test_what_another_model_does_around_the_micro_batches_is_not_evened(rows: list[int]) -> None:
+    """A head that is called in chunks is the model, and the backward of the body runs after all of
+    them: its ops have the names of the head's, in a number that the chunks divide."""
+    agent = LocalAgent()
+
+    def loop(armed: bool) -> list[str]:
+        torch.manual_seed(4)
+        widths = [16, 32, 128, 256, WIDTH]
+        linear = [nn.Linear(a, b) for a, b in pairwise(widths)]
+        body = nn.Sequential(*(layer for of in linear for layer in (of, nn.Tanh())))
+        head = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 8))
+        if armed:
+            arm(head, agent, verify_every=0)
+        optimizer = sgd(nn.Sequential(body, head))
+        losses = []
+        for _ in range(8):
+            optimizer.zero_grad()
+            hidden = body(torch.randn(sum(rows), widths[0]))
+            chunks = [head(part).square().mean() for part in hidden.split(rows)]
+            torch.stack(chunks).sum().backward()
+            optimizer.step()
+            losses.append(hidden.sum().item().hex())
+        return losses
+
+    curves(loop)
+
+    graph = agent.graphs[0]
+    step = StepGraph.from_message(graph)
+    peak = evaluate(step, base_schedule(step, FreePolicy.PROGRAM)).peak_bytes
+    assert peak == graph["measured_peak_bytes"]
+    assert peak <= max(int(s["peak_bytes"]) for s in agent.steps if not int(s["flags"]) & 1)

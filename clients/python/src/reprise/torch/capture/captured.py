@@ -47,6 +47,7 @@ class CapturedStorage:
     pinned: bool = False  # no plan may discard it
     in_region: bool = False
     chosen: Chosen | None = None  # its size depends on the data
+    began: int = 0  # its bytes when the step began, if it is known to have been there
     mutated_by: list[int] = field(default_factory=list)
     # A parameter that is gathered (lent.py): the ops that filled it, with its bytes; and the last
     # op that had run each time it was emptied.

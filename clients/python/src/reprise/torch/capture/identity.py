@@ -67,6 +67,7 @@ class Storages:
             if storage is not None:
                 cdata = tensor.untyped_storage()._cdata
                 storage.name, storage.category = names.get(cdata, (storage.name, storage.category))
+                storage.began = storage.bytes
                 self.add_program_object(tensor, storage)
 
     def argument(self, tensor: Tensor) -> CapturedStorage | None:

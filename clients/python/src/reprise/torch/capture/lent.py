@@ -8,9 +8,10 @@ them after it.
 Such a storage object stays for the whole training. It has memory from the op that fills it
 (`fsdp.split_with_sizes_copy` in FSDP2, an all-gather in FSDP1) until `UntypedStorage.resize_(0)`,
 once around the forward of a block and once around its backward, and always the same values within a
-step. So an op that reads it may
-be replayed, but only where the storage is filled: in its *windows*. A plan never gathers anything
-itself, because ranks would wait for each other.
+step. One that is full when the step begins (the step begins inside the forward of a larger model)
+has memory from then on. So an op that reads it may be replayed, but only where the storage is
+filled: in its *windows*. A plan never gathers anything itself, because ranks would wait for each
+other.
 
 Other writes of such a storage are not understood: ops that read it then never run again.
 """
@@ -36,7 +37,7 @@ Window = tuple[int, int]  # first and last op before which a replay finds the st
 class _Time:
     """A time in which a storage has memory."""
 
-    fill: int  # the op that fills it
+    fill: int  # the op that fills it; 0: it was full when the step began
     last: int  # the last op before it is emptied
     size: int  # its bytes
 
@@ -105,7 +106,8 @@ def _times(storage: CapturedStorage, ops: int) -> list[_Time]:
     if storage.mutated_by:
         return []
     found: list[_Time] = []
-    for fill, size in storage.filled:
+    full = [(0, storage.began)] if storage.began else []
+    for fill, size in (*full, *storage.filled):
         last = min((end for end in storage.emptied if end >= fill), default=ops - 1)
         if not found or found[-1].last < fill:  # else it is filled again while it is full
             found.append(_Time(fill, last, size))
@@ -113,10 +115,11 @@ def _times(storage: CapturedStorage, ops: int) -> list[_Time]:
 
 
 def _memory(storage: CapturedStorage, maker: CapturedOp, time: _Time) -> CapturedStorage:
-    """Returns a storage for the memory of one time, written by the op that fills it."""
+    """Returns a storage for the memory of one time, written by the op that fills it, if any."""
     name = storage.name or "gathered parameter"
-    made = CapturedStorage(time.size, time.fill, prior=False, name=name)
+    made = CapturedStorage(time.size, time.fill, prior=time.fill == 0, name=name)
     made.category, made.pinned = _COMMUNICATION, True
     made.death = made.release = time.last
-    maker.writes.append(made)
+    if not made.prior:  # else the graph lists it as made by op 0
+        maker.writes.append(made)
     return made

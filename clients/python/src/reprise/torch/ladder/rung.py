@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from reprise.base.budget import Budget
 from reprise.plan import Plan
-from reprise.torch.capture.captured import CapturedOp
+from reprise.torch.capture.captured import CapturedOp, CapturedStep, CapturedStorage
 from reprise.torch.capture.step_graph import CapturedGraph
 from reprise.torch.internals.subclass import parts_of, shape_of
 from reprise.torch.tape.executor import TapePlan
@@ -228,10 +228,10 @@ def evened(graph: CapturedGraph) -> CapturedGraph:
     Packed sequences come in other lengths in every step and at every place of it. A plan of the
     step as captured would keep what a short micro-batch saves, and exceed its budget when a long
     one comes there. So each op's storages get the bytes of the largest among the ops that are the
-    same op of another micro-batch: by module, call of the module, name, and place among ops of that
-    name."""
+    same op of another micro-batch: of the model, by module, call of the module, name, and place
+    among ops of that name; of the loop around it, by which micro-batch's tensors it reads."""
     before = sum(storage.bytes for storage in graph.storages)
-    for same in _same(graph.step.ops, len(graph.step.regions)):
+    for same in _same(graph.step):
         for op in same:
             op.workspace_bytes = max(other.workspace_bytes for other in same)
         for written in zip(*(op.writes for op in same), strict=True):
@@ -244,15 +244,42 @@ def evened(graph: CapturedGraph) -> CapturedGraph:
     return replace(graph, measured_peak_bytes=peak)
 
 
-def _same(ops: list[CapturedOp], forwards: int) -> list[list[CapturedOp]]:
+def _same(step: CapturedStep) -> list[list[CapturedOp]]:
     """Returns, for each op of a micro-batch, that op of all of them."""
+    forwards = len(step.regions)
+    if forwards < 2:
+        return []
     named: defaultdict[tuple[int, str, str], list[CapturedOp]] = defaultdict(list)
-    for op in ops[1:]:
-        named[op.phase, op.module, (op.first or op).name].append(op)
+    around: defaultdict[tuple[int, str], list[list[CapturedOp]]] = defaultdict(
+        lambda: [[] for _ in range(forwards)]
+    )
+    for op, of in zip(step.ops, _micro_batches(step), strict=True):
+        name = (op.first or op).name
+        if op.module:
+            named[op.phase, op.module, name].append(op)
+        elif of is not None:
+            around[op.phase, name][of].append(op)
     found = []
     for same in named.values():
-        each, rest = divmod(len(same), max(1, forwards))
-        if forwards > 1 and not rest:
+        each, rest = divmod(len(same), forwards)
+        if not rest:
             same.sort(key=lambda op: op.call)  # a backward runs last calls first
             found += [same[number::each] for number in range(each)]
+    for ops in around.values():
+        if len({len(of_one) for of_one in ops}) == 1:
+            found += [list(same) for same in zip(*ops, strict=True)]
     return [same for same in found if len({len(op.writes) for op in same}) == 1]
+
+
+def _micro_batches(step: CapturedStep) -> list[int | None]:
+    """Returns for each op the micro-batch that made all it reads of what micro-batches have made;
+    None if there is none or more than one, as of the backward of another model around this one."""
+    inside = {at: number for number, ends in enumerate(step.regions) for at in range(*ends)}
+    makers: dict[CapturedStorage, int] = {}
+    found: list[int | None] = []
+    for at, op in enumerate(step.ops):
+        read = {inside[at]} if at in inside else {makers[s] for s in op.reads if s in makers}
+        found.append(read.pop() if len(read) == 1 else None)
+        if (of := found[-1]) is not None:
+            makers |= dict.fromkeys(op.writes, of)
+    return found
