@@ -364,6 +364,50 @@ def test_a_compiled_step_peaks_where_the_tags_say(
         assert 0.98 * predicted <= found <= predicted + 64
 
 
+class Picks(nn.Module):
+    """Its forward masks with zeros that its backward makes again to put a gradient into."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(256, 256) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            y = layer(x).tanh().exp().view(1, -1, 256)
+            zeros = torch.zeros((1, 512, 256))
+            x = x + torch.where(y > 2, zeros, y).select(0, 0)
+        return x
+
+
+def test_constants_that_both_halves_use_are_saved_and_counted_once() -> None:
+    """The partitioner of Inductor makes one of equal ops, and keeps what it makes."""
+    model, x = Picks(), torch.randn(512, 256)
+    meter = open_meter("cpu")
+    meter.start(0)
+    seen: list[Any] = []
+    joint = install("0.8x", lambda message, budget: seen.append(message) or (None, "only looking"))
+    try:
+        compiled = torch.compile(model, backend="inductor")
+        out = compiled(x)
+        kept = [t.untyped_storage() for t in out.grad_fn.saved_tensors]
+    finally:
+        joint.remove()
+        meter.stop()
+
+    (message,) = seen
+    sizes = [s["bytes"] for s in message["storages"]]
+    # One op makes the zeros: one of the forward, which the backward reads.
+    (zeros,) = (
+        op for op in message["ops"]
+        if op["name"] == "aten.full.default" and sizes[op["writes"][0]] == x.nbytes
+    )  # fmt: skip
+    assert zeros["phase"] == "PHASE_FORWARD"
+    assert message["storages"][zeros["writes"][0]]["saved_for_backward"]
+    saved = [s["bytes"] for s in message["storages"] if s["saved_for_backward"]]
+    own = {p.untyped_storage()._cdata for p in model.parameters()} | {x.untyped_storage()._cdata}
+    assert sum({s._cdata: s.nbytes() for s in kept if s._cdata not in own}.values()) <= sum(saved)
+
+
 def test_ops_are_measured_with_the_shapes_and_strides_of_the_graph() -> None:
     seen: list[dict[str, Any]] = []
 

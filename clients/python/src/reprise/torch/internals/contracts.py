@@ -93,6 +93,10 @@ INDUCTOR_PASS = Contract(
     "torch._inductor.config.joint_custom_post_pass",
     "plans of compiled models are made before Inductor rewrites the graph, and tags may be lost",
 )
+GRAPH_CSE = Contract(
+    "torch._functorch.compile_utils.fx_graph_cse",
+    "plans of compiled models count equal ops, which Inductor makes one of, as several",
+)
 ISOLATES = Contract(
     "torch.compile(isolate_recompiles=)",
     "models whose blocks are compiled one by one train without a plan",

@@ -13,7 +13,9 @@
 
 contracts.py knows which release has which. Inductor rewrites the joint graph before it
 partitions it (attention becomes one op, random ops become seeds), and a tag on what was replaced is
-gone; so where both are there, the first one leaves the graphs of Inductor to the second.
+gone; so where both are there, the first one leaves the graphs of Inductor to the second. Its
+partitioner makes one of ops that are equal, and then keeps what both halves of the step use: so it
+is the graph with such ops as one that is shown.
 
 A look that fails leaves the graph to whoever compiles it.
 """
@@ -24,10 +26,13 @@ from collections.abc import Callable
 from typing import Any
 
 from reprise.torch.internals.calls import chained, given, in_turn
-from reprise.torch.internals.contracts import INDUCTOR_PASS, JOINT_PASS
+from reprise.torch.internals.contracts import GRAPH_CSE, INDUCTOR_PASS, JOINT_PASS
 from reprise.torch.internals.traces import frames
 
 Visit = Callable[[Any], None]
+
+# What the partitioner reads of a node, beside its values.
+TAGS = ("recompute", "ac_graph_id")
 
 
 class FunctorchHook:
@@ -86,7 +91,15 @@ class InductorHook:
 
         def post_pass(call: Callable[..., None], graph: Any) -> None:
             call(graph)
-            visit(graph)
+            merge = GRAPH_CSE.get() if getattr(_functorch_config(), "cse", True) else None
+            if merge is None:
+                visit(graph)
+                return
+            merged = merge(graph)
+            visit(merged)
+            own = {node.name: node for node in graph.nodes}
+            for node in merged.nodes:
+                own[node.name].meta |= {tag: node.meta[tag] for tag in TAGS if tag in node.meta}
 
         self._pass = _as_graph_pass(chained(in_turn([*earlier]), [post_pass]))
         self._config.joint_custom_post_pass = self._pass
@@ -103,14 +116,18 @@ def find_hooks() -> list[FunctorchHook | InductorHook]:
     found: list[FunctorchHook | InductorHook] = []
     has_inductor = INDUCTOR_PASS.there()
     if JOINT_PASS.there():
-        import torch._functorch.config as functorch
-
-        found.append(FunctorchHook(functorch, leave_inductor=has_inductor))
+        found.append(FunctorchHook(_functorch_config(), leave_inductor=has_inductor))
     if has_inductor:
         import torch._inductor.config as inductor
 
         found.append(InductorHook(inductor))
     return found
+
+
+def _functorch_config() -> Any:
+    import torch._functorch.config
+
+    return torch._functorch.config
 
 
 def _as_graph_pass(post_pass: Callable[..., Any]) -> Any:
