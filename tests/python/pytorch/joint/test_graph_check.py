@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -130,7 +131,7 @@ def stepped(
         kept = {n: b.clone() for n, b in block.named_buffers()}
         other(inputs.clone().requires_grad_())  # compiles
         block.load_state_dict(kept, strict=False)
-        call.check[0] = GraphCheck(block, {0: graphs[0]})
+        call.check[0] = GraphCheck(block, {0: graphs[0]}, nullcontext)
     torch.manual_seed(2)
     x = inputs.requires_grad_()
     out = around(call, x * 1)
@@ -250,7 +251,7 @@ def test_what_a_check_keeps_goes_with_the_graph_of_a_step_without_a_backward() -
     call, graphs = compiled(block)
     x = torch.randn(4, WIDTH, requires_grad=True)
     call(x)  # compiles
-    call.check[0] = GraphCheck(block, {0: graphs[0]})
+    call.check[0] = GraphCheck(block, {0: graphs[0]}, nullcontext)
 
     kept = weakref.ref(call(x * 1).grad_fn)
 

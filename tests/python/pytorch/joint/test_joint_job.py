@@ -256,6 +256,33 @@ def test_a_loss_that_keeps_more_than_assumed_gets_another_plan_or_none(
         assert "training continues without a plan" in said
 
 
+def test_a_plan_that_takes_too_much_is_replaced_in_the_step_in_which_it_is_checked(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """So no step relies on it."""
+    held: list[Tensor] = []
+
+    def grows(y: Tensor, x: Tensor) -> Tensor:
+        """Takes more from the first planned step on."""
+        held.append(torch.empty(64 << 10 if len(held) >= PLANNED else 0))
+        held[:-1] = [torch.empty(0)] * (len(held) - 1)
+        return squares(y, x)
+
+    expected, end, _ = train(squares, steps=8)
+
+    found, after, job = train(grows, budget="0.8x", steps=8)
+
+    assert job is not None
+    assert found == expected
+    assert same(end, after)
+    if job.memory.meter is not None:
+        said = capsys.readouterr().err
+        assert said.count("its graphs are planned and compiled again") == 1
+        verdict = job.job.record.verdict()
+        assert (verdict.over_budget_steps, job.why) == (0, "")
+        assert verdict.planned_steps > 0
+
+
 def test_bytes_are_for_the_whole_process(capsys: pytest.CaptureFixture[str]) -> None:
     """A tensor that no graph reads is still alive."""
     beside = torch.ones(1 << 20)
@@ -700,7 +727,9 @@ def test_inductor_gives_a_gpt_and_a_conv_net_the_gradients_of_inductor(
             optimizer.zero_grad()
             compiled(x).square().mean().backward()
             optimizer.step()
-            found.append({n: p.grad.clone() for n, p in model.named_parameters()})  # type: ignore[union-attr]
+            # Copies in memory that is not the step's.
+            grads = ((n, p.grad.numpy().copy()) for n, p in model.named_parameters())  # type: ignore[union-attr]
+            found.append({n: torch.from_numpy(grad) for n, grad in grads})
         if job is not None:
             job.remove()
         return found, job

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What torch.compile makes of one model: code with plans, and code without one, as a reference.
 
-    code = Code(site, joint)
+    code = Code(site, joint, aside)
     code.planned(x); code.plain(x)
     code.keep()                  # what `planned` is so far has no plan: it is `plain` from here on
     code.again()                 # the next call of `planned` compiles
     code.calls, code.parts       # graphs that the last forward has called, in order, and in which
                                  # part of the model
-    code.check = GraphCheck(model, code.graphs)   # their calls go through it
+    code.check = GraphCheck(model, code.graphs, aside)    # their calls go through it
 
 Both are compiled at their first call, by the program's own backend with the same settings. Compiled
 code outlives the model in the caches of torch.compile, so it holds nothing of the job.
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import wraps
 from typing import Any
 
@@ -30,9 +31,13 @@ from reprise.torch.joint.step_memory import StepMemory
 class Code:
     """The compiled code of one model."""
 
-    def __init__(self, site: Site, joint: JointPass) -> None:
+    def __init__(
+        self, site: Site, joint: JointPass, aside: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        """`aside`: surrounds what compiles."""
         self._site = site
         self._joint = joint
+        self._aside = aside
         self.calls: list[int] = []
         self.parts: list[int] = []
         self.is_asked = False  # the backend was given something
@@ -73,7 +78,7 @@ class Code:
             code.is_asked = True
             joint = code._joint
             joint.at = None
-            with joint.told(code.is_planned and turn == code._turn):
+            with joint.told(code.is_planned and turn == code._turn), code._aside():
                 found = call(gm, inputs, **more)
             graph = joint.at
             if graph is None:

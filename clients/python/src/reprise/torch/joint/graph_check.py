@@ -2,7 +2,7 @@
 """Checks one step of a model that is compiled part by part: every call of a graph against the same
 graph compiled without a plan, bit for bit.
 
-    check = GraphCheck(model, plain)         # plain: by graph, what was compiled without a plan
+    check = GraphCheck(model, plain, aside)  # plain: by graph, what was compiled without a plan
     call = check.begin(graph, args)          # of a graph, in the forward; None: is not compared
     check.end(call, out, args)               # it has returned
     result = check.compare(...)              # after the backward: what was found
@@ -22,6 +22,7 @@ is not found, or that are differentiated again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -49,9 +50,16 @@ _NEAR = 4
 class GraphCheck:
     """Compares the calls of the graphs of one step."""
 
-    def __init__(self, model: nn.Module, plain: Mapping[int, Compiled]) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        plain: Mapping[int, Compiled],
+        aside: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        """`aside`: surrounds what runs only to be compared."""
         self._model = model
         self._plain = plain
+        self._aside = aside
         self._handles: list[Any] = []
         self._checked = self._outputs = self._buffers = self._left_out = self._bytes = 0
         self._differing: list[str] = []
@@ -74,7 +82,8 @@ class GraphCheck:
             self._left_out += 1
             return
         try:
-            call.left(out, args, node)
+            with self._aside():
+                call.left(out, args, node)
         except Exception as error:  # the reference is ours: out of memory, mostly
             self._error = error
             self._left_out += 1
@@ -86,7 +95,8 @@ class GraphCheck:
         """Compares what a backward has made: the gradients of the inputs of its graph. Returns what
         takes their place; None: nothing does."""
         try:
-            return self._compared(call, grads, came)
+            with self._aside():
+                return self._compared(call, grads, came)
         except Exception as error:  # the reference is ours: out of memory, mostly
             self._error = error
             self._left_out += 1

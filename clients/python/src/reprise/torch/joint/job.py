@@ -13,8 +13,10 @@ checked, as those of the tape are (verify.py). Where a bit differs, the step get
 gradients, the plan is never used again and training continues without one.
 
 The reference takes the memory of a step without a plan. So the checked step is told as one of
-those, at the peak it had; where the device has not so much, nothing is compared. Every n-th step is
-checked as well where that keeps the budget, or where checks of gradients were asked for.
+those, at the peak it had; where the device has not so much, nothing is compared. What the plan
+itself took in it is measured all the same: where that is above the budget, all is planned again
+before a step relies on it. Every n-th step is checked as well where that keeps the budget, or where
+checks of gradients were asked for.
 
 The first step compiles without a plan, the second one is measured: it has the optimizer's state.
 Then all graphs get one plan, and a budget is of all that is alive, as in an eager job. What follows
@@ -62,7 +64,7 @@ from reprise.torch.training.loop import TrainingLoop
 class _Ended:
     """A step that is over."""
 
-    peak: int  # bytes
+    peak: int  # bytes, without what only this step does
     optimizer: Optimizer  # the last one of the step
 
 
@@ -93,14 +95,14 @@ class CompiledJob(TrainingLoop):
         self.over = OverBudget(self.joint)
         self.every = verify_every
         self._room = ReferenceRoom(job.device, meter, keeps_budget=verify != GRADIENTS)
-        self.code = Code(site, self.joint)
+        self.code = Code(site, self.joint, self.memory.aside)
         self._cycle = Cycle()
         self._check: Check | GraphCheck | None = None
         self._under_way = False
         self._graphs = self._steps = self._elsewhere = 0
         self._measures = meter is not None  # what the job needs without a plan
         self.code.watched = self.memory if self._measures else None
-        self._judged = False
+        self._compared = False  # the step under way
         self._unchecked = True  # the plan there is
         self.checks = 0
         job.carry_out(
@@ -236,7 +238,7 @@ class CompiledJob(TrainingLoop):
         return out
 
     def _begin(self) -> None:
-        self._under_way = True
+        self._under_way, self._compared = True, False
         self._steps += 1
         self.told.begin(self._steps)
         self._graphs = self.joint.seen
@@ -259,7 +261,8 @@ class CompiledJob(TrainingLoop):
         if not self._site.is_in_pieces:
             self._check = Check(model, frozenset())
         elif self.code.graphs:
-            self._check = self.code.check = GraphCheck(model, self.code.graphs)
+            check = GraphCheck(model, self.code.graphs, self.memory.aside)
+            self._check = self.code.check = check
         else:
             self._unchecked_for("its parts were never compiled without a plan")
 
@@ -272,9 +275,9 @@ class CompiledJob(TrainingLoop):
             return
         check, self._check, self.code.check = self._check, None, None
         self.memory.keep_peak()
-        self._judged = check is None and self.joint.seen == self._graphs
         if check is None:
             return
+        self._compared = True
         if not self.joint.plans or self.why:
             check.stop()
             return
@@ -293,8 +296,8 @@ class CompiledJob(TrainingLoop):
             self._judge(check, result)
         finally:
             self.job.busy = False
-            # What the comparison takes is beside the step, or in it.
-            peak = self.memory.peaks.highest if in_step else self.memory.beside()
+            # What the comparison takes is after the step, or in it.
+            peak = self.memory.peak() if in_step else self.memory.beside()
             above = peak > self.joint.budget_bytes
             if above:
                 self.job.say(
@@ -321,7 +324,7 @@ class CompiledJob(TrainingLoop):
             self._note_elsewhere()
             return
         self._under_way = False
-        peak = self.memory.peak()
+        peak, own_peak = self.memory.peak(), self.memory.own_peak()
         plan = None if self.why or self._measures else self.plan
         recomputed = sum(handle.stats().recomputed for handle in self.handles)
         budget, predicted = self.joint.budget_bytes, self.over.predicted_peak_bytes
@@ -331,12 +334,13 @@ class CompiledJob(TrainingLoop):
             self._steps,
             graphs=self.joint.seen,
             has_meter=self.memory.meter is not None,
-            is_quiet=self._judged,
+            # A step that was compared tells that its plan takes too much, and nothing else.
+            is_quiet=own_peak > budget if self._compared else not compiled,
             is_measured=self._measures,
             has_plan=bool(self.code.calls) if self._measures else bool(self.joint.plans),
         )
         self._settle()
-        self.job.happened(event, _Ended(peak, optimizer))
+        self.job.happened(event, _Ended(own_peak, optimizer))
 
     def _plan_whole(self, step: _Ended) -> None:
         """Plans all graphs as one, because a step was measured."""

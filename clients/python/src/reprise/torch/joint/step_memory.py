@@ -6,9 +6,11 @@
     memory.forward()             # a forward of it begins
     memory.entered()             # a graph is called
     memory.handed(out, args)     # it has returned; what follows is outside, until a backward
-    memory.keep_peak()           # what comes next is the optimizer, or not the step's
+    memory.keep_peak()           # what comes next is the optimizer
+    with memory.aside(): ...     # what compiles, or compares: no other step does it
     memory.optimizer_ended()
-    memory.peak()                # of the step so far
+    memory.own_peak()            # of the step so far, without what was aside
+    memory.peak()                # with it
 
 Without an exact meter the peaks are 0, and a line says why once.
 """
@@ -16,7 +18,8 @@ Without an exact meter the peaks are 0, and a line says why once.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -52,6 +55,7 @@ class StepMemory:
         self._turn = 0  # of graphs that have returned; 0: a backward is under way
         self._outputs: list[weakref.ref[Any]] = []  # of the last forward
         self.optimizer_peak = 0  # of the step so far, in its optimizers
+        self.aside_peak = 0  # of the step so far, in what only this step does
 
     def begin(self) -> None:
         """Notes that a step begins."""
@@ -63,7 +67,7 @@ class StepMemory:
         self.began_live = meter.live() - sum(storage.nbytes() for storage in old)
         del old
         meter.reset_peak()
-        self.optimizer_peak = self.outside_bytes = self._turn = 0
+        self.optimizer_peak = self.aside_peak = self.outside_bytes = self._turn = 0
         self.held_bytes = 0
         self.peaks = Peaks()
 
@@ -116,6 +120,15 @@ class StepMemory:
         forward, an optimizer or beside the step."""
         self.peaks.backward = max(self.peaks.backward, self.beside())
 
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Surrounds what only this step does."""
+        self.keep_peak()
+        try:
+            yield
+        finally:
+            self.aside_peak = max(self.aside_peak, self.beside())
+
     def optimizer_ended(self) -> None:
         """Notes the peak of an optimizer, which has stepped."""
         self.optimizer_peak = max(self.optimizer_peak, self.beside())
@@ -130,6 +143,10 @@ class StepMemory:
 
     def peak(self) -> int:
         """Returns the peak of the step so far."""
+        return max(self.own_peak(), self.aside_peak)
+
+    def own_peak(self) -> int:
+        """Returns the same without what only this step does."""
         now = 0 if self.meter is None else self.meter.peak()
         return max(self.peaks.highest, self.optimizer_peak, now)
 
