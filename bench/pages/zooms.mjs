@@ -108,9 +108,11 @@ for (let i = 0; i < Number(count); i++) {
   const before = await busy();
   if (drag) {
     await page.evaluate(() => Object.assign(window.seen, {key: 0, curve: 0, all: 0}));
+    const put = await slider.inputValue();
     await move(i + 1);
-    // Where the hand turns round, the budget may stay as it is.
+    // Where the hand turns round, the budget may stay as it is, and so does the curve.
     if (!(await page.evaluate(() => window.seen.key))) continue;
+    if ((await slider.inputValue()) === put) continue;
     await page.waitForFunction(() => window.seen.curve > 0, undefined, {timeout: 20_000});
     await page.waitForTimeout(16);
   } else {

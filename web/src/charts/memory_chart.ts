@@ -20,7 +20,6 @@ import {
   type MemoryData,
   type Section,
 } from '../data/memory_view';
-import type {Columns} from '../data/timeline';
 import {categoryStyle} from '../format/categories';
 import {formatBytes} from '../format/units';
 import {crossPath, extremes, hair, hairline, outlined, scaled, stroke, type Chart} from './axes';
@@ -115,45 +114,63 @@ function drawUnder(u: uPlot, data: MemoryData): void {
     ctx.fillRect(left, u.bbox.top, right - left, u.bbox.height);
   });
   // From the bottom up: each band reaches from the top of the one below it.
+  ctx.globalAlpha = 0.26;
   let below: Float64Array | undefined;
   for (const band of data.bands) {
-    ctx.beginPath();
-    for (let i = 0; i < count; i++) {
-      const high = band.max[i]!;
-      const low = below?.[i] ?? 0;
-      if (!(high > low)) continue;
-      const top = u.valToPos(high, 'y', true);
-      ctx.rect(edges[i]!, top, edges[i + 1]! - edges[i]! + 0.5, u.valToPos(low, 'y', true) - top);
-    }
-    ctx.globalAlpha = 0.26;
     ctx.fillStyle = colourOf(categoryStyle(band.category).variable);
-    ctx.fill();
+    ctx.fill(between(u, edges, below, band.max));
     below = band.max;
   }
-  if (data.preview) hatched(ctx, u, data.preview, colourOf('--whatif'));
+  if (data.preview) {
+    // What is not planned yet: up to where it would be.
+    ctx.globalAlpha = 0.3;
+    ctx.fillStyle = hatching(ctx, colourOf('--whatif'));
+    ctx.fill(between(u, edges, undefined, data.preview.max));
+  }
   ctx.restore();
   if (data.measured) extremes(u, data.measured, colourOf('--measured'));
 }
 
-/** What is not planned yet: hatched up to where it would be. */
-function hatched(ctx: CanvasRenderingContext2D, u: uPlot, {max}: Columns, colour: string): void {
-  const {left, top, width, height} = u.bbox;
-  const wide = width / max.length;
-  ctx.beginPath();
-  max.forEach((bytes, i) => {
-    const y = u.valToPos(Number.isNaN(bytes) ? 0 : bytes, 'y', true);
-    ctx.rect(left + i * wide, y, wide + 0.5, top + height - y);
-  });
-  ctx.clip();
-  ctx.beginPath();
-  for (let x = left - height; x < left + width; x += 9 * devicePixelRatio) {
-    ctx.moveTo(x, top + height);
-    ctx.lineTo(x + height, top);
+/** The ground between two levels of the columns: one outline for all that hang together. */
+function between(
+  u: uPlot,
+  edges: readonly number[],
+  below: Float64Array | undefined,
+  above: Float64Array,
+): Path2D {
+  const path = new Path2D();
+  const low = (i: number): number => below?.[i] ?? 0;
+  const y = (bytes: number): number => u.valToPos(bytes, 'y', true);
+  for (let from = 0, to = 0; from < above.length; from = to + 1) {
+    for (to = from; above[to]! > low(to); to++);
+    if (to === from) continue;
+    path.moveTo(edges[from]!, y(low(from)));
+    for (let i = from; i < to; i++) level(path, edges[i]!, edges[i + 1]!, y(above[i]!));
+    for (let i = to - 1; i >= from; i--) level(path, edges[i + 1]!, edges[i]!, y(low(i)));
   }
-  ctx.globalAlpha = 0.3;
-  ctx.lineWidth = devicePixelRatio;
-  ctx.strokeStyle = colour;
-  ctx.stroke();
+  return path;
+}
+
+function level(path: Path2D, from: number, to: number, y: number): void {
+  path.lineTo(from, y);
+  path.lineTo(to, y);
+}
+
+/** Slanted lines. Filled with a pattern: a clip of a thousand columns takes a frame's time. */
+function hatching(ctx: CanvasRenderingContext2D, colour: string): CanvasPattern {
+  const size = Math.round(9 * devicePixelRatio);
+  const tile = document.createElement('canvas');
+  tile.width = tile.height = size;
+  const lines = tile.getContext('2d')!;
+  lines.strokeStyle = colour;
+  lines.lineWidth = devicePixelRatio;
+  // Its corners are those of the tiles beside it.
+  for (const x of [-size, 0, size]) {
+    lines.moveTo(x - 1, size + 1);
+    lines.lineTo(x + size + 1, -1);
+  }
+  lines.stroke();
+  return ctx.createPattern(tile, 'repeat')!;
 }
 
 function drawOver(u: uPlot, data: MemoryData): void {

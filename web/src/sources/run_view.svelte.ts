@@ -134,7 +134,7 @@ export class RunView {
     if (text !== '' && text === this.whatIf.budget && plan && capabilities) {
       this.whatIf.ask({budget: text, graphId: plan.graphId, capabilities}, 0);
     }
-    place.update({budget: text === '' ? undefined : text});
+    place.update({budget: text === '' ? undefined : text}, movingTo !== undefined);
   }
 
   #follow(wanted: string): void {

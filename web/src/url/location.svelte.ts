@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /** The address bar as reactive state. */
+import {Address} from './address';
 import {readState, writeState, type PageState} from './state';
 import {routeOf, type Route} from './route';
 
@@ -8,21 +9,26 @@ class Place {
   route: Route = $state(routeOf(globalThis.location?.pathname ?? '/'));
   state: PageState = $state.raw(readState(globalThis.location?.search ?? ''));
 
+  readonly #address = new Address((address) => history.replaceState(null, '', address));
+
   /** Goes to another page. */
   go(path: string): void {
+    this.#address.flush();
     history.pushState(null, '', path);
     this.read();
     scrollTo(0, 0);
   }
 
-  /** Changes parts of this page's state; no entry in the history. */
-  update(change: {[key in keyof PageState]?: PageState[key] | undefined}): void {
-    const next = {...this.state, ...change};
-    history.replaceState(null, '', location.pathname + writeState(next as PageState));
-    this.read();
+  /** Changes parts of this page's state; no entry in the history. `moving`: as a slider does. */
+  update(change: {[key in keyof PageState]?: PageState[key] | undefined}, moving = false): void {
+    const search = writeState({...this.state, ...change} as PageState);
+    this.state = readState(search);
+    this.#address.show(location.pathname + search, moving);
   }
 
+  /** Takes over what the address says: another page, or another entry of the history. */
   read(): void {
+    this.#address.forget();
     const route = routeOf(location.pathname);
     if (JSON.stringify(route) !== JSON.stringify(this.route)) this.route = route;
     this.state = readState(location.search);
