@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The workflow for pull requests: it passes where a step holds what it held, and fails otherwise."""
+"""The workflow for pull requests: passes where a step holds what it held, and fails otherwise."""
 
 from __future__ import annotations
 

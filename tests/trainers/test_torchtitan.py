@@ -59,11 +59,13 @@ def test_its_trainer_trains_under_half_its_memory_with_the_same_losses(
     assert peaks[-1] <= budgets[-1]
 
 
-def test_blocks_that_it_compiles_keep_their_losses(tmp_path: Path) -> None:
-    plain, _ = train("--compile", "aot_eager", ranks=2)
+@pytest.mark.parametrize(("backend", "budget"), [("aot_eager", "0.6x"), ("inductor", "0.5x")])
+def test_blocks_that_it_compiles_keep_their_losses(backend: str, budget: str) -> None:
+    plain, _ = train("--compile", backend, ranks=2)
 
-    planned, log = train("--compile", "aot_eager", "--budget", "0.6x", ranks=2)
+    planned, log = train("--compile", backend, "--budget", budget, ranks=2)
 
     assert planned == plain
     assert "reprise: It fits in " in log
     assert "exceeded the budget" not in log
+    assert "continues without a plan" not in log

@@ -13,6 +13,7 @@ from torch import Tensor, distributed, nn
 from reprise.torch.internals.calls import Call
 from reprise.torch.internals.modes import FunctionMode
 from reprise.torch.internals.sharding import unwatched
+from reprise.torch.meter.state import missing_gradients
 
 fsdp = pytest.importorskip("torch.distributed.fsdp._fully_shard._fsdp_param_group")
 
@@ -58,6 +59,20 @@ def backward(model: nn.Module, *, without: bool) -> list[Any]:
             run(loss)
         assert torch._C._len_torch_function_stack() == 1
     return mode.calls
+
+
+def test_gathered_parameters_have_the_gradients_of_their_shards(sharded: nn.Module) -> None:
+    whole = sum(p.numel() * 4 for p in sharded.parameters())
+
+    sharded.unshard()
+    before = missing_gradients(sharded)
+    sharded(torch.ones(2, 8)).sum().backward()
+    sharded.unshard()
+    sharded[1].unshard()
+
+    assert before == whole
+    assert all(p.grad is None for p in sharded[1].parameters())  # as they are gathered
+    assert missing_gradients(sharded) == 0
 
 
 def test_hooks_of_fully_shard_are_not_seen_and_are_what_they_were_afterwards(

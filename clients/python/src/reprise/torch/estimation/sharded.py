@@ -28,9 +28,15 @@ import torch
 from torch import nn
 
 from reprise.base.errors import RepriseError
-from reprise.torch.internals.sharding import PACKAGE, has_plain_shard
+from reprise.torch.internals.sharding import (
+    PACKAGE,
+    PUBLIC,
+    has_plain_shard,
+    params_of,
+    sharded_kind,
+    states_of,
+)
 
-_PUBLIC = "torch.distributed.fsdp"
 # Under which modules hold what `fully_shard` knows of them.
 _STATE = "__composable_api_state_key"
 # How it communicates, unless the program has other ways.
@@ -50,15 +56,15 @@ def is_state(attribute: str) -> bool:
 
 def is_sharded(model: nn.Module) -> bool:
     """Returns whether a part of the model is sharded."""
-    return bool(_states(model))
+    return bool(states_of(model))
 
 
 def gathered_bytes(model: nn.Module) -> int:
     """Returns the bytes of parameters that are gathered now."""
     return sum(
         output.untyped_storage().nbytes()
-        for state in _states(model)
-        for param in _params(state)
+        for state in states_of(model)
+        for param in params_of(state)
         for output in param.all_gather_outputs
     )
 
@@ -66,11 +72,11 @@ def gathered_bytes(model: nn.Module) -> int:
 def refuse_unknown(model: nn.Module) -> None:
     """Raises RepriseError if a part of the model is sharded in a way that is not copied."""
     mine = set(model.modules())
-    for state in _states(model):
+    for state in states_of(model):
         groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]
         if len(groups) > 1:
             raise RepriseError("fully_shard divides parameters of one group over several meshes")
-        if any(type(module).__mro__[1] is not _sharded_kind() for module in state._modules):
+        if any(type(module).__mro__[1] is not sharded_kind() for module in state._modules):
             raise RepriseError("modules are sharded by a variant of fully_shard")
         if not mine.issuperset(state._modules):
             raise RepriseError("fully_shard groups modules with some that are not of the model")
@@ -81,15 +87,15 @@ def refuse_unknown(model: nn.Module) -> None:
                 raise RepriseError("the program communicates in fully_shard in a way of its own")
             if type(group.offload_policy).__name__ != "OffloadPolicy":
                 raise RepriseError("fully_shard offloads parameters")
-        for param in _params(state):
+        for param in params_of(state):
             if param.is_dtensor or not has_plain_shard(param):
                 raise RepriseError("parameters are sharded by more than fully_shard")
 
 
 def copy_parameters(model: nn.Module, memo: dict[int, Any], device: str) -> None:
     """Adds copies of sharded parameters, whole, to what `copy.deepcopy` has copied."""
-    for state in _states(model):
-        for param in _params(state):
+    for state in states_of(model):
+        for param in params_of(state):
             own = param.sharded_param
             whole = torch.empty(own.shape, dtype=own.dtype, device=device)
             memo[id(own)] = made = nn.Parameter(whole, own.requires_grad)
@@ -98,7 +104,7 @@ def copy_parameters(model: nn.Module, memo: dict[int, Any], device: str) -> None
 
 def copy_modules(model: nn.Module, memo: dict[int, Any]) -> None:
     """Adds copies of sharded modules, plain, to what `copy.deepcopy` has copied."""
-    modules = [module for state in _states(model) for module in state._modules]
+    modules = [module for state in states_of(model) for module in state._modules]
     for module in modules:
         kind: Any = type(module).__mro__[2]  # after its own class with FSDPModule, and that
         memo[id(module)] = kind.__new__(kind)
@@ -111,7 +117,7 @@ def copy_modules(model: nn.Module, memo: dict[int, Any]) -> None:
 def shard_copies(model: nn.Module, memo: dict[int, Any]) -> None:
     """Shards the copies as the modules are."""
     made: dict[int, Any] = {}
-    states = _states(model)
+    states = states_of(model)
     meshes = [s._fsdp_param_group.mesh_info.mesh for s in states if s._fsdp_param_group]
     for state in states:
         made[id(state)] = new = _shard(state, memo, meshes[-1])
@@ -135,13 +141,13 @@ def _shard(state: Any, memo: dict[int, Any], mesh: Any) -> Any:
     """Calls `fully_shard` for the copies of the modules of a state, and returns the new state.
     `mesh`: that of modules without parameters."""
     copies = [memo[id(module)] for module in state._modules]
-    placed = {memo[id(param.sharded_param)]: param.fsdp_placement for param in _params(state)}
+    placed = {memo[id(param.sharded_param)]: param.fsdp_placement for param in params_of(state)}
     group = state._fsdp_param_group
     how: Any = None
     if group is not None and not state._auto_reshard_after_forward:
         after = group.post_forward_mesh_info
         how = after is not None and (after is group.mesh_info or after.shard_mesh_size)
-    sys.modules[_PUBLIC].fully_shard(
+    sys.modules[PUBLIC].fully_shard(
         copies if len(copies) > 1 else copies[0],
         mesh=mesh if group is None else group.mesh_info.mesh,
         reshard_after_forward=how,
@@ -150,26 +156,3 @@ def _shard(state: Any, memo: dict[int, Any], mesh: Any) -> Any:
         ignored_params={p for one in copies for p in one.parameters() if p not in placed},
     )
     return copies[0]._get_fsdp_state()
-
-
-def _states(model: nn.Module) -> list[Any]:
-    """Returns what `fully_shard` knows of groups of modules, each after those within it."""
-    kind = _sharded_kind()
-    found: dict[int, Any] = {}
-    for module in reversed(list(model.modules())) if kind is not None else ():
-        if isinstance(module, kind):
-            state: Any = module._get_fsdp_state()
-            found.pop(id(state), None)
-            found[id(state)] = state
-    return list(found.values())
-
-
-def _sharded_kind() -> Any:
-    """Returns the class of sharded modules; None if the program does not use `fully_shard`."""
-    return getattr(sys.modules.get(_PUBLIC), "FSDPModule", None)
-
-
-def _params(state: Any) -> list[Any]:
-    """Returns what is known of the parameters of a group."""
-    group = state._fsdp_param_group
-    return [] if group is None else group.fsdp_params

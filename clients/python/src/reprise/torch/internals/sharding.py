@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lets the hooks of fully_shard run without our modes.
+"""What fully_shard (FSDP2) knows of a model; and lets its hooks run without our modes.
 
+    states_of(model)              # what it knows of groups of modules
+    shards_of(model)              # what this rank has of parameters that are gathered
     with unwatched(kind): ...       # a backward: the hooks run without function modes of this class
     gathers = FirstGathers()
     gathers.hide(); gathers.show()  # between: no mode sees what is made in a first forward alone
@@ -29,7 +31,38 @@ from torch import Tensor, nn
 
 from reprise.torch.internals.guard import quietly, surely
 
-PACKAGE = "torch.distributed.fsdp._fully_shard"
+PUBLIC = "torch.distributed.fsdp"
+PACKAGE = f"{PUBLIC}._fully_shard"
+
+
+def sharded_kind() -> Any:
+    """Returns the class of sharded modules; None if the program does not use `fully_shard`."""
+    return getattr(sys.modules.get(PUBLIC), "FSDPModule", None)
+
+
+def states_of(model: nn.Module) -> list[Any]:
+    """Returns what `fully_shard` knows of groups of modules, each after those within it."""
+    kind = sharded_kind()
+    found: dict[int, Any] = {}
+    for module in reversed(list(model.modules())) if kind is not None else ():
+        if isinstance(module, kind):
+            state: Any = module._get_fsdp_state()
+            found.pop(id(state), None)
+            found[id(state)] = state
+    return list(found.values())
+
+
+def params_of(state: Any) -> list[Any]:
+    """Returns what is known of the parameters of a group."""
+    group = state._fsdp_param_group
+    return [] if group is None else group.fsdp_params
+
+
+def shards_of(model: nn.Module) -> dict[int, nn.Parameter]:
+    """Returns what this rank has of each parameter that may be gathered, by the id of the gathered
+    one. Gradients are those of the shards."""
+    known = (param for state in states_of(model) for param in params_of(state))
+    return {id(getattr(param, "_unsharded_param", None)): param.sharded_param for param in known}
 
 
 class _Methods:

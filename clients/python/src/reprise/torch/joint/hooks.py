@@ -91,14 +91,10 @@ class InductorHook:
 
         def post_pass(call: Callable[..., None], graph: Any) -> None:
             call(graph)
-            merge = GRAPH_CSE.get() if getattr(_functorch_config(), "cse", True) else None
-            if merge is None:
-                visit(graph)
-                return
-            merged = merge(graph)
+            merged = _merged(graph)
             visit(merged)
             own = {node.name: node for node in graph.nodes}
-            for node in merged.nodes:
+            for node in merged.nodes if merged is not graph else ():
                 own[node.name].meta |= {tag: node.meta[tag] for tag in TAGS if tag in node.meta}
 
         self._pass = _as_graph_pass(chained(in_turn([*earlier]), [post_pass]))
@@ -122,6 +118,17 @@ def find_hooks() -> list[FunctorchHook | InductorHook]:
 
         found.append(InductorHook(inductor))
     return found
+
+
+def _merged(graph: Any) -> Any:
+    """Returns a copy of a graph in which ops that are equal are one; the graph itself where they
+    stay several, or where the copy has other names."""
+    merge = GRAPH_CSE.get() if getattr(_functorch_config(), "cse", True) else None
+    if merge is None:
+        return graph
+    merged = merge(graph)
+    names = {node.name for node in graph.nodes}
+    return merged if all(node.name in names for node in merged.nodes) else graph
 
 
 def _functorch_config() -> Any:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from reprise.base.errors import RepriseError
 from reprise.torch.internals.outside import is_hidden
+from reprise.torch.internals.sharding import shards_of
 from reprise.torch.internals.subclass import lacks_memory, parts_of
 from reprise.torch.internals.watch import open_watches
 from reprise.torch.meter.cuda_meter import CudaMeter, device_index
@@ -108,8 +109,11 @@ def _bytes_of(tensors: list[Tensor]) -> int:
 
 def missing_gradients(model: nn.Module) -> int:
     """Returns the bytes of the gradients that the trainable parameters of a model do not have. What
-    holds gradients for them meanwhile, as DistributedDataParallel may, is alive all the same."""
-    trained = (p for p in model.parameters() if p.requires_grad and p.is_leaf and p.grad is None)
+    holds gradients for them meanwhile, as DistributedDataParallel may, is alive all the same. Of
+    parameters that fully_shard has gathered the shards have gradients."""
+    shards = shards_of(model)
+    own = (shards.get(id(parameter), parameter) for parameter in model.parameters())
+    trained = (p for p in own if p.requires_grad and p.is_leaf and p.grad is None)
     return sum(part.nbytes for parameter in trained for part in parts_of(parameter))
 
 
