@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import pytest
@@ -119,3 +120,36 @@ def test_what_another_model_does_around_the_micro_batches_is_not_evened(rows: li
     peak = evaluate(step, base_schedule(step, FreePolicy.PROGRAM)).peak_bytes
     assert peak == graph["measured_peak_bytes"]
     assert peak <= max(int(s["peak_bytes"]) for s in agent.steps if not int(s["flags"]) & 1)
+
+
+def test_what_others_hold_from_one_micro_batch_on_is_in_the_plan() -> None:
+    """As the threads of a collective library do: no op of the step makes it. A step that is
+    captured under a plan shows it where a micro-batch begins, and in no peak."""
+    held: list[torch.Tensor] = []
+
+    def captured(first: str) -> StepGraph:
+        agent = LocalAgent()
+        torch.manual_seed(4)
+        model = nn.Sequential(deep(WIDTH), deep(WIDTH))
+        arm(model, agent, verify_every=0, first=first, budget="0.8x")
+        optimizer = sgd(model)
+        with ThreadPoolExecutor(1) as others:
+            for _ in range(8):
+                optimizer.zero_grad()
+                for _ in range(3):
+                    model(torch.randn(96, WIDTH)).square().mean().backward()
+                    if not held:
+                        held.append(others.submit(torch.ones, 100_000).result())
+                optimizer.step()
+                held.clear()
+        graphs = (g for g in agent.graphs if g["flavour"] == "eager-dispatch")
+        return StepGraph.from_message(next(graphs))
+
+    plain, planned = (
+        evaluate(step, base_schedule(step, FreePolicy.PROGRAM)).peak_bytes
+        for step in map(captured, ("plain", "auto"))
+    )
+
+    if sessions[0].job.meter.exact:
+        assert plain > 400_000
+        assert abs(planned - plain) < 1024

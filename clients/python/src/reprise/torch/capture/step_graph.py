@@ -45,7 +45,7 @@ RNG_STATE_BYTES = 5056
 
 _KIND_NAMES = {kind: f"OP_KIND_{kind.name}" for kind in OpKind}
 _PHASE_NAMES = ("", "PHASE_FORWARD", "PHASE_BACKWARD", "PHASE_OPTIMIZER")
-_GRADIENT, _STATE, _ACTIVATION, _INPUT = 2, 3, 4, 5  # reprise.v1.Category
+_GRADIENT, _STATE, _ACTIVATION, _INPUT, _UNKNOWN = 2, 3, 4, 5, 8  # reprise.v1.Category
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,11 +210,15 @@ def build(
             storage.bytes = storage.chosen.largest(storage.bytes)
     _fit_times(step, measured_step_ns)
     last = len(step.ops) - 1
-    required = tuple(s.id for s in listed if s.death is None)
     last_read = {s: i for i, op in enumerate(step.ops) for s in op.reads}
-    release = tuple(_release(s, last_read.get(s, s.birth), last) for s in listed)
     static = max(0, step.live_begin - sum(s.bytes for s in listed if s.prior))
-    ends = {s: last if s.death is None else max(last_read.get(s, 0), release[s.id]) for s in listed}
+    ends = {s: _end(s, last_read.get(s, 0), last) for s in listed}
+    for storage in _held_between(step, ends, static) if step.apart else ():
+        storage.id = len(listed)
+        listed.append(storage)
+        ends[storage] = storage.release
+    required = tuple(s.id for s in listed if s.death is None)
+    release = tuple(_release(s, last_read.get(s, s.birth), last) for s in listed)
     _add_unseen(step.ops, ends, static)
     return CapturedGraph(
         name=name,
@@ -307,6 +311,36 @@ def _release(storage: CapturedStorage, last_read: int, last: int) -> int:
         # Something that the capture does not see holds it: autograd's graph, or C++.
         release = storage.death
     return release
+
+
+def _end(storage: CapturedStorage, last_read: int, last: int) -> int:
+    """The last op during which the storage is alive."""
+    if storage.death is None:
+        return last
+    return max(last_read, _release(storage, last_read or storage.birth, last))
+
+
+def _held_between(
+    step: CapturedStep, ends: dict[CapturedStorage, int], static: int
+) -> list[CapturedStorage]:
+    """Returns storages for what is alive when a later micro-batch begins and no other storage
+    accounts for. A plan under which the step was captured holds nothing then; but threads of a
+    collective library may, until they have another collective to work on."""
+    found: list[CapturedStorage] = []
+    for begin, _ in step.regions[1:]:
+        alive = sum(s.bytes for s, end in ends.items() if s.birth < begin <= end)
+        more = step.ops[begin].live_before - static - alive
+        # A view makes nothing.
+        made = next(at for at in range(begin - 1, -1, -1) if step.ops[at].kind != OpKind.VIEW)
+        if found:
+            found[-1].death = found[-1].release = min(made - 1, found[-1].release)
+        if more > 0:
+            held = CapturedStorage(more, made, prior=False, name="held between micro-batches")
+            held.category, held.pinned = _UNKNOWN, True
+            held.death = held.release = len(step.ops) - 1
+            step.ops[made].writes.append(held)
+            found.append(held)
+    return found
 
 
 def _fit_times(step: CapturedStep, measured_step_ns: int) -> None:
