@@ -39,23 +39,25 @@ def test_a_change_that_takes_more_memory_fails_and_says_whose_it_is(
     summary = reprise.folder / "summary"
     path = f"{reprise.program.parent}:{Path(sys.executable).parent}:{reprise.environment['PATH']}"
     given = {"PATH": path, "TRAIN": "python train.py", "GITHUB_STEP_SUMMARY": str(summary)}
+    given["REPRISE_LINGER"] = "20"  # the daemon has the runs when they are compared
     scripts = re.findall(r"shell: bash\n +run: \|\n((?: {10}.*\n)+)", WORKFLOW)
     assert len(scripts) == 2
 
-    codes = [
+    done = [
         # As GitHub runs it.
         subprocess.run(
             ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", textwrap.dedent(script)],
             cwd=reprise.folder,
             env={**reprise.environment, **given},
             capture_output=True,
+            text=True,
             timeout=120,
             check=False,
-        ).returncode
+        )
         for script in scripts
     ]
 
-    assert codes == [0, int(fails)]
+    assert [one.returncode for one in done] == [0, int(fails)], [(o.stdout, o.stderr) for o in done]
     said = summary.read_text()
     assert ("A and B are equal" in said) is not fails
     assert ("BY MODULE" in said) is fails
