@@ -9,6 +9,7 @@ import os
 import pty
 import re
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,12 @@ class Reprise:
 
     def __call__(self, *arguments: str, timeout: float = 120, **environment: str) -> Result:
         return self._run(self.program, *arguments, timeout=timeout, **environment)
+
+    @property
+    def path(self) -> str:
+        """A PATH on which the program is found, and the Python that runs the tests."""
+        folders = (self.program.parent, Path(sys.executable).parent, self.environment["PATH"])
+        return os.pathsep.join(map(str, folders))
 
     def generate(self, *arguments: str) -> Result:
         """The program beside it that writes step graphs of made-up jobs (bench/generate)."""

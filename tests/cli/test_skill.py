@@ -6,8 +6,6 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from cli_program import ROOT, Reprise
@@ -42,14 +40,13 @@ print(f"loss {loss.item():.4f}")
 @pytest.mark.train
 def test_every_command_works_when_it_is_typed(reprise: Reprise) -> None:
     (reprise.folder / "train.py").write_text(PROGRAM)
-    path = f"{reprise.program.parent}:{Path(sys.executable).parent}:{reprise.environment['PATH']}"
     said = {}
 
     for command in COMMANDS:
         done = subprocess.run(
             shlex.split(command),
             cwd=reprise.folder,
-            env={**reprise.environment, "PATH": path},
+            env={**reprise.environment, "PATH": reprise.path},
             capture_output=True,
             text=True,
             timeout=300,

@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 import textwrap
-from pathlib import Path
 
 import pytest
 from cli_program import ROOT, Reprise
@@ -37,8 +35,7 @@ def test_a_change_that_takes_more_memory_fails_and_says_whose_it_is(
         (reprise.folder / side).mkdir()
         (reprise.folder / side / "train.py").write_text(PROGRAM.format(width=width))
     summary = reprise.folder / "summary"
-    path = f"{reprise.program.parent}:{Path(sys.executable).parent}:{reprise.environment['PATH']}"
-    given = {"PATH": path, "TRAIN": "python train.py", "GITHUB_STEP_SUMMARY": str(summary)}
+    given = {"PATH": reprise.path, "TRAIN": "python train.py", "GITHUB_STEP_SUMMARY": str(summary)}
     given["REPRISE_LINGER"] = "20"  # the daemon has the runs when they are compared
     scripts = re.findall(r"shell: bash\n +run: \|\n((?: {10}.*\n)+)", WORKFLOW)
     assert len(scripts) == 2

@@ -212,20 +212,21 @@ def build(
     last = len(step.ops) - 1
     last_read = {s: i for i, op in enumerate(step.ops) for s in op.reads}
     static = max(0, step.live_begin - sum(s.bytes for s in listed if s.prior))
-    ends = {s: _end(s, last_read.get(s, 0), last) for s in listed}
+    required = tuple(s.id for s in listed if s.death is None)
+    release = [_release(s, last_read.get(s, s.birth), last) for s in listed]
+    ends = {s: last if s.death is None else max(last_read.get(s, 0), release[s.id]) for s in listed}
     for storage in _held_between(step, ends, static) if step.apart else ():
         storage.id = len(listed)
         listed.append(storage)
+        release.append(storage.release)
         ends[storage] = storage.release
-    required = tuple(s.id for s in listed if s.death is None)
-    release = tuple(_release(s, last_read.get(s, s.birth), last) for s in listed)
     _add_unseen(step.ops, ends, static)
     return CapturedGraph(
         name=name,
         step=step,
         storages=tuple(listed),
         required=required,
-        release=release,
+        release=tuple(release),
         static_bytes=static,
         structure=_structure(step.ops),
         measured_peak_bytes=measured_peak_bytes,
@@ -313,13 +314,6 @@ def _release(storage: CapturedStorage, last_read: int, last: int) -> int:
     return release
 
 
-def _end(storage: CapturedStorage, last_read: int, last: int) -> int:
-    """The last op during which the storage is alive."""
-    if storage.death is None:
-        return last
-    return max(last_read, _release(storage, last_read or storage.birth, last))
-
-
 def _held_between(
     step: CapturedStep, ends: dict[CapturedStorage, int], static: int
 ) -> list[CapturedStorage]:
@@ -327,13 +321,15 @@ def _held_between(
     accounts for. A plan under which the step was captured holds nothing then; but threads of a
     collective library may, until they have another collective to work on."""
     found: list[CapturedStorage] = []
+    held: CapturedStorage | None = None
     for begin, _ in step.regions[1:]:
-        alive = sum(s.bytes for s, end in ends.items() if s.birth < begin <= end)
-        more = step.ops[begin].live_before - static - alive
         # A view makes nothing.
         made = next(at for at in range(begin - 1, -1, -1) if step.ops[at].kind != OpKind.VIEW)
-        if found:
-            found[-1].death = found[-1].release = min(made - 1, found[-1].release)
+        if held is not None:
+            held.death = held.release = max(held.birth, made - 1)
+            held = None
+        alive = sum(s.bytes for s, end in ends.items() if s.birth < begin <= end)
+        more = step.ops[begin].live_before - static - alive
         if more > 0:
             held = CapturedStorage(more, made, prior=False, name="held between micro-batches")
             held.category, held.pinned = _UNKNOWN, True

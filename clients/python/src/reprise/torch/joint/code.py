@@ -34,7 +34,7 @@ class Code:
     def __init__(
         self, site: Site, joint: JointPass, aside: Callable[[], AbstractContextManager[None]]
     ) -> None:
-        """`aside`: surrounds what compiles."""
+        """`aside`: makes a context for what compiles, which is no part of the step's memory."""
         self._site = site
         self._joint = joint
         self._aside = aside

@@ -56,7 +56,8 @@ class GraphCheck:
         plain: Mapping[int, Compiled],
         aside: Callable[[], AbstractContextManager[None]],
     ) -> None:
-        """`aside`: surrounds what runs only to be compared."""
+        """`aside`: makes a context for what runs only to be compared, which is no part of the
+        step's memory."""
         self._model = model
         self._plain = plain
         self._aside = aside

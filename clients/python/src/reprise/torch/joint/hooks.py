@@ -91,10 +91,12 @@ class InductorHook:
 
         def post_pass(call: Callable[..., None], graph: Any) -> None:
             call(graph)
-            merged = _merged(graph)
-            visit(merged)
             own = {node.name: node for node in graph.nodes}
-            for node in merged.nodes if merged is not graph else ():
+            merged = _merged(graph)
+            if any(node.name not in own for node in merged.nodes):
+                merged = graph
+            visit(merged)
+            for node in merged.nodes:
                 own[node.name].meta |= {tag: node.meta[tag] for tag in TAGS if tag in node.meta}
 
         self._pass = _as_graph_pass(chained(in_turn([*earlier]), [post_pass]))
@@ -122,13 +124,9 @@ def find_hooks() -> list[FunctorchHook | InductorHook]:
 
 def _merged(graph: Any) -> Any:
     """Returns a copy of a graph in which ops that are equal are one; the graph itself where they
-    stay several, or where the copy has other names."""
+    stay several."""
     merge = GRAPH_CSE.get() if getattr(_functorch_config(), "cse", True) else None
-    if merge is None:
-        return graph
-    merged = merge(graph)
-    names = {node.name for node in graph.nodes}
-    return merged if all(node.name in names for node in merged.nodes) else graph
+    return graph if merge is None else merge(graph)
 
 
 def _functorch_config() -> Any:

@@ -334,7 +334,7 @@ class CompiledJob(TrainingLoop):
             self._steps,
             graphs=self.joint.seen,
             has_meter=self.memory.meter is not None,
-            # A step that was compared tells that its plan takes too much, and nothing else.
+            # One that was compared says that its plan takes too much, or nothing.
             is_quiet=own_peak > budget if self._compared else not compiled,
             is_measured=self._measures,
             has_plan=bool(self.code.calls) if self._measures else bool(self.joint.plans),

@@ -122,7 +122,7 @@ class StepMemory:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Surrounds what only this step does."""
+        """Surrounds what no other step does: compiling, comparing. Its peak is kept apart."""
         self.keep_peak()
         try:
             yield

@@ -124,7 +124,8 @@ class CompiledStepEnded(NamedTuple):
     number: int
     graphs: int = 1  # joint graphs seen so far
     has_meter: bool = True
-    # Nothing was compiled or compared in it, which takes memory that no other step takes.
+    # Its peak tells of its plan: nothing was compiled or compared in it, which takes memory that no
+    # other step takes; or it was above the budget without what was compared.
     is_quiet: bool = True
     is_measured: bool = False  # it ran without a plan, to be measured
     has_plan: bool = True  # or, in a step that was measured, a graph that can have one

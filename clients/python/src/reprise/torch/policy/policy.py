@@ -284,8 +284,8 @@ def _forward_ran_out(state: JobState, event: events.ForwardRanOut) -> Actions:
 
 
 def _compiled_step_ended(state: JobState, event: events.CompiledStepEnded) -> Actions:
-    """Decides what a step of a compiled job says about its plan. A step that compiles or compares
-    takes memory that no other step takes."""
+    """Decides what a step of a compiled job says about its plan: nothing where its peak does
+    not."""
     if state.why:
         return ()  # training continues without a plan
     if event.number == UNSEEN and not event.graphs:
