@@ -177,7 +177,7 @@ class RunningDaemon final : public Daemon {
   // What it says of itself: daemon_status.cc.
   void FillStatus(v1::ServerStatus& status) const;
   std::string NotReady() const;
-  std::string MetricsText() const;
+  std::string MetricsText();
 
   const DaemonOptions options_;
   const int64_t started_ns_ = RealtimeNs();

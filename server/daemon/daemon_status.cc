@@ -106,53 +106,46 @@ std::string RunningDaemon::NotReady() const {
   return collector_ != nullptr ? collector_->degraded() : "starting";
 }
 
-std::string RunningDaemon::MetricsText() const {
-  std::string text = StrCat(
-      "# HELP reprise_build_info The running build.\n"
-      "# TYPE reprise_build_info gauge\n"
-      "reprise_build_info{version=\"",
-      kVersion, "\",revision=\"", kRevision, "\"} 1\n");
-  text += ProcessMetricsText() + metrics_.Text();
-  text += MetricText("reprise_store_size_bytes", "gauge",
-                     "Bytes of the database and its log.", store_->SizeBytes());
+std::string RunningDaemon::MetricsText() {
+  metrics_.ReadProcess();
+  const auto read = [this](const std::string& name, const std::string& help,
+                           auto value) {
+    metrics_.Read(name, help, static_cast<double>(value));
+  };
+  read("reprise_store_size_bytes", "Bytes of the database and its log.",
+       store_->SizeBytes());
   std::error_code unknown;
   const auto disk = std::filesystem::space(options_.data_dir, unknown);
   if (!unknown) {
-    text += MetricText("reprise_data_free_bytes", "gauge",
-                       "Bytes that are free where the daemon keeps its data.",
-                       static_cast<int64_t>(disk.available));
+    read("reprise_data_free_bytes",
+         "Bytes that are free where the daemon keeps its data.",
+         disk.available);
   }
   if (uplink_ != nullptr) {
     v1::ForwardStatus forward;
     uplink_->FillStatus(forward);
-    text += MetricText("reprise_forward_due_chunks", "gauge",
-                       "Chunks that the central daemon has not acknowledged.",
-                       static_cast<int64_t>(forward.chunks()));
-    text += MetricText("reprise_forward_up", "gauge",
-                       "Whether the central daemon takes what is stored here.",
-                       forward.trouble().empty() ? 1 : 0);
+    read("reprise_forward_due_chunks",
+         "Chunks that the central daemon has not acknowledged.",
+         forward.chunks());
+    read("reprise_forward_up",
+         "Whether the central daemon takes what is stored here.",
+         forward.trouble().empty());
   }
-  if (collector_ == nullptr) return text;
-  const CollectorStats stats = collector_->stats();
-  const auto number = [](uint64_t value) {
-    return static_cast<int64_t>(value);
-  };
-  text +=
-      MetricText("reprise_agent_sessions", "gauge",
-                 "Agents that are connected.", collector_->ConnectedAgents());
-  text +=
-      MetricText("reprise_ring_records_total", "counter",
-                 "Records taken from agents' rings.", number(stats.records));
-  text +=
-      MetricText("reprise_spool_bytes", "gauge",
-                 "Bytes of the collector's spool.", collector_->spool_bytes());
-  text += MetricText("reprise_indexed_steps_bytes", "gauge",
-                     "Memory of traced steps that pages asked for lately.",
-                     static_cast<int64_t>(services_->steps.held_bytes()));
-  text +=
-      MetricText("reprise_collector_chunks_acked_total", "counter",
-                 "Chunks the server acknowledged.", number(stats.chunks_acked));
-  return text;
+  read("reprise_indexed_steps_bytes",
+       "Memory of traced steps that pages asked for lately.",
+       services_->steps.held_bytes());
+  if (collector_ != nullptr) {
+    const CollectorStats stats = collector_->stats();
+    read("reprise_agent_sessions", "Agents that are connected.",
+         collector_->ConnectedAgents());
+    read("reprise_ring_records_total", "Records taken from agents' rings.",
+         stats.records);
+    read("reprise_spool_bytes", "Bytes of the collector's spool.",
+         collector_->spool_bytes());
+    read("reprise_collector_chunks_acked_total",
+         "Chunks the server acknowledged.", stats.chunks_acked);
+  }
+  return metrics_.Text();
 }
 
 Status Announce(const Announcement& daemon) {

@@ -110,12 +110,12 @@ void Committer::CommitBatch(std::span<const CommitItem> batch) {
 
 void Committer::Count(const CheckedChunk& checked, const CommitResult& result) {
   if (!result.status.ok()) {
-    ++metrics_.chunks_refused;
+    metrics_.chunks_refused.Increment();
   } else if (result.stored) {
-    ++metrics_.chunks_committed;
-    metrics_.records_committed += checked.chunk.count();
+    metrics_.chunks_committed.Increment();
+    metrics_.records_committed.Increment(checked.chunk.count());
   } else if (!result.hole) {
-    ++metrics_.chunks_duplicate;
+    metrics_.chunks_duplicate.Increment();
   }
 }
 
@@ -202,7 +202,7 @@ Status Committer::CountRefused(Database& db, const Producer& producer,
                 {"quota_bytes", quota_.max_bytes()},
                 {"stored_bytes", before.bytes}});
   }
-  metrics_.refused_bytes += static_cast<uint64_t>(bytes);
+  metrics_.refused_bytes.Increment(static_cast<double>(bytes));
   return AddRefused(db, producer.run_id, records, bytes);
 }
 
@@ -261,7 +261,8 @@ Status Committer::ApplyLost(Database& db, const Producer& producer,
       SaveCommitted(db, producer.session_id, producer.epoch, lost.to()));
   tentative_[{producer.session_id, producer.epoch}] = lost.to();
   result.committed = lost.to();
-  metrics_.chunks_lost += missing.to() - missing.from() + 1;
+  metrics_.chunks_lost.Increment(
+      static_cast<double>(missing.to() - missing.from() + 1));
   return OkStatus();
 }
 

@@ -150,7 +150,7 @@ class IngestCall final : public grpc::ServerBidiReactor<v1::Up, v1::Down>,
         return OkStatus();
       case v1::Up::kChunk: {
         StatusOr<v1::Columns> columns = CheckChunk(up.chunk());
-        if (!columns.ok()) ++metrics_.chunks_refused;
+        if (!columns.ok()) metrics_.chunks_refused.Increment();
         RETURN_IF_ERROR(columns.status());
         Commit({.producer = producer,
                 .what = CheckedChunk{.chunk = std::move(*up.mutable_chunk()),
@@ -269,7 +269,7 @@ class IngestCall final : public grpc::ServerBidiReactor<v1::Up, v1::Down>,
       } else if (result.hole) {
         if (resend_asked_ != result.committed + 1) {
           resend_asked_ = result.committed + 1;
-          ++metrics_.resends_asked;
+          metrics_.chunks_resent.Increment();
           down.mutable_resend()->set_expected(resend_asked_);
           outgoing_.push_back(std::move(down));
         }

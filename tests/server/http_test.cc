@@ -88,8 +88,8 @@ TEST(HttpTest, CountsWhatItDoes) {
   (void)server.PutGraph(SmallGraph(), "");
   (void)server.Post("/reprise.v1.Query/ListRuns", kJson, "{}");
   const std::string metrics = Get(server, "/metrics");
-  EXPECT_THAT(metrics,
-              HasSubstr("reprise_build_info{version=\"" REPRISE_VERSION "\""));
+  EXPECT_THAT(metrics, HasSubstr("reprise_build_info{revision="));
+  EXPECT_THAT(metrics, HasSubstr("version=\"" REPRISE_VERSION "\"} 1"));
   EXPECT_THAT(metrics, HasSubstr("reprise_store_size_bytes "));
   for (const char* name :
        {"process_cpu_seconds_total", "process_start_time_seconds",
@@ -100,8 +100,8 @@ TEST(HttpTest, CountsWhatItDoes) {
     EXPECT_GT(std::stod(metrics.substr(at + 2 + std::strlen(name))), 0) << name;
   }
   EXPECT_THAT(metrics,
-              HasSubstr("reprise_rpc_duration_seconds_count{method=\"/reprise."
-                        "v1.Query/ListRuns\",code=\"ok\"} 1"));
+              HasSubstr("reprise_rpc_duration_seconds_count{code=\"ok\",method="
+                        "\"/reprise.v1.Query/ListRuns\"} 1"));
 }
 
 TEST(HttpTest, ServesThePageUnderEveryPathThatIsNoFile) {
@@ -322,8 +322,10 @@ TEST(ConnectTest, ForgetsAWatcherThatLeft) {
   ::close(fd);
 
   EXPECT_TRUE(Eventually([&] {
-    return Get(server, "/metrics").find("WatchRun\",code=\"canceled\"} 1") !=
-           std::string::npos;
+    return Get(server, "/metrics")
+               .find(
+                   "{code=\"canceled\",method=\"/reprise.v1.Query/WatchRun\"} "
+                   "1") != std::string::npos;
   }));
 }
 

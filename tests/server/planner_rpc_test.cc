@@ -230,8 +230,9 @@ TEST(PlanTest, EndsSoonWhenTheClientLeaves) {
                .Http(
                    "GET /metrics HTTP/1.1\r\nHost: localhost\r\n"
                    "Connection: close\r\n\r\n")
-               .find("Planner/Plan\",code=\"canceled\"} 1") !=
-           std::string::npos;
+               .find(
+                   "{code=\"canceled\",method=\"/reprise.v1.Planner/Plan\"} "
+                   "1") != std::string::npos;
   }));
   // The server still plans.
   EXPECT_TRUE(server.Plan(RequestFor(server.PutGraph(SmallGraph(), ""), "1.0x"))

@@ -61,16 +61,16 @@ class MethodAdder {
         name, /*streams=*/true,
         [=, &services = services_](std::shared_ptr<const Request> request,
                                    std::shared_ptr<Call> call) {
-          ++services.metrics.plans_waiting;
+          services.metrics.plans_waiting.Increment();
           auto work = [=, &services] {
-            --services.metrics.plans_waiting;
+            services.metrics.plans_waiting.Decrement();
             call->Finish(call->cancelled() ? Cancelled(left)
                                            : search(services, *request, *call));
           };
           if (services.planners.Post(std::move(work), lane_of(*request))) {
             return;
           }
-          --services.metrics.plans_waiting;
+          services.metrics.plans_waiting.Decrement();
           call->Finish(Refusal(services, services.planners));
         });
   }

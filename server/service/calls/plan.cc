@@ -93,7 +93,7 @@ StatusOr<v1::Explanation> Explain(Services& services,
   *explanation.mutable_plan() = stored.proto;
   *explanation.mutable_capabilities() = stored.asked_capabilities;
   explanation.set_timing(stored.timing);
-  ++services.metrics.explanations_made;
+  services.metrics.explanations_made.Increment();
   const size_t bytes = explanation.ByteSizeLong() + stored_plan.size();
   services.explanations.Keep(
       request.plan_id(),

@@ -111,7 +111,7 @@ StatusOr<v1::ServerStatus> GetStatus(Services& services,
   }
   status.set_store_bytes(services.store.SizeBytes());
   status.set_plan_queue(
-      static_cast<uint32_t>(services.metrics.plans_waiting.load()));
+      static_cast<uint32_t>(services.metrics.plans_waiting.Value()));
   status.set_degraded(services.store.degraded());
   ASSIGN_OR_RETURN(const int64_t runs, services.store.Get(CountRuns));
   status.set_runs(static_cast<uint64_t>(runs));

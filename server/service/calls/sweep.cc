@@ -116,7 +116,7 @@ Status SendCurve(Services& services, const v1::SweepRequest& request,
     }
     call.Send(std::move(point));
   };
-  ++services.metrics.curves_made;
+  services.metrics.curves_made.Increment();
   RETURN_IF_ERROR(
       planner::Sweep(task.graph, task.request, points, send).status());
   if (services.planning.stopping()) {

@@ -276,7 +276,7 @@ StatusOr<std::string> Planning::MakeReplacement(const std::string& run_id,
   }
   RETURN_IF_ERROR(CheckTrusted(plan, run_id));
   RETURN_IF_ERROR(Keep(request, plan, ""));
-  ++metrics_.replans;
+  metrics_.replans.Increment();
   LogInfo("replaced",
           StrCat("run ", run_id, ": plan ", plan_id, " needs ", more_bytes,
                  " bytes more than it says; re-plan ", attempt, ": ",
