@@ -15,8 +15,9 @@ inline constexpr std::string_view kPhaseNames[] = {"", "forward", "backward",
 inline constexpr std::string_view kKindNames[] = {
     "", "pure", "seeded", "once", "collective", "view"};
 inline constexpr std::string_view kCategoryNames[] = {
-    "",      "parameter", "gradient",      "optimizer_state", "activation",
-    "input", "temporary", "communication", "unknown",         "static"};
+    "",           "parameter", "gradient",  "optimizer_state",
+    "activation", "input",     "temporary", "communication",
+    "unknown",    "static",    "idle"};
 
 // The categories as pages and commands call them.
 inline constexpr std::string_view kCategoryTexts[] = {
@@ -24,7 +25,8 @@ inline constexpr std::string_view kCategoryTexts[] = {
     "gradients",   "optimizer state",
     "activations", "inputs",
     "temporaries", "communication",
-    "unknown",     "parameters, buffers and optimizer state"};
+    "unknown",     "parameters, buffers and optimizer state",
+    "idle"};
 
 // Returns the word of a number, or an empty string.
 inline std::string_view WordOf(std::span<const std::string_view> names,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <array>
 #include <unordered_map>
 
 #include "base/str_cat.h"
@@ -13,7 +14,6 @@ namespace {
 
 constexpr int kColumns = 1000;
 constexpr int kHeight = 220;
-constexpr size_t kMostRows = 100;
 
 constexpr const char* kHead = R"(<!doctype html>
 <html lang="en">
@@ -188,7 +188,46 @@ std::string_view CategoryOf(const ExportTimeline& timeline, uint32_t what) {
                       static_cast<int>(timeline.categories[at]));
 }
 
+std::string_view TextOf(v1::Category category) {
+  return WordOf(kCategoryTexts, static_cast<int>(category));
+}
+
+std::string Table(int64_t peak, int64_t peak_ns, const std::string& rows) {
+  return StrCat("<h2>Alive at the peak, ", FormatBytes(peak), " after ",
+                FormatDuration(peak_ns),
+                "</h2>\n<div class=\"scroll\"><table><tr><th class=\"right\">"
+                "Bytes</th><th>Category</th><th>What</th><th>Where</th><th "
+                "class=\"right\">Since</th></tr>\n",
+                rows, "</table></div>\n");
+}
+
+// The categories are those of the page, which follow from all that is recorded.
+std::string MeasuredTable(const v1::LiveMemory& memory) {
+  std::string rows;
+  std::array<int64_t, v1::Category_ARRAYSIZE> listed{};
+  for (const v1::LiveAllocation& one : memory.allocations()) {
+    listed[static_cast<size_t>(one.category())] += one.bytes();
+    const std::string where = one.stack_size() > 0 ? one.stack(0) : "";
+    rows += Row(one.bytes(), TextOf(one.category()),
+                one.owner().empty() ? "not known" : one.owner(),
+                where == one.owner() ? "" : where,
+                one.has_born_ns() ? FormatDuration(one.born_ns()) : "");
+  }
+  for (const v1::LiveGroup& group : memory.categories()) {
+    const int64_t rest =
+        group.bytes() - listed[static_cast<size_t>(group.category())];
+    if (rest == 0) continue;
+    rows += Row(rest, TextOf(group.category()),
+                memory.folded_count() > 0
+                    ? "there before the recording, and smaller ones"
+                    : "there before the recording",
+                "", "");
+  }
+  return Table(memory.live_bytes(), memory.at_ns(), rows);
+}
+
 std::string PeakTable(const ExportTimeline& timeline) {
+  if (timeline.at_peak) return MeasuredTable(*timeline.at_peak);
   int64_t peak = 0, peak_ns = 0;
   for (const ExportPoint& point : timeline.curve) {
     if (point.bytes <= peak) continue;
@@ -229,12 +268,7 @@ std::string PeakTable(const ExportTimeline& timeline) {
   if (rest > 0) {
     rows += Row(rest, "", "workspace, and what no record names", "", "");
   }
-  return StrCat("<h2>Alive at the peak, ", FormatBytes(peak), " after ",
-                FormatDuration(peak_ns),
-                "</h2>\n<div class=\"scroll\"><table><tr><th class=\"right\">"
-                "Bytes</th><th>Category</th><th>What</th><th>Where</th><th "
-                "class=\"right\">Since</th></tr>\n",
-                rows, "</table></div>\n");
+  return Table(peak, peak_ns, rows);
 }
 
 }  // namespace

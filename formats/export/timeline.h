@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -46,6 +47,9 @@ struct ExportPoint {
   int64_t bytes = 0;
 };
 
+// Rows of a table of what is alive at a peak.
+inline constexpr uint32_t kMostRows = 100;
+
 struct ExportTimeline {
   std::string title;  // "predicted", "measured without a plan", ...
   int64_t duration_ns = 0;
@@ -53,6 +57,8 @@ struct ExportTimeline {
   // are known.
   int64_t static_bytes = 0;
   std::vector<planner::StaticPart> static_parts;
+  // Of measured steps: what the server says is alive at the peak.
+  std::optional<v1::LiveMemory> at_peak;
   std::vector<ExportOp> ops;
   std::vector<ExportEvent> events;
   // The bytes alive from each time on, including static memory.

@@ -11,6 +11,8 @@ import {dirname, join} from 'node:path';
 import {fileURLToPath} from 'node:url';
 import type {Browser, Locator, Page} from 'playwright-core';
 import {afterAll, beforeAll, expect, onTestFinished, test, vi} from 'vitest';
+import {categoryStyle} from '../../web/src/format/categories';
+import type {Category} from '../../web/src/gen/reprise/v1/graph_pb';
 import {Standing, type Run} from '../../web/src/gen/reprise/v1/query_pb';
 import {formatBytes} from '../../web/src/format/units';
 import {openPage, startBrowser} from './browser';
@@ -130,6 +132,9 @@ async function fits(page: Page, name: string, dark: 1440 | 390): Promise<void> {
     await page.screenshot({path: `${folder}/${name}-${width}.png`, fullPage: true});
   }
 }
+
+/** Of "1.2 MiB  optimizer state": the words. */
+const nameIn = (line: string): string => line.replace(/[\d.,]+ ([KMG]?i?B|%)/g, '').trim();
 
 // The tests follow each other as the job goes on.
 
@@ -264,6 +269,33 @@ test('its graph and its memory are shown with the plan', async () => {
   await page.getByRole('button', {name: 'with the plan', pressed: true}).waitFor();
   await region(page, 'Alive at the instant').getByText('aten.gelu.default').first().waitFor();
   await fits(page, 'real-memory-planned', 1440);
+}, 200_000);
+
+test('every place calls its bytes by the same names', async () => {
+  const {query} = clients(daemon);
+  const named = (groups: readonly {category: Category}[]): string[] =>
+    groups.map(({category}) => categoryStyle(category).name).toSorted();
+  const words = (lines: readonly string[]): string[] => [...new Set(lines)].toSorted();
+
+  const measured = named((await query.getMemory({runId, planned: true})).categories);
+  const page = await open(`/runs/${runId}/memory`);
+  const keys = page.getByRole('list', {name: 'By category'}).getByRole('listitem');
+  await keys.first().waitFor();
+  expect(words((await keys.allTextContents()).map(nameIn))).toEqual(measured);
+  const file = join(daemon.folder, 'run.html');
+  printed('export', runId, '--format', 'html', '--out', file);
+  await page.goto(`file://${file}`);
+  const cells = page.getByRole('table').first().locator('td:nth-child(2)');
+  expect(words(await cells.allTextContents())).toEqual(measured);
+
+  const predicted = named((await query.compare({a: runId, b: runId})).categories);
+  const said = shown().split('BY CATEGORY, predicted under the plan')[1]!.split('\n\n')[0]!;
+  expect(words(said.split('\n').slice(1).filter(Boolean).map(nameIn))).toEqual(predicted);
+  await page.goto(daemon.link(`/runs/${runId}`));
+  const legend = region(page, 'Memory over one step').getByRole('listitem');
+  await expect
+    .poll(async () => words((await legend.allTextContents()).map((line) => line.trim())), LONG)
+    .toEqual(expect.arrayContaining(predicted));
 }, 200_000);
 
 test('the list of runs says that it finished', async () => {

@@ -63,7 +63,7 @@ test('an imported file is not said to have run', () => {
 });
 
 test('the legend has the order of the protos, and the unknown has a colour', () => {
-  expect(CATEGORIES.map((style) => style.category)).toEqual([9, 1, 2, 3, 4, 5, 6, 7, 8]);
+  expect(CATEGORIES.map((style) => style.category)).toEqual([9, 10, 1, 2, 3, 4, 5, 6, 7, 8]);
   expect(categoryStyle(Category.UNSPECIFIED).name).toBe('unknown');
 });
 

@@ -164,11 +164,13 @@ StatusOr<v1::GetMomentsResponse> ServerClient::GetMoments(
   return Ask(*query_, &v1::Query::Stub::GetMoments, request, endpoint_);
 }
 
-StatusOr<v1::LiveMemory> ServerClient::GetMemory(
-    const std::string& run_id) const {
+StatusOr<v1::LiveMemory> ServerClient::GetMemory(const std::string& run_id,
+                                                 bool planned,
+                                                 uint32_t limit) const {
   v1::GetMemoryRequest request;
   request.set_run_id(run_id);
-  request.set_limit(1);
+  request.set_planned(planned);
+  request.set_limit(limit);
   // A recording of millions of events is indexed by its first question.
   return Ask(*query_, &v1::Query::Stub::GetMemory, request, endpoint_,
              seconds(60));

@@ -78,9 +78,10 @@ class ServerClient {
   StatusOr<v1::ListRunsResponse> ListRuns(uint32_t limit,
                                           bool mine = false) const;
   StatusOr<v1::GetMomentsResponse> GetMoments(const std::string& run_id) const;
-  // What is alive at the peak of the newest traced step without a plan, by
-  // owner. Waits a minute.
-  StatusOr<v1::LiveMemory> GetMemory(const std::string& run_id) const;
+  // What is alive at the peak of the newest traced step, with the `limit`
+  // largest allocations. Waits a minute.
+  StatusOr<v1::LiveMemory> GetMemory(const std::string& run_id, bool planned,
+                                     uint32_t limit) const;
   StatusOr<v1::Plan> GetPlan(const std::string& plan_id) const;
   StatusOr<v1::Explanation> Explain(const std::string& plan_id) const;
   StatusOr<v1::Verification> Verify(const std::string& plan_id) const;

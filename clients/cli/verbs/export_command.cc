@@ -164,7 +164,11 @@ class ExportCommand : public Command {
       if (read.code() == Code::kNotFound) continue;
       RETURN_IF_ERROR(read);
       all.push_back(measured.Finish());
-      all.back().static_parts = planner::StaticMemory(graph);
+      if (format_ == "html") {
+        ASSIGN_OR_RETURN(
+            all.back().at_peak,
+            client.GetMemory(run->run_id(), planned, formats::kMostRows));
+      }
     }
     if (!run->plan_id().empty()) {
       ASSIGN_OR_RETURN(const PlannedStep step,

@@ -77,7 +77,8 @@ Tone ToneOf(const v1::Verdict& verdict) {
 
 Status PrintMeasuredPeak(const v1::Run& run, const ServerClient& client,
                          Console& console) {
-  const StatusOr<v1::LiveMemory> memory = client.GetMemory(run.run_id());
+  const StatusOr<v1::LiveMemory> memory =
+      client.GetMemory(run.run_id(), /*planned=*/false, 1);
   if (memory.status().code() == Code::kNotFound) return OkStatus();
   RETURN_IF_ERROR(memory.status());
   console.Line(StrCat(

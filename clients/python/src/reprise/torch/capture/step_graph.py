@@ -45,7 +45,9 @@ RNG_STATE_BYTES = 5056
 
 _KIND_NAMES = {kind: f"OP_KIND_{kind.name}" for kind in OpKind}
 _PHASE_NAMES = ("", "PHASE_FORWARD", "PHASE_BACKWARD", "PHASE_OPTIMIZER")
-_GRADIENT, _STATE, _ACTIVATION, _INPUT, _UNKNOWN = 2, 3, 4, 5, 8  # reprise.v1.Category
+# reprise.v1.Category
+_GRADIENT, _STATE, _ACTIVATION, _INPUT, _UNKNOWN, _IDLE = 2, 3, 4, 5, 8, 10
+_RAN = "eager-dispatch"  # the flavour of a step that ran
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ class CapturedGraph:
     structure: str
     measured_peak_bytes: int
     measured_step_ns: int
-    flavour: str = "eager-dispatch"
+    flavour: str = _RAN
 
     @property
     def varies(self) -> bool:
@@ -140,14 +142,18 @@ class CapturedGraph:
 
     def _static_parts(self) -> list[dict[str, int]]:
         """Returns static memory by category: what the model and its optimizers hold, and inputs,
-        which ops read. The rest of static memory has no known category and is left out."""
+        which ops read. In a step that ran, no op read the rest: it is idle."""
         parts: Counter[int] = Counter()
         for storage in self.step.storages:
             if storage.prior and storage.id < 0 and storage.category != _ACTIVATION:
                 parts[storage.category] += storage.bytes
         for storage in self.batch:
             parts[_INPUT] += storage.bytes
-        return [{"category": kind, "bytes": size} for kind, size in sorted(parts.items())]
+        if self.flavour == _RAN:
+            parts[_IDLE] = self.static_bytes - parts.total()
+        return [
+            {"category": kind, "bytes": size} for kind, size in sorted(parts.items()) if size > 0
+        ]
 
     @property
     def batch(self) -> list[CapturedStorage]:
