@@ -137,6 +137,7 @@ describe('a validated run', () => {
       const page = await site.open('/runs/whole', {width, height});
       await curveDone(page);
       await page.getByRole('application', {name: 'measured peak'}).waitFor();
+      await page.getByText(/^Most at the peak: .* [\d.]+ MiB/).waitFor();
       const bottom = async (name: string): Promise<number> => {
         const box = (await page.getByRole('region', {name, exact: true}).boundingBox())!;
         return box.y + box.height;

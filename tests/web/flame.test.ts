@@ -8,11 +8,15 @@ import {
   lineTo,
   modulePieces,
   ownerPieces,
+  ownersAtPeak,
   type Flame,
   type Piece,
 } from '../../web/src/data/flame';
 import {Category} from '../../web/src/gen/reprise/v1/graph_pb';
-import {StorageExplanationSchema} from '../../web/src/gen/reprise/v1/planner_pb';
+import {
+  StorageExplanationSchema,
+  type StorageExplanation,
+} from '../../web/src/gen/reprise/v1/planner_pb';
 import {LiveMemorySchema} from '../../web/src/gen/reprise/v1/query_pb';
 
 const {ACTIVATION, INPUT, PARAMETER, TEMPORARY, UNKNOWN} = Category;
@@ -190,6 +194,20 @@ test('a captured step is told by module, with what was there before and what it 
   expect(byPath(modulePieces(memory, storages, false))['not in the step']).toBe(153);
   // Of a trace nothing names a module: its owners are told.
   expect(modulePieces(memory, [storages[3]!], true)).toBeUndefined();
+});
+
+test('who has most at the peak is told where the modules part, and of operators by name', () => {
+  const of = (module: string, name: string, kib: number, aliveAtPeak = true): StorageExplanation =>
+    create(StorageExplanationSchema, {module, name, bytes: BigInt(1024 * kib), aliveAtPeak});
+  const blocks = [1, 2, 3, 4].map((i) => of(`net.blocks.${i}`, 'aten.mm', 10 * i));
+
+  expect(ownersAtPeak([...blocks, of('net.head', 'aten.mm', 5)], true)).toBe(
+    'net.blocks.4 40.0 KiB, net.blocks.3 30.0 KiB, net.blocks.2 20.0 KiB, 1 more',
+  );
+  expect(ownersAtPeak([of('', 'aten.mm', 3), of('', 'aten.exp', 2)], true)).toBe(
+    'aten.mm 3.0 KiB, aten.exp 2.0 KiB',
+  );
+  expect(ownersAtPeak([of('net', 'aten.mm', 3, false)], true)).toBe('');
 });
 
 test('a recording is told by stack from the owner on, and all of each owner is there', () => {

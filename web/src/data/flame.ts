@@ -83,14 +83,9 @@ export function modulePieces(
   storages: readonly StorageExplanation[],
   planned: boolean,
 ): Piece[] | undefined {
-  const alive = storages.filter((one) => (planned ? one.aliveAtPeak : one.aliveAtBasePeak));
+  const alive = aliveAt(storages, planned);
   if (alive.every(({module}) => module === '')) return undefined;
-  const pieces = alive.map(({module, name, bytes, category}): Piece => {
-    const what = module && name.startsWith(`${module}.`) ? name.slice(module.length + 1) : name;
-    // A dot in parentheses is no level: "AdamW(lr=0.1)".
-    const modules = module.match(/(?:\([^)]*\)|[^.])+/g) ?? [];
-    return {bytes: num(bytes), category, path: [...modules, what]};
-  });
+  const pieces = alive.map(pieceOf);
   // A batch is a storage of the step that was there before it.
   const inputs = sum(pieces.filter(({category}) => category === Category.INPUT));
   for (const {bytes, category, path} of nobodys(memory)) {
@@ -99,6 +94,31 @@ export function modulePieces(
   }
   const bytes = num(memory.liveBytes) - sum(pieces);
   return [...pieces, {bytes, category: Category.UNKNOWN, path: ['not in the step']}];
+}
+
+const aliveAt = (storages: readonly StorageExplanation[], planned: boolean): StorageExplanation[] =>
+  storages.filter((one) => (planned ? one.aliveAtPeak : one.aliveAtBasePeak));
+
+function pieceOf({module, name, bytes, category}: StorageExplanation): Piece {
+  const what = module && name.startsWith(`${module}.`) ? name.slice(module.length + 1) : name;
+  // A dot in parentheses is no level: "AdamW(lr=0.1)".
+  const modules = module.match(/(?:\([^)]*\)|[^.])+/g) ?? [];
+  return {bytes: num(bytes), category, path: [...modules, what]};
+}
+
+const MOST_OWNERS = 3;
+
+/** "layers.1 24.0 MiB, layers.2 24.0 MiB, head 8.0 MiB": who has most at the peak of the step. */
+export function ownersAtPeak(storages: readonly StorageExplanation[], planned: boolean): string {
+  let node = flameTree(aliveAt(storages, planned).map(pieceOf), false);
+  // What holds nearly everything tells nothing.
+  while (node.children[0] && node.children[0].bytes > 0.8 * node.bytes) node = node.children[0];
+  const some = node.children.length > 0 || node.bytes === 0 ? node.children : [node];
+  const texts = some
+    .slice(0, MOST_OWNERS)
+    .map(({path, bytes}) => `${path.slice(1).join('.')} ${formatBytes(bytes)}`);
+  const more = some.length - texts.length;
+  return [...texts, ...(more > 0 ? [`${more} more`] : [])].join(', ');
 }
 
 interface Part {
