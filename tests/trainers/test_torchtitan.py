@@ -59,11 +59,19 @@ def test_its_trainer_trains_under_half_its_memory_with_the_same_losses(
     assert peaks[-1] <= budgets[-1]
 
 
-@pytest.mark.parametrize(("backend", "budget"), [("aot_eager", "0.6x"), ("inductor", "0.5x")])
-def test_blocks_that_it_compiles_keep_their_losses(backend: str, budget: str) -> None:
-    plain, _ = train("--compile", backend, ranks=2)
+# Inductor rounds what experts make again otherwise, in bfloat16: such a plan is withdrawn.
+@pytest.mark.parametrize(
+    ("budget", "options"),
+    [
+        ("0.6x", ["--compile", "aot_eager"]),
+        ("0.5x", ["--compile", "inductor"]),
+        ("0.5x", ["--compile", "aot_eager", "--moe", "--steps", "4"]),
+    ],
+)
+def test_blocks_that_it_compiles_keep_their_losses(budget: str, options: list[str]) -> None:
+    plain, _ = train(*options, ranks=2)
 
-    planned, log = train("--compile", backend, "--budget", budget, ranks=2)
+    planned, log = train(*options, "--budget", budget, ranks=2)
 
     assert planned == plain
     assert "reprise: It fits in " in log

@@ -94,6 +94,7 @@ def planned(server: Server) -> tuple[OverBudget, Any]:
         optimizer_peak=6 * MIB,
         outside_bytes=0,
         outputs_die=False,
+        backwards=[],
     )
     return over, over.plan_whole([0], [0], memory, "AdamW(fused=None)")
 

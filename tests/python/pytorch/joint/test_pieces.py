@@ -20,7 +20,9 @@ from torch.utils.checkpoint import checkpoint
 import reprise
 from reprise.torch.check.result import GRADIENTS
 from reprise.torch.joint.job import CompiledJob
+from reprise.torch.joint.joint_graph import peak_under
 from reprise.torch.joint.site import pieces_of
+from reprise.torch.joint.step_memory import BackwardMemory
 from reprise.torch.joint.whole import MOST_KINDS, Whole
 from reprise.torch.training import armed
 from reprise.torch.training.loop import open_loops
@@ -187,6 +189,41 @@ def test_more_kinds_than_torch_compile_keeps_become_fewer_and_run_again_what_eit
     assert set(decided.kinds.values()) == set(range(len(decided.graphs)))
     assert wanted <= decided.again
     assert {ops[op]["phase"] for op in decided.again} == {"PHASE_FORWARD"}
+
+
+@pytest.mark.parametrize("left", [0.0, 0.5, 1.0])
+def test_gradients_that_the_program_lets_go_of_between_two_backwards_are_not_held(
+    left: float,
+) -> None:
+    _, _, job = trained(made(blocks=1), "0.9x", steps=2)
+    assert job is not None
+    graph = job.joint.graphs[0]
+    calls, parts = [0, 0], [0, 1]
+    base = Whole([graph], calls, parts).message(0)
+    backward = [op for op in base["ops"] if op["phase"] == "PHASE_BACKWARD"]
+    between = next(n for n, op in enumerate(backward) if op["name"] == "reprise.between")
+    sizes = {s["id"]: s["bytes"] for s in base["storages"]}
+    stay = sum(sizes[i] for i in base["required"])
+    made_before = {i for op in backward[:between] for i in op["writes"]}
+    gradients = sum(sizes[i] for i in base["required"] if i in made_before)
+    ended = BackwardMemory(ended_live=10 * gradients)
+    began = BackwardMemory(
+        began_live=int((9 + left) * gradients), before_peak=int((11.5 + left) * gradients)
+    )
+
+    message = Whole([graph], calls, parts, [began, ended]).message(0)
+
+    sizes = {s["id"]: s["bytes"] for s in message["storages"]}
+    assert gradients > 0
+    assert stay - sum(sizes[i] for i in message["required"]) == int((1 - left) * gradients)
+    (op,) = (op for op in message["ops"] if op["name"] == "reprise.between")
+    if left < 1:
+        assert sum(sizes[i] for i in op["reads"]) == gradients
+        # What it peaked at, beside what it reads and writes.
+        assert op["workspace_bytes"] == int(1.5 * gradients)
+        assert peak_under(message, set()) <= peak_under(base, set()) + 2 * gradients
+    else:
+        assert message == base
 
 
 @pytest.mark.parametrize("options", [{"times": 2}, {"checkpointed": True}])

@@ -63,7 +63,7 @@ class OverBudget:
         forward has called, in order; `parts`: which part of the model each is in; `optimizer`: its
         name. Returns what the job is to do."""
         joint = self._joint
-        whole = self._whole = Whole(joint.graphs, calls, parts)
+        whole = self._whole = Whole(joint.graphs, calls, parts, memory.backwards)
         message = whole.message(memory.began_live)
         if memory.outside_bytes:
             alone = len(calls) == 1 and memory.outputs_die

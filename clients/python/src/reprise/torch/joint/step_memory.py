@@ -20,6 +20,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -37,6 +38,17 @@ from reprise.torch.meter.meter import Meter
 from reprise.torch.meter.room import room_on
 from reprise.torch.meter.state import open_meter, start_counting
 
+_ACCUMULATES = "torch::autograd::AccumulateGrad"
+
+
+@dataclass(slots=True)
+class BackwardMemory:
+    """The bytes alive around the backward of a graph; 0: not known."""
+
+    began_live: int = 0
+    ended_live: int = 0  # with the gradients that it has just returned
+    before_peak: int = 0  # of what the program did since the backward before it
+
 
 class StepMemory:
     """Measures the steps of one job."""
@@ -53,7 +65,9 @@ class StepMemory:
         self.outside_bytes = 0
         self.outputs_die = False  # before the backward reaches the graph
         self._turn = 0  # of graphs that have returned; 0: a backward is under way
+        self._handles: list[Any] = []  # of hooks in nodes that may outlive the step
         self._outputs: list[weakref.ref[Any]] = []  # of the last forward
+        self.backwards: list[BackwardMemory] = []  # of its graphs, in the order of their calls
         self.optimizer_peak = 0  # of the step so far, in its optimizers
         self.aside_peak = 0  # of the step so far, in what only this step does
 
@@ -70,6 +84,12 @@ class StepMemory:
         self.optimizer_peak = self.aside_peak = self.outside_bytes = self._turn = 0
         self.held_bytes = 0
         self.peaks = Peaks()
+        self._remove_hooks()
+
+    def _remove_hooks(self) -> None:
+        handles, self._handles = self._handles, []
+        for handle in handles:
+            handle.remove()
 
     def returned(self, outputs: list[Tensor]) -> None:
         """Notes what a forward of the step has returned."""
@@ -78,6 +98,7 @@ class StepMemory:
     def forward(self) -> None:
         """Notes that a forward of a step begins, with gradients of those before it."""
         self.keep_peak()
+        self.backwards = []
         if self.meter is not None:
             self._left_live = self.meter.live()
             self._beside = self._left_live - self.began_live
@@ -99,11 +120,16 @@ class StepMemory:
         # What lay between two graphs, or before the first one, is the forward's.
         peaks.forward = max(peaks.forward, self.beside())
         self._turn = turn = self._turn + 1
+        backward = BackwardMemory()
+        self.backwards.append(backward)
         live = self._left_live = meter.live()
         own = sum(t.untyped_storage().nbytes() for t in outputs_in(out) if t.requires_grad)
 
         def arrived(_: Any) -> None:
+            backward.began_live = meter.live()
             if self._turn != turn:
+                backward.before_peak = self.beside()
+                peaks.backward = max(peaks.backward, backward.before_peak)
                 return
             self._turn = 0
             highest = self.beside()
@@ -111,9 +137,19 @@ class StepMemory:
             self.outside_bytes = max(self.outside_bytes, 1, highest - live - own)
             self.outputs_die = all(known() is None for known in self._outputs)
 
+        def returned(_: Any) -> None:
+            if not backward.ended_live:
+                self.keep_peak()
+                backward.ended_live = meter.live()
+
         node = node_of(out, args)
         if node is not None:
             node.register_prehook(guard.quiet(arrived))
+            # A hook after the node would keep what the node reads alive while it runs.
+            for following, _ in node.next_functions:
+                if following is not None and following.name() == _ACCUMULATES:
+                    handle = following.register_prehook(guard.quiet(returned))
+                    self._handles.append(handle)
 
     def keep_peak(self) -> None:
         """Notes the peak so far, of a backward if there was one, because what comes next is a
@@ -152,6 +188,7 @@ class StepMemory:
 
     def stop(self) -> None:
         """Ends the measuring."""
+        self._remove_hooks()
         if self.meter is not None:
             self.meter.stop()
 

@@ -2,8 +2,9 @@
 """The graphs of one compiled step as one: the only one, those of a model with graph breaks, or of a
 model whose parts are compiled one by one.
 
-    whole = Whole(graphs, calls, parts)  # joint graphs; which of them a forward calls, in order;
-    message = whole.message(static_bytes)                              # and the part each is in
+    # Joint graphs; which of them a forward calls, in order, and in which parts; what was measured.
+    whole = Whole(graphs, calls, parts, backwards)
+    message = whole.message(static_bytes)
     message = with_optimizer(message, "AdamW", peak_bytes)             # of its step, as measured
     decided = whole.split(again)         # by compiled graph: its ops among those that run again
 
@@ -11,7 +12,9 @@ The forwards run one after the other, then the backwards in the other order. Wha
 to the next, and the next one's backward back, is one storage: told by its bytes, which is all that
 a graph says about it. Parameters and whatever else is alive when the step begins are static, as
 measured. What the program does between the graphs is in none of them: by how much the measured peak
-of a plain step is above the predicted one is held in all of it (`with_held`).
+of a plain step is above the predicted one is held in all of it (`with_held`). Between two backwards
+it may let go of the gradients of parameters that the first one has returned: FSDP2 reduces them to
+those of its shards. What is left of them is measured, too.
 
 Equal parts are compiled once for each kind: parts of one kind run the same ops again. A graph that
 is called more than once in a part is compiled once: an op of it runs again in all of these calls or
@@ -20,16 +23,18 @@ in none. Linear in the graphs, but for what is handed back.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from reprise.torch.joint.joint_graph import LOSS, message_of, storage_of
+from reprise.torch.joint.step_memory import BackwardMemory
 
 # Kinds of equal parts. Each is compiled code of its own, and torch.compile keeps so much of one
 # function and no more.
 MOST_KINDS = 8
 _BETWEEN = "reprise.between"
+_GRADIENT = 2  # reprise.v1.Category
 _Kind = dict[int, set[int]]  # by graph of a part, in the order of its calls: ops that run again
 
 
@@ -58,7 +63,15 @@ class Decided(NamedTuple):
 class Whole:
     """The graphs of one forward and its backward."""
 
-    def __init__(self, graphs: list[dict[str, Any]], calls: list[int], parts: list[int]) -> None:
+    def __init__(
+        self,
+        graphs: list[dict[str, Any]],
+        calls: list[int],
+        parts: list[int],
+        backwards: Sequence[BackwardMemory] = (),
+    ) -> None:
+        """`backwards`: what was measured around the backward of each call; where that is not known,
+        all gradients stay to the end of the step."""
         self._graphs = graphs
         self._calls = [_Call(*one) for one in zip(calls, parts, strict=True)]
         self._storages: list[dict[str, Any]] = []
@@ -71,11 +84,13 @@ class Whole:
             for number, op in enumerate(graphs[call.graph]["ops"]):
                 if number and op["phase"] == "PHASE_FORWARD":
                     self._add(call, number, op, set(), True)
-        for call in reversed(self._calls):
+        known = backwards if len(backwards) == len(calls) else [BackwardMemory()] * len(calls)
+        for at, call in reversed([*enumerate(self._calls)]):
             last = call is self._calls[-1]
+            between = {} if last else self._between(at, *known[at : at + 2])
             for number, op in enumerate(graphs[call.graph]["ops"]):
                 if op["phase"] == "PHASE_BACKWARD":
-                    self._add(call, number, op, handed[id(call)], last)
+                    self._add(call, number, op, handed[id(call)], last, between)
         made = {s for op in self._ops for s in op["writes"]}
         self._release(made)
 
@@ -145,15 +160,46 @@ class Whole:
                             return number
         return None
 
+    def _between(self, at: int, own: BackwardMemory, later: BackwardMemory) -> dict[str, Any]:
+        """Returns what the op before the backward of a call reads, writes and takes: the gradients
+        that the backward before it has returned, and what is left of them."""
+        call = self._calls[at + 1]
+        ops = self._graphs[call.graph]["ops"]
+        made = {
+            call.storages[i]
+            for op in ops
+            if op["phase"] == "PHASE_BACKWARD" and op["name"] != LOSS
+            for i in op["writes"]
+        }
+        gradients = [i for i in self._required if i in made]
+        size = sum(self._storages[i]["bytes"] for i in gradients)
+        left = max(0, size + own.began_live - later.ended_live)
+        if not own.began_live or not later.ended_live or left >= size:
+            return {}
+        number = len(self._storages)
+        storage = storage_of(number, left, "gradients of parameters")
+        self._storages.append({**storage, "category": _GRADIENT, "pinned": True})
+        self._required = [i for i in self._required if i not in made] + [number]
+        takes = max(0, own.before_peak - later.ended_live - left)
+        return {"reads": gradients, "writes": [number], "workspace_bytes": takes}
+
     def _add(
-        self, call: _Call, number: int, op: dict[str, Any], handed: set[int], last: bool
+        self,
+        call: _Call,
+        number: int,
+        op: dict[str, Any],
+        handed: set[int],
+        last: bool,
+        between: dict[str, Any] | None = None,
     ) -> None:
         made = {**op, "id": len(self._ops)}
         made["reads"] = sorted({call.storages[i] for i in op["reads"]})
         made["writes"] = [call.storages[i] for i in op["writes"] if i not in handed]
         if op["name"] == LOSS and not last:
             # Not the loss: only what the graphs after this one do not account for.
-            made["name"], made["reads"], made["workspace_bytes"] = _BETWEEN, [], 0
+            made |= {"name": _BETWEEN, "reads": [], "workspace_bytes": 0}
+            if between:
+                made |= {**between, "writes": [*made["writes"], *between["writes"]]}
         call.ops[number] = len(self._ops)
         self._ops.append(made)
 
