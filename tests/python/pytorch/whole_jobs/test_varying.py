@@ -23,6 +23,16 @@ def test_sizes_that_the_data_decides_keep_to_the_budget(name: str, budget: str) 
     assert found.captures <= 3
 
 
+@pytest.mark.parametrize("seed", [7, 8])
+def test_sizes_beyond_those_that_fixed_a_share_are_planned_once_they_come(seed: int) -> None:
+    found = varying.run("ragged", "0.6x", steps=60, seed=seed)
+
+    assert found.equal
+    assert found.planned >= 55, found.why
+    assert found.above == 0, f"by up to {found.most_above:.1%}"
+    assert found.captures <= 3
+
+
 @pytest.mark.parametrize("budget", ["0.8x", "0.6x"])
 def test_forwards_that_the_data_ends_early_keep_to_the_budget(budget: str) -> None:
     found = varying.run("exits", budget, steps=60)

@@ -210,13 +210,15 @@ class Ladder:
         message = fitted(list(points.items()), size)
         return None if message is None else (size, message)
 
-    def fit(self, rung: Rung, size: int) -> Rung:
-        """Adds the rung of a size that is fitted, and returns it."""
+    def fit(self, rung: Rung, size: int, message: dict[str, Any] | None) -> Rung:
+        """Adds the rung of a size that is fitted, with its graph where this rank has it, and
+        returns it."""
         graph = max(self._of_program(rung), key=lambda r: r.own_size).graph
         key = self._ahead(rung) or rung.key
         made = Rung(self.next_number, key, size, graph, rung.left_out, rung.leaks)
         made.shared = rung.shared
         made.fitted, made.beside_bytes = True, rung.beside_bytes
+        made.foreseen = message
         return self._append(made)
 
     @property

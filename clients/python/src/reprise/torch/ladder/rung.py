@@ -125,6 +125,7 @@ class Rung:
     fitted: bool = False
     uneven: bool = False  # its micro-batches had several sizes; planned as the largest of them
     sketch: bool = False  # from shapes alone; fitted too
+    foreseen: dict[str, Any] | None = None  # the graph of a size that nobody has seen
     request_id: int | None = None  # of the request for its plan
     answered: int = 0  # number of the plan that the request has brought; 0: none yet
     asked: Budget | None = None  # the budget of that request
@@ -151,6 +152,10 @@ class Rung:
 
     def __post_init__(self) -> None:
         self.varies = self.graph.varies  # once, because every planned step asks for it
+
+    def message(self) -> dict[str, Any]:
+        """Returns the step graph that it is planned for, as proto3 JSON."""
+        return self.graph.message() if self.foreseen is None else self.foreseen
 
     @property
     def forwards(self) -> int:

@@ -363,10 +363,10 @@ class RankCoordinator:
         size = max(self._ranks.meet(0 if ahead is None else ahead[0], PLAN))
         if not size:
             return
-        made = ladder.fit(rung, size)
+        made = ladder.fit(rung, size, None if ahead is None else ahead[1])
         self._asked(made, owner)
         if ahead is not None:
-            planning.submit(made, ahead[1])
+            planning.submit(made)
 
     def _asked(self, rung: Rung, owner: int) -> None:
         """One rank asks the server, all wait at their meetings."""

@@ -135,16 +135,15 @@ class Planning:
         self.submit(rung)
         ahead = self.ladder.ahead(rung)
         if ahead is not None:
-            size, message = ahead
-            self.submit(self.ladder.fit(rung, size), message)
+            self.submit(self.ladder.fit(rung, *ahead))
 
     def measure_costs(self, graph: CapturedGraph) -> None:
         """Measures what the tape costs here for ops as large as those of a step, once."""
         self._executor.capabilities(graph)
 
-    def submit(self, rung: Rung, message: dict[str, Any] | None = None) -> None:
-        """Asks for a plan of a captured step; with a message, of one that nobody has seen."""
-        job, message = self._job, message or rung.graph.message()
+    def submit(self, rung: Rung) -> None:
+        """Asks for a plan of a captured step, or of one that nobody has seen."""
+        job, message = self._job, rung.message()
         budget, largest = request.own_budget(job, self.notes), job.measured.largest_peak_bytes
         if self._alone:
             budget = self._share.within(
@@ -211,7 +210,7 @@ class Planning:
         than it says. Returns whether the request was accepted."""
         assert rung.plan is not None
         budget = Budget(rung.plan.budget_bytes)
-        return self.send(rung, rung.graph.message(), budget, more_bytes=more_bytes)
+        return self.send(rung, rung.message(), budget, more_bytes=more_bytes)
 
     def replaced(self, rung: Rung, more_bytes: int) -> None:
         """Takes a plan that holds back so many bytes more in the place of that of a rung whose step
@@ -340,7 +339,7 @@ class Planning:
             rung.refused += request.unsupported(rung.graph.step)
             if job.host is not None or job.options.on_infeasible == "nearest":
                 if request.asks_for_least(job, rung, smallest, alone=self._alone):
-                    self.send(rung, rung.graph.message(), request.LEAST)
+                    self.send(rung, rung.message(), request.LEAST)
                 return
         if job.stage is not Stage.WAITING and not rung.sketch and self._alone:
             job.say(rung.refused)
@@ -360,10 +359,19 @@ class Planning:
         self.submit(rung)
         return True
 
-    def _raises_share(self, rung: Rung) -> bool:
+    def came(self, key: Key) -> None:
+        """Notes that a step with this input exceeded the budget, because none of the plans is for
+        one as large. If such a step was foreseen and refused, its plan is asked for again."""
+        for rung in self.ladder.captured:
+            foreseen = rung.foreseen is not None and rung.refused and rung.covers(key)
+            if foreseen and self._raises_share(rung, has_come=True):
+                return
+
+    def _raises_share(self, rung: Rung, *, has_come: bool = False) -> bool:
         """Asks again within a share of its own for a plan of a step that was refused one of smaller
-        steps."""
-        why = "" if rung.fitted or not self._alone else self._share.raised(rung.number)
+        steps, unless it is only foreseen."""
+        comes = has_come or not rung.fitted
+        why = self._share.raised(rung.number) if comes and self._alone else ""
         if why:
             self._job.say(why)
             # The plans of smaller steps, too, or their steps would seem to exceed a budget that is

@@ -219,8 +219,9 @@ class Share:
 
     It is fixed with the first graph that is planned: a share of the largest step known by then.
     Later graphs are planned within the same bytes, however large their own step was, or the budget
-    would follow the data. It is raised where a step that needs more has no plan within them, and by
-    what is alive beside the steps from then on, which is beside the share."""
+    would follow the data. It is raised where a step that needs more comes and has no plan within
+    them, and by what is alive beside the steps from then on, which is beside the share. Where such
+    a step was foreseen, half as large again as those known, the share is of that one."""
 
     def __init__(self) -> None:
         self._of = ""  # the budget that was fixed

@@ -226,5 +226,6 @@ class StepEnd:
 
     def _uncovered(self, step: _Planned) -> None:
         self._job.say("steps with an input larger than any that has a plan peak above the budget")
+        self._planning.came(self._job.step.key)
         self._leaving.larger(step.rung)
         step.flags, step.mismatches = abi.STEP_KEPT_ALL, 1
