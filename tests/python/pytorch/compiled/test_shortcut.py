@@ -123,6 +123,35 @@ def test_if_a_shortcut_could_change_bits_the_call_itself_is_replayed(func: Any, 
     assert not has_shortcut(func, args)
 
 
+MASKS = (torch.bool, torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+@pytest.mark.parametrize("dtype", MASKS)
+@pytest.mark.parametrize("count", [1, 7, 8, 63, 64, 65, 200])
+def test_a_mask_is_packed_and_written_back_bit_for_bit(dtype: torch.dtype, count: int) -> None:
+    library = fast.library()
+    mask = torch.randint(0, 2, (count,)).to(dtype)
+
+    bits = library.bits_of(mask)
+    again = torch.full_like(mask, True if dtype is torch.bool else 7)
+    library.spread_bits(bits, again)
+
+    assert bits.numel() == (count + 7) // 8
+    assert [int(bits[i // 8]) >> (i % 8) & 1 for i in range(count)] == mask.int().tolist()
+    assert torch.equal(again, mask)
+
+
+@pytest.mark.parametrize("dtype", MASKS[1:])
+@pytest.mark.parametrize("at", [0, 64, 129])
+@pytest.mark.parametrize("value", [-1.0, 0.5, 2.0, -0.0, float("nan")])
+def test_what_is_no_mask_is_not_packed(dtype: torch.dtype, at: int, value: float) -> None:
+    mask = torch.ones(130, dtype=dtype)
+    mask[at] = value
+
+    with pytest.raises(TypeError, match="zeros and ones"):
+        fast.library().bits_of(mask)
+
+
 def test_invalid_arguments_of_shortcuts_are_refused() -> None:
     library = fast.library()
 

@@ -23,8 +23,10 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/native_batch_norm.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <tuple>
 #include <vector>
@@ -140,6 +142,50 @@ auto WithOne(const at::Tensor& t, Function function) {
   }
 }
 
+// Elements that are packed or written back at a time.
+inline constexpr int64_t kMaskBlock = 64;
+
+// At -O2, GCC leaves loops as they are that it would have to check.
+#if defined(__GNUC__) && !defined(__clang__)
+#define REPRISE_VECTORIZED __attribute__((optimize("O3"), noinline))
+#else
+#define REPRISE_VECTORIZED
+#endif
+
+// Says of each element of a block whether it is not 0. Returns 0 if all others
+// are `one`.
+template <typename T>
+REPRISE_VECTORIZED T AreSet(const T* from, T one, uint8_t* set) {
+  T odd = 0;
+  for (int64_t k = 0; k < kMaskBlock; ++k) {
+    const T is_set = from[k] != 0;
+    set[k] = static_cast<uint8_t>(is_set);
+    odd |= from[k] ^ (static_cast<T>(-is_set) & one);
+  }
+  return odd;
+}
+
+template <typename T>
+REPRISE_VECTORIZED void SetAll(const uint8_t* set, T one, T* to) {
+  for (int64_t k = 0; k < kMaskBlock; ++k) {
+    to[k] = static_cast<T>(-static_cast<T>(set[k])) & one;
+  }
+}
+
+// Eight bytes, each 0 or 1, and the byte that has them as its bits: each
+// product of one bit and one power of two has a place of its own.
+inline uint8_t Packed(const uint8_t* set) {
+  uint64_t word = 0;
+  std::memcpy(&word, set, sizeof(word));
+  return static_cast<uint8_t>((word * 0x0102040810204080) >> 56);
+}
+
+inline void Unpacked(uint8_t bits, uint8_t* set) {
+  const uint64_t each = (bits * 0x0101010101010101) & 0x8040201008040201;
+  const uint64_t word = ((each + 0x7f7f7f7f7f7f7f7f) >> 7) & 0x0101010101010101;
+  std::memcpy(set, &word, sizeof(word));
+}
+
 // Returns one bit per element, in memory order. Undefined if an element is
 // neither 0 nor 1.
 inline at::Tensor BitsOf(const at::Tensor& mask) {
@@ -148,22 +194,17 @@ inline at::Tensor BitsOf(const at::Tensor& mask) {
   auto* const to = bits.mutable_data_ptr<uint8_t>();
   const bool fine = WithOne(mask, [&]<typename T>(T one) {
     const T* const from = static_cast<const T*>(mask.const_data_ptr());
-    T odd = 0;
-    const auto bit = [&](T value) {
-      const bool on = value != 0;
-      odd |= static_cast<T>(value ^ (on ? one : T(0)));
-      return static_cast<unsigned>(on);
-    };
-    int64_t i = 0;
-    for (; i + 8 <= count; i += 8) {
-      unsigned byte = 0;
-      for (int k = 0; k < 8; ++k) byte |= bit(from[i + k]) << k;
-      to[i / 8] = static_cast<uint8_t>(byte);
-    }
-    if (i < count) {
-      unsigned byte = 0;
-      for (int k = 0; i + k < count; ++k) byte |= bit(from[i + k]) << k;
-      to[i / 8] = static_cast<uint8_t>(byte);
+    T odd = 0, last[kMaskBlock] = {};
+    for (int64_t i = 0; i < count; i += kMaskBlock) {
+      const int64_t some = std::min(kMaskBlock, count - i);
+      const T* block = from + i;
+      if (some < kMaskBlock) {
+        std::copy_n(block, some, last);
+        block = last;
+      }
+      uint8_t set[kMaskBlock];
+      odd |= AreSet(block, one, set);
+      for (int64_t k = 0; k < some; k += 8) to[(i + k) / 8] = Packed(set + k);
     }
     return odd == 0;
   });
@@ -177,15 +218,19 @@ inline void SpreadBits(const at::Tensor& bits, const at::Tensor& mask) {
   const auto* const from = bits.const_data_ptr<uint8_t>();
   WithOne(mask, [&]<typename T>(T one) {
     T* const to = static_cast<T*>(mask.mutable_data_ptr());
-    for (int64_t i = 0; i + 8 <= count; i += 8) {
-      const unsigned byte = from[i / 8];
-      for (int k = 0; k < 8; ++k)
-        to[i + k] = ((byte >> k) & 1) != 0 ? one : T(0);
+    T last[kMaskBlock];
+    for (int64_t i = 0; i < count; i += kMaskBlock) {
+      const int64_t some = std::min(kMaskBlock, count - i);
+      uint8_t set[kMaskBlock] = {};
+      for (int64_t k = 0; k < some; k += 8)
+        Unpacked(from[(i + k) / 8], set + k);
+      SetAll(set, one, some < kMaskBlock ? last : to + i);
+      if (some < kMaskBlock) std::copy_n(last, some, to + i);
     }
-    for (int64_t i = count & ~int64_t{7}; i < count; ++i)
-      to[i] = ((from[i / 8] >> (i % 8)) & 1) != 0 ? one : T(0);
   });
 }
+
+#undef REPRISE_VECTORIZED
 
 }  // namespace reprise_fast
 
