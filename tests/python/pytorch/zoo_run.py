@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 import time
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,17 +40,44 @@ def curve(job: ZooJob, steps: int) -> list[str]:
     return [job.step(number).item().hex() for number in range(steps)]
 
 
-def in_turns(*jobs: ZooJob, steps: int = 16) -> list[list[int]]:
-    """Returns the CPU times of each job's steps. The jobs take turns, because otherwise a machine
-    that gets busier makes one of them look slow."""
-    times: list[list[int]] = [[] for _ in jobs]
-    for number in range(-1, steps):
-        for job, own in zip(jobs, times, strict=True):
-            began = time.thread_time_ns()
-            job.step(100 + number)
-            if number >= 0:
-                own.append(time.thread_time_ns() - began)
-    return times
+# Of a job in processes of its own: how many; steps before those whose time counts, and these.
+PROCESSES, WARM, TIMED = 2, 30, 40
+
+
+def times(name: str, budget: str) -> dict[str, Any]:
+    """Trains alone, with budget "plain" without Reprise, and with "none" armed without a plan.
+    Returns the CPU times of its steps, and what is announced for them by that of the base."""
+    job = ZOO[name]()
+    if budget != "plain":
+        reprise.auto(job.model, budget=None if budget == "none" else budget, verify_every=0)
+    took = []
+    for number in range(WARM + TIMED):
+        began = time.process_time_ns()
+        job.step(number)
+        took.append(time.process_time_ns() - began)
+    found: dict[str, Any] = {"cpu_ns": took[WARM:]}
+    if budget not in ("plain", "none"):
+        report = reprise.report(job.model)
+        if report.planned_steps:
+            found["announced"] = report.predicted_step_ns / report.base_step_ns
+    return found
+
+
+@cache
+def alone(name: str, budget: str) -> dict[str, Any]:
+    """Returns `times` of processes of their own: what else lives in one is in its caches, too."""
+    first, *others = (_alone(name, budget) for _ in range(PROCESSES))
+    for other in others:
+        first["cpu_ns"] += other["cpu_ns"]
+    return first
+
+
+def _alone(name: str, budget: str) -> dict[str, Any]:
+    command = [sys.executable, __file__, "--model", name, "--budget", budget, "--times"]
+    command += ["--threads", str(torch.get_num_threads())]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 def state(job: ZooJob) -> dict[str, torch.Tensor]:
@@ -58,9 +87,8 @@ def state(job: ZooJob) -> dict[str, torch.Tensor]:
 def run(
     name: str, budget: str, steps: int = 20, verify_every: int = 3, timed: bool = False
 ) -> dict[str, Any]:
-    """Plain, then armed, from the same seed. `timed`: then in turns a plain job, one that is armed
-    without a budget, and the planned one, for their CPU times. What Reprise announces is the second
-    against the third: plain steps are measured while it watches."""
+    """Plain, then armed, from the same seed. `timed`: then a plain job, one that is armed without a
+    budget, and a planned one, each alone, for their CPU times."""
     plain = ZOO[name]()
     expected = curve(plain, steps)
     end = state(plain)
@@ -75,15 +103,6 @@ def run(
     exact = session is not None and session.job.meter.exact
     figures = asdict(report)
     after = state(job)
-    cpu: list[list[int]] = [[0], [0], [0]]
-    if timed and session is not None and report.planned_steps:
-        session.parts.checks.every = 0
-        for rung in session.job.plans.ladder.rungs:
-            rung.request_id = None  # the twin's memory is no reason for another plan
-        watched = ZOO[name]()
-        reprise.auto(watched.model, budget=None, name=name)
-        cpu = in_turns(ZOO[name](), watched, job)
-        reprise.remove(watched.model)
     reprise.remove(job.model)
     figures.update(
         model=name,
@@ -94,11 +113,12 @@ def run(
         validated=report.validated,
         refused="needs at least" in f"{report.sentence} {report.why}",
         exact=exact,
-        plain_cpu_ns=cpu[0],
-        watched_cpu_ns=cpu[1],
-        planned_cpu_ns=cpu[2],
         seconds=round(took, 2),
     )
+    if timed and report.planned_steps:
+        for how in ("plain", "none", budget):
+            kind = "planned" if how == budget else how
+            figures |= {f"{kind}_{key}": value for key, value in alone(name, how).items()}
     return figures
 
 
@@ -124,8 +144,12 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
+    parser.add_argument("--times", action="store_true", help="CPU times of the steps, as JSON")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
+    if args.times:
+        print(json.dumps(times(args.model[0], args.budget[0])))
+        return 0
     bad = 0
     for name in args.model or list(ZOO):
         for budget in args.budget or BUDGETS:
