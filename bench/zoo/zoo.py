@@ -9,11 +9,11 @@ steps each beside the same 20 steps without Reprise. Written are OUT.jsonl, a li
 date and load, and OUT.md, the table of it.
 
 Times are CPU times of forty steps, after thirty, of the planned job against one that is armed
-without a budget, each in two processes of its own, without checks: the tenth percentile of eighty,
-because a machine that does something else makes some of them longer and none shorter. The
-prediction is the ratio Reprise announces. What being armed costs by itself, against a job without
-Reprise, stands in a column of its own. Ends with 1 when a cell is neither validated nor refused, or
-not equal.
+without a budget, each in a process of its own whose malloc keeps its memory, without checks: the
+tenth percentile, because a machine that does something else makes some steps longer and none
+shorter. The prediction is the ratio Reprise announces. What being armed costs by itself, against a
+job without Reprise, stands in a column of its own. Ends with 1 when a cell is neither validated nor
+refused, or not equal.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -40,8 +41,11 @@ def curve(job: ZooJob, steps: int) -> list[str]:
     return [job.step(number).item().hex() for number in range(steps)]
 
 
-# Of a job in processes of its own: how many; steps before those whose time counts, and these.
-PROCESSES, WARM, TIMED = 2, 30, 40
+# Of a job in a process of its own: steps before those whose time counts, and these.
+WARM, TIMED = 30, 40
+# What malloc has given out stays the process's, as with the allocators of devices. Else a step
+# gives some of it back, or none, and pays up to a tenth of its time for new pages, by chance.
+KEPT = {"MALLOC_TRIM_THRESHOLD_": str(1 << 30), "MALLOC_MMAP_THRESHOLD_": str(1 << 30)}
 
 
 def times(name: str, budget: str) -> dict[str, Any]:
@@ -65,17 +69,10 @@ def times(name: str, budget: str) -> dict[str, Any]:
 
 @cache
 def alone(name: str, budget: str) -> dict[str, Any]:
-    """Returns `times` of processes of their own: what else lives in one is in its caches, too."""
-    first, *others = (_alone(name, budget) for _ in range(PROCESSES))
-    for other in others:
-        first["cpu_ns"] += other["cpu_ns"]
-    return first
-
-
-def _alone(name: str, budget: str) -> dict[str, Any]:
+    """Returns `times` of a process of its own: what else lives in one is in its caches, too."""
     command = [sys.executable, __file__, "--model", name, "--budget", budget, "--times"]
     command += ["--threads", str(torch.get_num_threads())]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, env={**os.environ, **KEPT})
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
 
