@@ -71,7 +71,8 @@ def test_an_installed_package_has_programs_pages_completions_and_a_python_module
         man reprised | grep -c -- --data-dir
         bash -n /usr/share/bash-completion/completions/reprise
         grep -c '^reprise:' /etc/passwd
-        /usr/bin/python3 -c 'from reprise.agent import bundled; print(bundled.program("reprise"))'
+        realpath "$(/usr/bin/python3 -c \
+          'from reprise.agent import bundled; print(bundled.program("reprise"))')"
         echo '{"format": "reprise.graph/1", "name": "one", "source": "", "note": "",
           "static_bytes": 0, "required": [0], "storages": [{"id": 0, "bytes": 8}], "ops": [
           {"id": 0, "name": "f", "phase": "forward", "kind": "pure", "time_ns": 1,
