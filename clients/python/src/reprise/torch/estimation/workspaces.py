@@ -27,6 +27,7 @@ MARGIN = 0.05
 _FLOAT = 4  # bytes: attention on a CPU computes in single precision
 _HALVES = (torch.bfloat16, torch.float16)
 _TILE, _SUMS = 32, 8 << 10  # rows or columns of a product's tile; bytes of its sums
+_COLUMNS = 64  # that are multiplied at a time, where there are no tiles
 
 
 def workspace_bytes(func: Any, args: tuple[Any, ...], result: Any) -> int:
@@ -196,6 +197,12 @@ def _has_tiles() -> bool:
     return ask is None or bool(ask())
 
 
+def _has_pairs() -> bool:
+    """Returns whether the processor multiplies pairs of bfloat16, and no tiles."""
+    ask = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
+    return not _has_tiles() and ask is not None and bool(ask())
+
+
 def _has_half(dtype: torch.dtype) -> bool:
     name = "bf16" if dtype is torch.bfloat16 else "fp16"
     ask = getattr(torch.ops.mkldnn, f"_is_mkldnn_{name}_supported", None)
@@ -204,8 +211,8 @@ def _has_half(dtype: torch.dtype) -> bool:
 
 def _product(args: Any, _: Any) -> int:
     """Returns the bytes to which each thread copies factors of half precision: of bfloat16 the
-    right one in whole tiles, or some rows and columns of both if the left one is transposed; of
-    float16 some rows and columns."""
+    right one in whole tiles, or in columns where pairs are multiplied; some rows and columns of
+    both if the left one is transposed; of float16 some rows and columns."""
     left, right = args[-2:]
     if left.dtype not in _HALVES or not _has_half(left.dtype):
         return 0
@@ -214,10 +221,12 @@ def _product(args: Any, _: Any) -> int:
     if left.dtype is torch.float16:
         rows = min(2 * rows, 512)
         copied, sums = min(512, filled) * (rows + 128), rows * 128
-    elif left.stride(-1) == 1:
-        copied = filled * columns
-    else:
+    elif left.stride(-1) != 1:
         copied = min(rows, 256) * inner + min(64, columns) * filled
+    elif _has_pairs():
+        copied, sums = min(inner, 512) * _COLUMNS, min(rows, 256) * _COLUMNS * _FLOAT
+    else:
+        copied = filled * columns
     return int(torch.get_num_threads() * (copied * left.itemsize + sums))
 
 
