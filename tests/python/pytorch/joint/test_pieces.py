@@ -20,9 +20,8 @@ from torch.utils.checkpoint import checkpoint
 import reprise
 from reprise.torch.check.result import GRADIENTS
 from reprise.torch.joint.job import CompiledJob
-from reprise.torch.joint.joint_graph import peak_under
+from reprise.torch.joint.joint_graph import BackwardMemory, peak_under
 from reprise.torch.joint.site import pieces_of
-from reprise.torch.joint.step_memory import BackwardMemory
 from reprise.torch.joint.whole import MOST_KINDS, Whole
 from reprise.torch.training import armed
 from reprise.torch.training.loop import open_loops

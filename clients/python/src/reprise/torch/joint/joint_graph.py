@@ -56,6 +56,15 @@ class Peaks:
         return max(self.forward, self.outside, self.backward)
 
 
+@dataclass(slots=True)
+class BackwardMemory:
+    """The bytes alive around the backward of a graph; 0: not known."""
+
+    began_live: int = 0
+    ended_live: int = 0  # with the gradients that it has just returned
+    before_peak: int = 0  # of what the program did since the backward before it
+
+
 def joint_graph(graph: Any, *, measured: bool = True) -> JointGraph:
     """Returns the step graph of a joint graph, and the nodes that need no gradient with the storage
     that each has."""

@@ -20,7 +20,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -33,21 +32,12 @@ from reprise.plan import Plan
 from reprise.torch.internals import guard
 from reprise.torch.internals.ops import outputs_in
 from reprise.torch.joint.graph_check import in_backward, node_of
-from reprise.torch.joint.joint_graph import Peaks
+from reprise.torch.joint.joint_graph import BackwardMemory, Peaks
 from reprise.torch.meter.meter import Meter
 from reprise.torch.meter.room import room_on
 from reprise.torch.meter.state import open_meter, start_counting
 
 _ACCUMULATES = "torch::autograd::AccumulateGrad"
-
-
-@dataclass(slots=True)
-class BackwardMemory:
-    """The bytes alive around the backward of a graph; 0: not known."""
-
-    began_live: int = 0
-    ended_live: int = 0  # with the gradients that it has just returned
-    before_peak: int = 0  # of what the program did since the backward before it
 
 
 class StepMemory:
@@ -187,7 +177,7 @@ class StepMemory:
         return max(self.peaks.highest, self.optimizer_peak, now)
 
     def stop(self) -> None:
-        """Ends the measuring."""
+        """Removes the hooks and the meter; no step is measured any more."""
         self._remove_hooks()
         if self.meter is not None:
             self.meter.stop()

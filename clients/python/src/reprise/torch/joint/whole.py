@@ -23,12 +23,11 @@ in none. Linear in the graphs, but for what is handed back.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from reprise.torch.joint.joint_graph import LOSS, message_of, storage_of
-from reprise.torch.joint.step_memory import BackwardMemory
+from reprise.torch.joint.joint_graph import LOSS, BackwardMemory, message_of, storage_of
 
 # Kinds of equal parts. Each is compiled code of its own, and torch.compile keeps so much of one
 # function and no more.
@@ -83,7 +82,7 @@ class Whole:
         for call in self._calls:
             for number, op in enumerate(graphs[call.graph]["ops"]):
                 if number and op["phase"] == "PHASE_FORWARD":
-                    self._add(call, number, op, set(), True)
+                    self._add(call, number, op, set(), True, {})
         known = backwards if len(backwards) == len(calls) else [BackwardMemory()] * len(calls)
         for at, call in reversed([*enumerate(self._calls)]):
             last = call is self._calls[-1]
@@ -151,26 +150,21 @@ class Whole:
 
     def _made_later(self, at: int, size: int) -> int | None:
         for later in self._calls[at + 1 :]:
-            graph = self._graphs[later.graph]
-            for op in graph["ops"]:
-                if op["phase"] == "PHASE_BACKWARD" and op["name"] != LOSS:
-                    for own in op["writes"]:
-                        number: int = later.storages[own]
-                        if number in self._required and self._storages[number]["bytes"] == size:
-                            return number
+            for number in self._made_by(later):
+                if number in self._required and self._storages[number]["bytes"] == size:
+                    return number
         return None
+
+    def _made_by(self, call: _Call) -> Iterator[int]:
+        """Yields the storages that the backward of a call makes, in order."""
+        for op in self._graphs[call.graph]["ops"]:
+            if op["phase"] == "PHASE_BACKWARD" and op["name"] != LOSS:
+                yield from (call.storages[i] for i in op["writes"])
 
     def _between(self, at: int, own: BackwardMemory, later: BackwardMemory) -> dict[str, Any]:
         """Returns what the op before the backward of a call reads, writes and takes: the gradients
         that the backward before it has returned, and what is left of them."""
-        call = self._calls[at + 1]
-        ops = self._graphs[call.graph]["ops"]
-        made = {
-            call.storages[i]
-            for op in ops
-            if op["phase"] == "PHASE_BACKWARD" and op["name"] != LOSS
-            for i in op["writes"]
-        }
+        made = set(self._made_by(self._calls[at + 1]))
         gradients = [i for i in self._required if i in made]
         size = sum(self._storages[i]["bytes"] for i in gradients)
         left = max(0, size + own.began_live - later.ended_live)
@@ -190,7 +184,7 @@ class Whole:
         op: dict[str, Any],
         handed: set[int],
         last: bool,
-        between: dict[str, Any] | None = None,
+        between: dict[str, Any],
     ) -> None:
         made = {**op, "id": len(self._ops)}
         made["reads"] = sorted({call.storages[i] for i in op["reads"]})
@@ -198,8 +192,7 @@ class Whole:
         if op["name"] == LOSS and not last:
             # Not the loss: only what the graphs after this one do not account for.
             made |= {"name": _BETWEEN, "reads": [], "workspace_bytes": 0}
-            if between:
-                made |= {**between, "writes": [*made["writes"], *between["writes"]]}
+            made |= {**between, "writes": [*made["writes"], *between.get("writes", ())]}
         call.ops[number] = len(self._ops)
         self._ops.append(made)
 
