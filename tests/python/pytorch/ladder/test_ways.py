@@ -218,6 +218,18 @@ def test_a_size_that_only_one_program_has_had_runs_under_its_plan() -> None:
         ladder.after(step, matched=True)
 
 
+def test_a_size_that_was_foreseen_is_asked_for_by_its_own_graph_each_time() -> None:
+    ladder, (rung, _) = _ladder(10, 20)
+    graph, foreseen = {"name": "captured"}, {"name": "foreseen"}
+    rung.graph.message = lambda: graph  # type: ignore[method-assign]
+
+    larger = ladder.fit(rung, 2 * rung.size, foreseen)
+
+    assert rung.message() is graph
+    assert larger.message() is foreseen
+    assert ladder.beside(larger, 100).message() is foreseen
+
+
 def test_where_the_largest_variants_plan_exceeds_it_as_often_variants_are_guessed_again() -> None:
     ladder, (small, large) = _ladder(10, 20)
     ladder.after(small, matched=False, above=True)

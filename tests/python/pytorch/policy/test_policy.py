@@ -197,7 +197,7 @@ CASES: dict[str, tuple[JobState, Event, str]] = {
     "above, with an input no plan is for": (
         PLANNED,
         PlannedStepEnded(is_over=True, is_covered=False),
-        "SAY_UNCOVERED",
+        "UNCOVERED",
     ),
     "above, because every value is made twice": (
         PLANNED,

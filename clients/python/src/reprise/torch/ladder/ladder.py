@@ -172,6 +172,7 @@ class Ladder:
         so many bytes beside it."""
         made = Rung(self._own_number(), rung.key, rung.size, rung.graph, rung.left_out, rung.leaks)
         made.own_size, made.shared, made.uneven = rung.own_size, rung.shared, rung.uneven
+        made.foreseen = rung.foreseen
         made.held_bytes, made.spare_bytes = beside, rung.spare_bytes + beside
         return made
 

@@ -71,8 +71,9 @@ class Beside:
             f"{format_bytes(beside)} are alive beside step {job.step.number} that were not when it "
             "was captured; requesting a plan for such steps"
         )
-        message = rung.graph.message()
-        if rung.graph.step.missing_bytes and not missing_gradients(job.model):
+        message = rung.message()
+        is_captured = rung.foreseen is None
+        if is_captured and rung.graph.step.missing_bytes and not missing_gradients(job.model):
             adding, gradients = rung.graph.message_of_adding()
             if gradients <= made.held_bytes:
                 message, made.spare_bytes = adding, made.spare_bytes - gradients

@@ -63,7 +63,7 @@ class Action(Enum):
     EXCLUDE_WRITING = "never recompute ops that write buffers, and capture again"
     # The peak of a planned step.
     COUNT = "count the step among those under the plan"
-    SAY_UNCOVERED = "say that inputs without a plan peak above the budget"
+    UNCOVERED = "say that inputs without a plan peak above the budget, and ask for a foreseen one"
     SAY_EXPLAINING = "say that the step took more to explain differing values"
     PEAK_ABOVE = "have plans leave room for what it needs above the budget"
     PLAN_AHEAD = "have plans leave room for what a step is likely to need one day"
@@ -239,7 +239,7 @@ def _planned_step_ended(event: events.PlannedStepEnded) -> Actions:
         return ()
     above = event.is_over and (event.of_largest or not event.left_plan)
     if above and not event.is_covered:
-        return (Action.SAY_UNCOVERED,)
+        return (Action.UNCOVERED,)
     if event.is_over and event.explains:
         return (Action.COUNT, Action.SAY_EXPLAINING)
     if not above:

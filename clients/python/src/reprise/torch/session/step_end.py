@@ -79,7 +79,7 @@ class StepEnd:
         peaks = self._peaks
         return {
             Action.COUNT: self._count,
-            Action.SAY_UNCOVERED: self._uncovered,
+            Action.UNCOVERED: self._uncovered,
             Action.SAY_EXPLAINING: lambda step: peaks.explaining(step.rung, step.peak),
             Action.PEAK_ABOVE: lambda step: peaks.above(
                 step.rung, step.peak, left=bool(step.mismatches)
