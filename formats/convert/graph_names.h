@@ -17,16 +17,16 @@ inline constexpr std::string_view kKindNames[] = {
 inline constexpr std::string_view kCategoryNames[] = {
     "",           "parameter", "gradient",  "optimizer_state",
     "activation", "input",     "temporary", "communication",
-    "unknown",    "static",    "idle"};
+    "unknown",    "static",    "beside"};
 
 // The categories as pages and commands call them.
 inline constexpr std::string_view kCategoryTexts[] = {
-    "unknown",     "parameters",
-    "gradients",   "optimizer state",
-    "activations", "inputs",
-    "temporaries", "communication",
-    "unknown",     "parameters, buffers and optimizer state",
-    "idle"};
+    "unknown",        "parameters",
+    "gradients",      "optimizer state",
+    "activations",    "inputs",
+    "temporaries",    "communication",
+    "unknown",        "parameters, buffers and optimizer state",
+    "beside the step"};
 
 // Returns the word of a number, or an empty string.
 inline std::string_view WordOf(std::span<const std::string_view> names,

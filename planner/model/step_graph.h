@@ -50,7 +50,7 @@ enum class Category : uint8_t {
   kCommunication,
   kUnknown,
   kStatic,  // static memory that the source does not tell apart
-  kIdle,    // alive before the step, and no recorded op reads it
+  kBeside,  // alive before the step, and no recorded op reads it
 };
 
 struct Storage {

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "base/str_cat.h"
+#include "server/core/build_info.h"
 #include "server/net/routes.h"
 #include "tests/server/server_harness.h"
 
@@ -88,8 +89,9 @@ TEST(HttpTest, CountsWhatItDoes) {
   (void)server.PutGraph(SmallGraph(), "");
   (void)server.Post("/reprise.v1.Query/ListRuns", kJson, "{}");
   const std::string metrics = Get(server, "/metrics");
-  EXPECT_THAT(metrics, HasSubstr("reprise_build_info{revision="));
-  EXPECT_THAT(metrics, HasSubstr("version=\"" REPRISE_VERSION "\"} 1"));
+  EXPECT_THAT(metrics,
+              HasSubstr(StrCat("reprise_build_info{revision=\"", kRevision,
+                               "\",version=\"", REPRISE_VERSION "\"} 1")));
   EXPECT_THAT(metrics, HasSubstr("reprise_store_size_bytes "));
   for (const char* name :
        {"process_cpu_seconds_total", "process_start_time_seconds",

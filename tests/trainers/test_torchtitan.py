@@ -59,7 +59,7 @@ def test_its_trainer_trains_under_half_its_memory_with_the_same_losses(
     assert peaks[-1] <= budgets[-1]
 
 
-# Inductor rounds what experts make again otherwise, in bfloat16: such a plan is withdrawn.
+# Under Inductor the gradients of experts differ in bfloat16: such a plan is withdrawn.
 @pytest.mark.parametrize(
     ("budget", "options"),
     [

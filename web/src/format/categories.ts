@@ -25,7 +25,7 @@ export const STATIC_TEXT = 'parameters, buffers and optimizer state';
 
 export const CATEGORIES: readonly CategoryStyle[] = [
   {category: Category.STATIC, name: STATIC_TEXT, variable: '--cat-parameter'},
-  {category: Category.IDLE, name: 'idle', variable: '--cat-idle'},
+  {category: Category.BESIDE, name: 'beside the step', variable: '--cat-beside'},
   {category: Category.PARAMETER, name: 'parameters', variable: '--cat-parameter'},
   {category: Category.GRADIENT, name: 'gradients', variable: '--cat-gradient'},
   {category: Category.OPTIMIZER_STATE, name: 'optimizer state', variable: '--cat-optimizer'},

@@ -88,6 +88,10 @@ export class RunView {
       ? this.whatIf.explanation
       : this.session.explanation,
   );
+  /** `explained`, or the step as it is without a plan. */
+  readonly told: Explanation | undefined = $derived(this.explained ?? this.session.unplanned);
+  /** False: there is only one peak, and nothing is decided. */
+  readonly planned: boolean = $derived(this.explained?.plan?.feasible ?? false);
   readonly explainedIsOther: boolean = $derived(
     this.explained !== undefined && this.explained === this.whatIf.explanation,
   );

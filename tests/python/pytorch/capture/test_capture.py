@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from reprise.torch.capture.step_graph import build
 from reprise.torch.meter.state import alive_bytes, alive_tensors
 
-PARAMETER, GRADIENT, STATE, IDLE = 1, 2, 3, 10  # reprise.v1.Category
+PARAMETER, GRADIENT, STATE, BESIDE = 1, 2, 3, 10  # reprise.v1.Category
 
 MODELS = {
     "convolutions": lambda: job(ConvNet(), 4, 3, 8, 8),
@@ -154,14 +154,14 @@ def test_every_static_byte_of_the_model_and_its_optimizer_has_a_name() -> None:
     assert sum(parts.values()) == message["static_bytes"]
 
 
-def test_static_memory_that_no_op_reads_is_idle() -> None:
+def test_static_memory_that_no_op_reads_is_beside_the_step() -> None:
     made = warm(job(ConvNet(), 4, 3, 8, 8))
     before = _static_parts(made)
     data_set = torch.zeros(1 << 16)
 
     parts = _static_parts(made)
 
-    assert parts[IDLE] - before.get(IDLE, 0) == data_set.untyped_storage().nbytes()
+    assert parts[BESIDE] - before.get(BESIDE, 0) == data_set.untyped_storage().nbytes()
 
 
 def _static_parts(made: Job) -> dict[int, int]:

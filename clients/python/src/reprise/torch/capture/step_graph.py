@@ -46,7 +46,7 @@ RNG_STATE_BYTES = 5056
 _KIND_NAMES = {kind: f"OP_KIND_{kind.name}" for kind in OpKind}
 _PHASE_NAMES = ("", "PHASE_FORWARD", "PHASE_BACKWARD", "PHASE_OPTIMIZER")
 # reprise.v1.Category
-_GRADIENT, _STATE, _ACTIVATION, _INPUT, _UNKNOWN, _IDLE = 2, 3, 4, 5, 8, 10
+_GRADIENT, _STATE, _ACTIVATION, _INPUT, _UNKNOWN, _BESIDE = 2, 3, 4, 5, 8, 10
 _RAN = "eager-dispatch"  # the flavour of a step that ran
 
 
@@ -142,7 +142,8 @@ class CapturedGraph:
 
     def _static_parts(self) -> list[dict[str, int]]:
         """Returns static memory by category: what the model and its optimizers hold, and inputs,
-        which ops read. In a step that ran, no op read the rest: it is idle."""
+        which ops read. In a step that ran, no recorded op read the rest: it is
+        beside the step."""
         parts: Counter[int] = Counter()
         for storage in self.step.storages:
             if storage.prior and storage.id < 0 and storage.category != _ACTIVATION:
@@ -150,7 +151,7 @@ class CapturedGraph:
         for storage in self.batch:
             parts[_INPUT] += storage.bytes
         if self.flavour == _RAN:
-            parts[_IDLE] = self.static_bytes - parts.total()
+            parts[_BESIDE] = self.static_bytes - parts.total()
         return [
             {"category": kind, "bytes": size} for kind, size in sorted(parts.items()) if size > 0
         ]
