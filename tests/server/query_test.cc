@@ -301,9 +301,11 @@ TEST_F(PlannedRun, IsGivenThePlanThatNeedsLeastWhereNothingLeavesAsMuch) {
   EXPECT_EQ(least.peak_bytes(), kBasePeak)
       << "the smallest peak, and what can be held back beside it";
   request.set_replaces(least.plan_id());
-  EXPECT_EQ(server_.PlanError(request).error_code(),
-            grpc::StatusCode::FAILED_PRECONDITION)
-      << "nothing needs less than that";
+  const v1::Plan refusal = server_.Plan(request);
+  EXPECT_FALSE(refusal.feasible()) << "nothing needs less than that";
+  EXPECT_GT(refusal.infeasible().smallest_budget_bytes(), kBasePeak);
+  EXPECT_EQ(server_.GetRun("run-1").plan_id(), least.plan_id())
+      << "a refusal is no plan of the run";
 }
 
 // ---- Plans that were found wrong ----

@@ -219,17 +219,19 @@ StatusOr<v1::Plan> Planning::Replace(const std::string& run_id,
       run_id, plan_id, more_bytes,
       [&] { return MakeReplacement(run_id, plan_id, more_bytes, hooks); });
   RETURN_IF_ERROR(found.status);
+  if (!found.plan.feasible()) return found.plan;
   if (found.more_bytes < more_bytes) {
-    return Replace(run_id, found.plan_id, more_bytes - found.more_bytes, hooks);
+    return Replace(run_id, found.plan.plan_id(), more_bytes - found.more_bytes,
+                   hooks);
   }
-  ASSIGN_OR_RETURN(PlanRow row, store_.Get(LoadPlan, found.plan_id));
+  ASSIGN_OR_RETURN(PlanRow row, store_.Get(LoadPlan, found.plan.plan_id()));
   return std::move(row.plan);
 }
 
-StatusOr<std::string> Planning::MakeReplacement(const std::string& run_id,
-                                                const std::string& plan_id,
-                                                int64_t more_bytes,
-                                                const PlanningHooks& hooks) {
+StatusOr<v1::Plan> Planning::MakeReplacement(const std::string& run_id,
+                                             const std::string& plan_id,
+                                             int64_t more_bytes,
+                                             const PlanningHooks& hooks) {
   ASSIGN_OR_RETURN(PlanRow old, store_.Get(LoadPlan, plan_id));
   if (more_bytes <= 0) {
     return InvalidArgument(
@@ -260,16 +262,13 @@ StatusOr<std::string> Planning::MakeReplacement(const std::string& run_id,
   }
   if (!plan.feasible()) {
     const int64_t least = plan.infeasible().smallest_known_bytes();
-    if (least <= 0 || least >= old.plan.peak_bytes() + more_bytes) {
-      return FailedPrecondition(plan.sentence());
-    }
+    if (least <= 0 || least >= old.plan.peak_bytes() + more_bytes) return plan;
     // The budget is the program's: what cannot be held back within it is not.
     request.set_reserve_bytes(request.reserve_bytes() -
                               (least - old.plan.budget_bytes()));
-    ASSIGN_OR_RETURN(plan, solve());
-    if (!plan.feasible() || plan.plan_id() == plan_id) {
-      return FailedPrecondition(plan.sentence());
-    }
+    ASSIGN_OR_RETURN(v1::Plan nearest, solve());
+    if (!nearest.feasible() || nearest.plan_id() == plan_id) return plan;
+    plan = std::move(nearest);
   }
   if (plan.budget_bytes() == old.plan.budget_bytes()) {
     plan.set_budget(old.plan.budget());
@@ -286,7 +285,7 @@ StatusOr<std::string> Planning::MakeReplacement(const std::string& run_id,
            {"replaces", plan_id},
            {"more_bytes", more_bytes}});
   hub_.Notify(run_id);
-  return plan.plan_id();
+  return plan;
 }
 
 StatusOr<std::vector<v1::Plan>> Planning::Rebudget(
@@ -333,14 +332,16 @@ std::optional<v1::Plan> Planning::Replan(const std::string& run_id,
   });
   if (!loaded.ok() || excess <= 0) return std::nullopt;
   StatusOr<v1::Plan> plan = Replace(run_id, plan_id, more_bytes, {});
-  if (plan.ok()) return *std::move(plan);
-  LogWarning("not_replaced",
-             StrCat("run ", run_id, ": measured ", measured_peak_bytes,
-                    " bytes, ", excess, " above the budget of plan ", plan_id,
-                    ": ", plan.status().message()),
-             {{"run_id", run_id},
-              {"plan_id", plan_id},
-              {"measured_bytes", measured_peak_bytes}});
+  if (plan.ok() && plan->feasible()) return *std::move(plan);
+  LogWarning(
+      "not_replaced",
+      StrCat(
+          "run ", run_id, ": measured ", measured_peak_bytes, " bytes, ",
+          excess, " above the budget of plan ", plan_id, ": ",
+          plan.ok() ? plan->sentence() : std::string(plan.status().message())),
+      {{"run_id", run_id},
+       {"plan_id", plan_id},
+       {"measured_bytes", measured_peak_bytes}});
   return std::nullopt;
 }
 

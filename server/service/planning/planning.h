@@ -75,18 +75,18 @@ Status CheckRequestId(const std::string& request_id);
 class Replacements {
  public:
   struct Result {
-    Status status;           // OK: plan_id was made
-    std::string plan_id;     // of the new plan
+    Status status;           // OK: there is an answer
+    v1::Plan plan;           // the answer; if feasible, only its id
     int64_t more_bytes = 0;  // held back in addition to what the old plan did
   };
 
-  // Returns what replaces `plan_id` in a run. Calls `make`, which returns the
-  // id of the new plan, if that was not done before; waits while another
-  // thread does it. A refusal (FAILED_PRECONDITION) stands for every later
-  // call that asks for as much or more; any other error is forgotten.
+  // Returns what replaces `plan_id` in a run. Calls `make` if that was not done
+  // before; waits while another thread does it. A refusal (an infeasible plan,
+  // or FAILED_PRECONDITION) stands for every later call that asks for as much
+  // or more; any other error is forgotten.
   Result Once(const std::string& run_id, const std::string& plan_id,
               int64_t more_bytes,
-              const std::function<StatusOr<std::string>()>& make);
+              const std::function<StatusOr<v1::Plan>()>& make);
 
  private:
   struct Entry {
@@ -143,9 +143,11 @@ class Planning {
   // Makes and stores a plan that replaces `plan_id`, which needs `more_bytes`
   // more than it says: within the same budget, with so much more reserved. If
   // nothing fits, the plan that needs least, if that is less than the old one
-  // needs. Returns the plan that replaced it before, if that leaves as much.
+  // needs; otherwise the refusal, an infeasible plan, which is not stored.
+  // Returns the plan that replaced it before, if that leaves as much.
   // NOT_FOUND: no such plan. FAILED_PRECONDITION: kMaxReplans plans were
-  // replaced in a row, or no plan needs less. RESOURCE_EXHAUSTED as in Make.
+  // replaced in a row, or the plan leaves as much. RESOURCE_EXHAUSTED as in
+  // Make.
   StatusOr<v1::Plan> Replace(const std::string& run_id,
                              const std::string& plan_id, int64_t more_bytes,
                              const PlanningHooks& hooks);
@@ -198,11 +200,11 @@ class Planning {
   // Stores a plan, as the run's and as the answer to a request; "": to none.
   Status Keep(const v1::PlanRequest& request, const v1::Plan& plan,
               const std::string& name);
-  // Makes and stores the plan that Replace returns; returns its id.
-  StatusOr<std::string> MakeReplacement(const std::string& run_id,
-                                        const std::string& plan_id,
-                                        int64_t more_bytes,
-                                        const PlanningHooks& hooks);
+  // Makes the plan that Replace returns, and stores it if it is feasible.
+  StatusOr<v1::Plan> MakeReplacement(const std::string& run_id,
+                                     const std::string& plan_id,
+                                     int64_t more_bytes,
+                                     const PlanningHooks& hooks);
   // FAILED_PRECONDITION: a job has seen this plan change gradients; names its run
   // only to the owner.
   Status CheckTrusted(const v1::Plan& plan, const std::string& run_id);

@@ -130,7 +130,7 @@ void Replacements::DropOldest() {
 
 Replacements::Result Replacements::Once(
     const std::string& run_id, const std::string& plan_id, int64_t more_bytes,
-    const std::function<StatusOr<std::string>()>& make) {
+    const std::function<StatusOr<v1::Plan>()>& make) {
   std::unique_lock lock(mutex_);
   auto entry = Find(run_id, plan_id);
   while (entry != entries_.end() && entry->is_making) {
@@ -139,19 +139,22 @@ Replacements::Result Replacements::Once(
   }
   if (entry != entries_.end()) {
     const Result& known = entry->result;
-    if (known.status.ok() || more_bytes >= known.more_bytes) return known;
+    if (known.plan.feasible() || more_bytes >= known.more_bytes) return known;
     entries_.erase(entry);
   }
   DropOldest();
   entries_.push_back({.run_id = run_id, .plan_id = plan_id, .result = {}});
   lock.unlock();
 
-  Result result{.status = OkStatus(), .plan_id = "", .more_bytes = more_bytes};
-  StatusOr<std::string> made = make();
-  if (made.ok()) {
-    result.plan_id = *std::move(made);
-  } else {
+  Result result{.status = OkStatus(), .plan = {}, .more_bytes = more_bytes};
+  StatusOr<v1::Plan> made = make();
+  if (!made.ok()) {
     result.status = made.status();
+  } else if (made->feasible()) {
+    result.plan.set_feasible(true);
+    result.plan.set_plan_id(made->plan_id());
+  } else {
+    result.plan = *std::move(made);
   }
 
   lock.lock();

@@ -88,6 +88,23 @@ def test_other_lengths_in_every_step_are_captured_once_and_run_under_that_plan(
         assert sessions[0].job.record.verdict().over_budget_steps == 0
 
 
+def test_a_large_single_one_is_no_reason_not_to_capture_several_as_large() -> None:
+    agent = LocalAgent()
+    several, single, larger = [16, 24], [96], [88, 64]  # larger than any of the several known
+
+    def rows(step: int) -> list[int]:
+        return several if step < 8 else single if step < 20 else larger
+
+    def loop(armed: bool) -> list[str]:
+        return ragged(agent if armed else None, rows, 28, together=False)
+
+    curves(loop)
+
+    captured = [graph for graph in agent.graphs if "tensors" in graph]  # the others are foreseen
+    largest = [max(of_forwards(graph, "1.0", "aten.addmm.default")) for graph in captured]
+    assert largest == [size * WIDTH * 4 for size in (24, 96, 88)]
+
+
 @pytest.mark.parametrize("rows", [[40] * 4, [40, 40, 40, 24]], ids=["alike", "a short last one"])
 def test_what_another_model_does_around_the_micro_batches_is_not_evened(rows: list[int]) -> None:
     """A head that is called in chunks is the model, and the backward of the body runs after all of

@@ -290,7 +290,8 @@ class Ladder:
         if max(self._mismatches, in_a_row) >= self._patience:
             return self._wants_unknown(kin)
         size, least = key.size, -1  # of the smallest that covers it
-        for rung in kin:
+        # Where steps have several micro-batches, the plan of a single one covers none of them.
+        for rung in [rung for rung in kin if rung.uneven] or kin:
             if rung.uneven and size < AHEAD * rung.size:
                 return False
             if rung.covers(key):
