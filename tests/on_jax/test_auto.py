@@ -228,7 +228,7 @@ def test_what_no_plan_can_be_asked_with_is_refused(how: dict[str, Any], said: st
 
 
 def test_what_is_no_function_is_refused() -> None:
-    for call in (reprise.jax.auto, reprise.jax.value_and_grad, reprise.jax.checkpoint):
+    for call in (reprise.jax.auto, reprise.jax.value_and_grad):
         with pytest.raises(reprise.RepriseError, match="must be a function, got None"):
             call(None, "1x")
 

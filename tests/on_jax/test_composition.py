@@ -46,27 +46,6 @@ def test_a_planned_gradient_is_a_part_of_a_jitted_step() -> None:
     assert_close(plain(params, *data), whole(params, *data))
 
 
-def test_a_checkpointed_loss_has_the_planned_gradient_by_whatever_is_asked_for() -> None:
-    loss, params, data = nets.mlp(10, 32, 512)
-    planned = reprise.jax.checkpoint(loss, budget="0.6x", time_limit_s=SECONDS)
-
-    by_params, by_data = (
-        jax.jit(jax.grad(lambda *args: 3.0 * loss(*args), argnums))(params, *data)
-        for argnums in (0, 1)
-    )
-    same = jax.grad(lambda *args: 3.0 * planned(*args))(params, *data)
-    found = planned.found
-    also = jax.grad(lambda *args: 3.0 * planned(*args), 1)(params, *data)
-
-    assert found is not None
-    assert found.plan is not None
-    assert found.compiled is not None
-    assert found.compiled.total <= found.budget_bytes
-    assert_close(by_params, same)
-    assert_close(by_data, also)
-    assert float(planned(params, *data)) == float(loss(params, *data))
-
-
 def test_a_shard_is_planned_at_the_shapes_of_its_device() -> None:
     loss, params, (x, y) = nets.mlp(10, 32, 1024)
     mesh = jax.sharding.Mesh(np.array(jax.devices()), ("data",))

@@ -181,7 +181,8 @@ def test_a_refusal_is_about_clusters_and_never_about_the_step(
         step.plan(params, *data)
 
     for said in (str(refusal.value), refusal.value.plan.sentence):  # type: ignore[union-attr]
-        assert said.startswith("No plan of these ")
+        assert said.startswith("Of the step as inferred, nothing fits in ")
+        assert "(an estimate: clusters of equations are its ops)" in said
         assert "Other clusters of the same step may need less." in said
         assert "Nothing fits" not in said
     assert ("most_equations=10" in str(refusal.value)) is bool(how)

@@ -9,7 +9,7 @@ import random
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -379,6 +379,57 @@ def test_an_invalid_response_is_an_error_and_no_crash(
         odd.shutdown()
 
     assert sentence in str(refusal.value)
+
+
+def test_one_connection_serves_many_requests_until_the_server_closes_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A new one is made only to a process that may have the token, and never unseen."""
+    from reprise.plan import server as module
+
+    connections: list[int] = []
+    checked: list[int] = []
+    monkeypatch.setattr(module, "check_listener", lambda host, port, _: checked.append(port))
+
+    class Answers(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def setup(self) -> None:
+            super().setup()
+            connections.append(0)
+
+        def do_POST(self) -> None:
+            connections[-1] += 1
+            self.rfile.read(int(self.headers["Content-Length"]))
+            failed = self.path.endswith("Fails")
+            self.send_response(404 if failed else 200)
+            text = b'{"message": "no such run"}' if failed else b"{}"
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+            self.close_connection = len(connections) == 1 and connections[0] == 3
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as http:
+        thread = threading.Thread(target=http.serve_forever)
+        thread.start()
+        address = f"127.0.0.1:{http.server_port}"
+        for number in range(6):
+            asked = Server(address, "token")  # another one each time, as programs find it anew
+            if number == 1:
+                with pytest.raises(RepriseError, match="no such run"):
+                    asked.call("Query/Fails", {})
+            else:
+                assert asked.call("Query/GetStatus", {}) == {}
+        Server(address, "another token").call("Query/GetStatus", {})
+        module._idle.clear()
+        http.shutdown()
+        thread.join()
+
+    assert connections == [3, 3, 1]
+    assert checked == [http.server_port] * 3
 
 
 def test_a_server_is_asked_with_its_token(beside: Any, monkeypatch: pytest.MonkeyPatch) -> None:

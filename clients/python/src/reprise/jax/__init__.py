@@ -8,18 +8,15 @@ docs/jax.md is the page for users.
 
 from __future__ import annotations
 
-from reprise.jax.checkpoint import CheckpointedLoss, checkpoint
 from reprise.jax.compiled import Memory, compiler_options
 from reprise.jax.function import PlannedFunction, auto, value_and_grad
 from reprise.jax.planning import Found
 
 __all__ = [
-    "CheckpointedLoss",
     "Found",
     "Memory",
     "PlannedFunction",
     "auto",
-    "checkpoint",
     "compiler_options",
     "value_and_grad",
 ]

@@ -14,17 +14,18 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from threading import Thread
 from time import monotonic
 from typing import Any
 
 import jax
 from jax.extend import core
 
-from reprise.agent.received import BoundProof, Infeasible, InfeasibleBudget
+from reprise.agent.received import Infeasible, InfeasibleBudget
 from reprise.base.budget import Budget
 from reprise.base.errors import RepriseError
 from reprise.base.saying import say
-from reprise.base.units import format_bytes, format_bytes_up, format_percent
+from reprise.base.units import format_bytes, format_percent
 from reprise.jax import kept
 from reprise.jax.captured import CapturedStep, capture
 from reprise.jax.clusters import cluster
@@ -37,6 +38,7 @@ from reprise.jax.workspace import Workspaces
 from reprise.plan import Plan, evaluate
 from reprise.plan import plan as ask
 from reprise.plan.asking import MOST_TIME_S
+from reprise.plan.finding import find_server
 from reprise.plan.result import Known
 from reprise.plan.session import is_within_run
 from reprise.plan.wish import Wish
@@ -139,6 +141,9 @@ def find(
     found = None if earlier is None else search.again(earlier)
     if found is not None:
         return found
+    if not is_within_run():
+        # While XLA compiles the plain step.
+        Thread(target=_start_server, daemon=True).start()
     plain = search.plain
     limit = bytes_of_budget(wish.budget, plain)
     if plain.total <= limit:
@@ -160,6 +165,11 @@ def find(
     if found is None or answer.plan is None:
         return search.unplanned(limit, answer.why)
     return found
+
+
+def _start_server() -> None:
+    with suppress(RepriseError):  # which comes again where a plan is asked for
+        find_server()
 
 
 class _Search:
@@ -332,32 +342,11 @@ class _Search:
 
     def _refused(self, answer: Plan | None, limit: int, reserve: int, why: str) -> InfeasibleBudget:
         fact = answer.infeasible if answer else None
-        budget, ops = format_bytes(limit), self._step.graph.ops
         known = fact.smallest_known_bytes if fact else 0
         self.is_proven = fact is not None and fact.smallest_budget_bytes > limit
-        text = why
-        if answer is not None and fact is None:
-            text = f"No plan of {MOST_ROUNDS} for {budget} compiles to it."
-        elif answer is not None and fact is not None:
-            least = format_bytes_up(fact.smallest_budget_bytes)
-            if self.is_proven:
-                place = f" ({fact.blocking_module})" if fact.blocking_module else ""
-                text = (
-                    f"No plan of these {len(ops)} clusters fits in {budget}: cluster "
-                    f"{fact.blocking_op} {fact.blocking_op_name}{place} needs at least {least}"
-                )
-                if answer.bound_proof is BoundProof.SOLVER:
-                    text += ", by the solver's word"
-            else:
-                text = f"No plan of these {len(ops)} clusters was found for {budget} yet"
-                if fact.smallest_budget_bytes:
-                    text += f": at least {least} are needed"
-                if known:
-                    text += f", a plan is known for {format_bytes_up(known)}"
-            text += (
-                f"; {format_bytes(reserve)} of that is for what XLA adds. Other clusters of the "
-                "same step may need less."
-            )
+        text = why or f"No plan of {MOST_ROUNDS} for {format_bytes(limit)} compiles to it."
+        if fact is not None:
+            text += " Other clusters of the same step may need less."
             if _has_loops(self._step):
                 text += f" Scans have more parts beyond most_equations={self._most_equations}."
         text += f" XLA compiles the plain step to {format_bytes(self.plain.total)}"

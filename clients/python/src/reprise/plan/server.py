@@ -7,7 +7,8 @@
     server.upload("step.json", graph_json)              # a file becomes a run
 
 For https, `REPRISE_CA`, `REPRISE_CERT` and `REPRISE_KEY` are as for the command. `_open` makes
-every connection. Which server a program talks to is decided in `finding.py`.
+every connection, and one to each server stays open for the next request. Which server a program
+talks to is decided in `finding.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import json
 import os
 import time
 from collections.abc import Collection, Iterator
-from contextlib import closing
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,9 @@ ENDING_S, POLL_S = 10.0, 0.02
 # Of a stream: a byte of flags and the size of the message that follows, in four.
 _HEAD_BYTES = 5
 _COMPRESSED, _END = 1, 2
+
+# A connection to each server that waits for the next request, of this process alone.
+_idle: dict[tuple[Any, ...], HTTPConnection] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,8 @@ def split_address(address: str) -> tuple[str, str, int]:
 
 
 class Server:
-    """Where requests go. One connection per request, so it may be used from any thread."""
+    """Where requests go. No two requests share a connection at a time, so it may be used from any
+    thread."""
 
     def __init__(
         self, address: str, token: str = "", certificate: str = "", trusted: Collection[int] = ()
@@ -106,22 +111,16 @@ class Server:
     def call(self, method: str, message: dict[str, Any]) -> dict[str, Any]:
         """Calls a method with one answer, as "Query/GetRun", and returns the answer.
         `RepriseError`: what the server says."""
-        connection, reply = self._open(
-            f"/reprise.v1.{method}", json.dumps(message).encode(), "application/json"
-        )
-        with closing(connection):
+        body = json.dumps(message).encode()
+        with self._open(f"/reprise.v1.{method}", body, "application/json") as reply:
             return _object(_read(reply), method)
 
     def stream(self, method: str, message: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Calls a method with a stream of answers, as "Planner/Plan", and yields them. Closing the
         iterator ends the call."""
         body = json.dumps(message).encode()
-        connection, reply = self._open(
-            f"/reprise.v1.{method}",
-            len(body).to_bytes(_HEAD_BYTES, "big") + body,
-            "application/connect+json",
-        )
-        with closing(connection):
+        framed = len(body).to_bytes(_HEAD_BYTES, "big") + body
+        with self._open(f"/reprise.v1.{method}", framed, "application/connect+json") as reply:
             while True:
                 head = _read(reply, _HEAD_BYTES)
                 flags, part = head[0], _read(reply, int.from_bytes(head[1:], "big"))
@@ -131,6 +130,7 @@ class Server:
                     )
                 answer = _object(part, method)
                 if flags & _END:
+                    _read(reply)
                     _raise(answer.get("error"))
                     return
                 yield answer
@@ -139,10 +139,8 @@ class Server:
         """Makes a run of a file. Returns what the server says of the run, its `runId` too."""
         from urllib.parse import quote
 
-        connection, reply = self._open(
-            f"/import?name={quote(name, safe='')}", body, "application/octet-stream"
-        )
-        with closing(connection):
+        path = f"/import?name={quote(name, safe='')}"
+        with self._open(path, body, "application/octet-stream") as reply:
             for line in _read(reply).splitlines():
                 part = _object(line, "import")
                 _raise(part.get("error"))
@@ -170,26 +168,59 @@ class Server:
             return False
         return found.get("graphId") == sent.graph_id
 
-    def _open(self, path: str, body: bytes, kind: str) -> tuple[HTTPConnection, HTTPResponse]:
-        """Sends a request and waits for the head of its answer; errors become exceptions."""
+    @contextmanager
+    def _open(self, path: str, body: bytes, kind: str) -> Iterator[HTTPResponse]:
+        """Sends a request and waits for the head of its answer; errors become exceptions. The
+        connection stays open if the answer is read to its end."""
+        who = (self._token, self._certificate, *sorted(self._trusted))
+        key = (os.getpid(), self._tls, self._host, self._port, *who)
+        connection, reply = self._sent(_idle.pop(key, None), path, body, kind)
+        try:
+            if reply.status != 200:
+                text = _read(reply)
+                try:
+                    error_message = json.loads(text)
+                except ValueError:
+                    error_message = {"message": text.decode("utf-8", "replace").strip()[:400]}
+                _raise(error_message, f"the server at {self.address} answers {reply.status}")
+            yield reply
+        finally:
+            if reply.isclosed() and not reply.will_close and key not in _idle:
+                _idle[key] = connection
+            else:
+                connection.close()
+
+    def _sent(
+        self, idle: HTTPConnection | None, path: str, body: bytes, kind: str
+    ) -> tuple[HTTPConnection, HTTPResponse]:
+        """Sends a request over an idle connection, or a new one where the server has closed that
+        one since, and returns the head of the answer."""
         from http.client import HTTPConnection, HTTPException, HTTPSConnection
 
+        headers = {"Content-Type": kind}
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
+        if idle is not None:
+            try:
+                idle.request("POST", path, body, headers)
+                return idle, idle.getresponse()
+            except (OSError, HTTPException):
+                idle.close()
         if self._tls:
             connection: HTTPConnection = HTTPSConnection(
                 self._host, self._port, timeout=LONGEST_S, context=_trust(self._certificate)
             )
         else:
             connection = HTTPConnection(self._host, self._port, timeout=LONGEST_S)
-        headers = {"Content-Type": kind}
-        if self._token:
-            headers["Authorization"] = f"Bearer {self._token}"
+        # It never opens again by itself: who listens then may be another one.
+        connection.auto_open = 0
         try:
             connection.connect()
             # Only now: who listened before may be another one.
             if self._token and not self._tls:
                 check_listener(self._host, self._port, self._trusted)
             connection.request("POST", path, body, headers)
-            reply = connection.getresponse()
+            return connection, connection.getresponse()
         except (OSError, HTTPException) as error:
             connection.close()
             if isinstance(error, PermissionError):
@@ -198,16 +229,6 @@ class Server:
                 f"the server at {self.address} does not answer ({error or type(error).__name__}); "
                 "start one with `reprise serve`"
             ) from None
-        if reply.status == 200:
-            return connection, reply
-        with closing(connection):
-            text = _read(reply)
-        try:
-            error_message = json.loads(text)
-        except ValueError:
-            error_message = {"message": text.decode("utf-8", "replace").strip()[:400]}
-        _raise(error_message, f"the server at {self.address} answers {reply.status}")
-        raise AssertionError  # _raise does
 
 
 def _beside(socket: Path) -> Server:
