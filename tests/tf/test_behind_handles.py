@@ -193,4 +193,4 @@ def test_a_refusal_of_what_its_ops_do_not_show_claims_no_proof(
     assert applied_to(graph) is None
     assert said.count("Training continues without a plan.") == 1
     if part is not unrolled:  # of which every op is one of the step
-        assert "an estimate that is not proven for this step" in said
+        assert "(an estimate: loops, conditionals and functions are one op each, or it " in said

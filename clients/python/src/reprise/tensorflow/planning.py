@@ -12,13 +12,12 @@ budget; a plan that took more than the budget is replaced by one with the differ
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import index
 from typing import Any, SupportsIndex
 
-from reprise.agent.received import BoundProof, InfeasibleBudget
+from reprise.agent.received import InfeasibleBudget
 from reprise.base.budget import Budget
 from reprise.base.errors import RepriseError
 from reprise.base.saying import say
@@ -44,9 +43,9 @@ VISIBLE = 0.0005
 OPEN = "not predicted, because the graph leaves sizes open (batch= gives them)."
 # Threads run what is inside of loops in an order of their own: the largest of some runs counts.
 COARSE_RUNS = 3
-ESTIMATE = "an estimate that is not proven for this step, because "
-OTHER_BYTES = ESTIMATE + "it takes other bytes than its ops show"
-COARSE = ESTIMATE + "its loops, conditionals and functions are one op each"
+# A graph that is not the step: its loops, conditionals and functions are one op each, or it takes
+# other bytes than its ops show. The server proves nothing of the step by it, and says so.
+COARSE = "tf-coarse"
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,14 +277,12 @@ class _Stage:
         graph = self.step.graph
         walked = evaluate(graph, base_schedule(graph), EXECUTOR).peak_bytes
         plain = rehearsal.peak_bytes(metadata)
-        # Why what is proven of the step graph is not proven of the step; empty: it is.
-        self._unproven = "" if _is_same(plain, walked) else OTHER_BYTES
-        if plain > walked and self._unproven:
+        self._is_coarse = any(map(has_ops_inside, self.step.ops))
+        is_same = _is_same(plain, walked)
+        if plain > walked and not is_same:
             graph.measured_peak_bytes = plain  # the difference is held back in every budget
-        if any(map(has_ops_inside, self.step.ops)):
-            self._unproven = COARSE
-        if self._unproven:
-            graph.flavour = "tf-coarse"  # so that the server claims no proof either
+        if self._is_coarse or not is_same:
+            graph.flavour = COARSE
         self._measured: dict[tuple[int, ...], int] = {}
 
     def measured(self, schedule: Sequence[int]) -> int:
@@ -296,30 +293,24 @@ class _Stage:
                 self.rehearsal.peak_bytes(
                     self.rehearsal.run(lambda graph: Rewriter(self.step.inside(graph), schedule))
                 )
-                for _ in range(COARSE_RUNS if self._unproven == COARSE else 1)
+                for _ in range(COARSE_RUNS if self._is_coarse else 1)
             )
         return self._measured[key]
 
     def plan(self, budget: str | int) -> Plan:
         """Returns a plan that was measured to be within the budget. Raises InfeasibleBudget."""
         limit = self._request.wish.time_limit_s if self._request.wish else None
-        reserve = measured = 0
+        graph, reserve, measured = self.step.graph, 0, 0
         for _ in range(MOST_ROUNDS):
-            try:
-                plan = ask(
-                    self.step.graph, budget, EXECUTOR, time_limit_s=limit, reserve_bytes=reserve
-                )
-            except InfeasibleBudget as refusal:
-                why = self._unproven or (OTHER_BYTES if reserve else "")
-                raise (_estimated(refusal, why) if why else refusal) from None
+            plan = ask(graph, budget, EXECUTOR, time_limit_s=limit, reserve_bytes=reserve)
             measured = self.measured(plan.schedule)
-            if measured <= plan.budget_bytes:
-                is_same = _is_same(measured, plan.peak_bytes)
-                why = self._unproven or ("" if is_same else OTHER_BYTES)
-                return _unproven(plan, why) if why else plan
+            is_known = graph.flavour == COARSE or _is_same(measured, plan.peak_bytes)
+            if measured <= plan.budget_bytes and is_known:
+                return plan
+            graph.flavour = COARSE
             # A share stays what it was of the first plan.
             budget = plan.budget_bytes
-            reserve += measured - plan.peak_bytes
+            reserve += max(0, measured - plan.peak_bytes)
         raise InfeasibleBudget(
             f"No plan found for {format_bytes(int(budget))}: the step was measured at "
             f"{format_bytes_up(measured)} under the last one, and its ops show less."
@@ -328,31 +319,6 @@ class _Stage:
 
 def _is_same(measured: int, walked: int) -> bool:
     return abs(measured - walked) <= VISIBLE * walked
-
-
-def _unproven(plan: Plan, why: str) -> Plan:
-    """Returns a plan without the claim that none is better, which was proven of other bytes."""
-    claim = (
-        r"(proven optimal|not proven of the step|optimal by the|at most [\d.]+ % above optimal).*"
-    )
-    return replace(
-        plan,
-        sentence=re.sub(claim, why, plan.sentence),
-        proven_optimal=False,
-        bound_proof=BoundProof.NONE,
-    )
-
-
-def _estimated(refusal: InfeasibleBudget, why: str) -> InfeasibleBudget:
-    """Returns a refusal without the claim that nothing fits, which was proven of other bytes."""
-    plan = refusal.plan
-    if plan is None:
-        return refusal
-    budget, needed = plan.budget_bytes, refusal.smallest_bytes or 0
-    about = f"at least {format_bytes_up(needed)} are needed" if needed > budget else "it needs more"
-    sentence = f"No plan found for {format_bytes(budget)}: {about} by {why}."
-    unproven = replace(plan, sentence=sentence, bound_proof=BoundProof.NONE)
-    return InfeasibleBudget(sentence, refusal.smallest_bytes, unproven)
 
 
 def _of_checkpoints(step: CapturedStep, checkpoints: str | Sequence[Any]) -> Sequence[int]:
