@@ -23,12 +23,13 @@ import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from reprise.torch.internals.distributed import ranks_have_met
 from reprise.torch.internals.guard import quietly, surely
 
 PUBLIC = "torch.distributed.fsdp"
@@ -110,18 +111,20 @@ _MADE = {
 _makers = _Methods("_fsdp_param", "FSDPParam", tuple(_MADE))
 
 
-@contextmanager
-def unwatched(kind: type) -> Iterator[None]:
+def unwatched(kind: type) -> AbstractContextManager[None]:
     """Takes modes of this class, where they are the innermost, out of the way of the hooks that run
     inside this context. Does nothing if the program does not use fully_shard."""
-    used = _hooks.kind is not None
-    if used:
-        quietly(_hooks.replace, lambda _, plain: _without(plain, kind))
+    used = ranks_have_met() and _hooks.kind is not None
+    return _unwatched(kind) if used else nullcontext()
+
+
+@contextmanager
+def _unwatched(kind: type) -> Iterator[None]:
+    quietly(_hooks.replace, lambda _, plain: _without(plain, kind))
     try:
         yield
     finally:
-        if used:
-            surely(_hooks.put_back)
+        surely(_hooks.put_back)
 
 
 @functools.cache
