@@ -91,6 +91,8 @@ class Beside:
         it. Waits for that plan; returns why there is none."""
         job, plan = self._job, rung.plan
         assert plan is not None
+        if rung.foreseen is not None:
+            return "no step with an input as large was captured yet"
         if uses_host(plan):
             return "its plan sends tensors to host memory"
         held, budget_bytes = blas_workspace_bytes(job.device), plan.budget_bytes
