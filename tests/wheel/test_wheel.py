@@ -165,6 +165,7 @@ def test_the_notice_names_the_licence_of_every_bundled_library(wheel: Path) -> N
         "gpr": "gpr",
         "grpc": "gRPC",
         "lapack": "LAPACK",
+        "prometheus-cpp-core": "prometheus-cpp",
         "protobuf": "Protocol Buffers",
         "quadmath": "libquadmath",
         "re2": "RE2",
