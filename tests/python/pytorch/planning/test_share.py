@@ -55,3 +55,18 @@ def test_a_share_beside_which_nothing_is_held_back_is_given_in_bytes() -> None:
     message = {"static_bytes": 20, "measured_peak_bytes": 120}
 
     assert Share().within(Budget("0.5x"), 1, message, 0, in_bytes=True) == "70"
+
+
+def test_a_share_is_not_raised_because_memory_ran_out() -> None:
+    share, small, large = Share(), (20, 120), (20, 220)
+    for number, (static, peak) in enumerate((small, large)):
+        share.within(
+            Budget("0.5x"), number, {"static_bytes": static, "measured_peak_bytes": peak}, 0
+        )
+
+    share.stays(1)
+
+    assert share.raised(1) == ""
+    again = {"static_bytes": 20, "measured_peak_bytes": 220}
+    assert share.within(Budget("0.5x"), 1, again, 0) == "70"
+    assert share.raised(1)

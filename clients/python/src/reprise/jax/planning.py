@@ -168,7 +168,7 @@ def find(
 
 
 def _start_server() -> None:
-    with suppress(RepriseError):  # which comes again where a plan is asked for
+    with suppress(Exception):  # which comes again where a plan is asked for
         find_server()
 
 

@@ -231,6 +231,7 @@ class Planning:
         elif rung is not None and rung.plan is not None:
             plan = rung.plan
             tighter = int(min(plan.budget_bytes, plan.peak_bytes) * TIGHTER)
+            self._share.stays(rung.number)
             rung.awaited = self.needs_more(rung, plan.budget_bytes - tighter)
 
     def go_alone(self, asked: set[int]) -> None:

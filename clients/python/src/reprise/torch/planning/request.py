@@ -253,6 +253,11 @@ class Share:
         self._own[rung] = own, static
         return budget if fixed == own and not in_bytes else Budget(fixed)
 
+    def stays(self, rung: int) -> None:
+        """Notes that nothing is raised for a rung until its plan is asked for anew: less memory is
+        wanted, because it ran out."""
+        self._own.pop(rung, None)
+
     def raised(self, rung: int) -> str:
         """Fixes the share anew with the graph of a rung, if that is more, and returns how; "" if it
         is not."""
