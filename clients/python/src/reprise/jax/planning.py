@@ -141,8 +141,8 @@ def find(
     found = None if earlier is None else search.again(earlier)
     if found is not None:
         return found
-    if not is_within_run():
-        # While XLA compiles the plain step.
+    if wish.budget.is_share and not is_within_run():
+        # While XLA compiles the plain step, which may be within any other budget as it is.
         Thread(target=_start_server, daemon=True).start()
     plain = search.plain
     limit = bytes_of_budget(wish.budget, plain)
