@@ -333,12 +333,12 @@ std::optional<v1::Plan> Planning::Replan(const std::string& run_id,
   if (!loaded.ok() || excess <= 0) return std::nullopt;
   StatusOr<v1::Plan> plan = Replace(run_id, plan_id, more_bytes, {});
   if (plan.ok() && plan->feasible()) return *std::move(plan);
+  const std::string why =
+      plan.ok() ? plan->sentence() : std::string(plan.status().message());
   LogWarning(
       "not_replaced",
-      StrCat(
-          "run ", run_id, ": measured ", measured_peak_bytes, " bytes, ",
-          excess, " above the budget of plan ", plan_id, ": ",
-          plan.ok() ? plan->sentence() : std::string(plan.status().message())),
+      StrCat("run ", run_id, ": measured ", measured_peak_bytes, " bytes, ",
+             excess, " above the budget of plan ", plan_id, ": ", why),
       {{"run_id", run_id},
        {"plan_id", plan_id},
        {"measured_bytes", measured_peak_bytes}});

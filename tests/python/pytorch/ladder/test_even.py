@@ -105,20 +105,6 @@ def test_a_large_single_one_is_no_reason_not_to_capture_several_as_large() -> No
     assert largest == [size * WIDTH * 4 for size in (24, 96, 88)]
 
 
-def test_no_cuda_graph_is_captured_under_the_plan_of_a_size_that_was_only_foreseen() -> None:
-    """The plan that it would be captured under is made of the captured graph of another size."""
-    agent = LocalAgent()
-    ragged(agent, lambda step: [32] if step < 8 else [48], 16, together=False)
-    (foreseen,) = [r for r in sessions[0].job.plans.ladder.captured if r.foreseen is not None]
-    asked = len(agent.graphs)
-
-    why = sessions[0].parts.beside.in_graph(foreseen)
-
-    assert foreseen.tape is not None
-    assert why == "no step with an input as large was captured yet"
-    assert len(agent.graphs) == asked
-
-
 @pytest.mark.parametrize("rows", [[40] * 4, [40, 40, 40, 24]], ids=["alike", "a short last one"])
 def test_what_another_model_does_around_the_micro_batches_is_not_evened(rows: list[int]) -> None:
     """A head that is called in chunks is the model, and the backward of the body runs after all of

@@ -194,6 +194,23 @@ def test_larger_inputs_get_rungs_of_their_own_and_one_is_asked_for_ahead() -> No
     assert [s["plan_id"] for s in agent.steps[-3:]] == [1, 2, 3]
 
 
+def test_no_cuda_graph_is_captured_under_the_plan_of_a_size_that_was_only_foreseen() -> None:
+    """The plan that it would be captured under is made of the captured graph of another size."""
+    agent = LocalAgent()
+    sizes = [4] * 6 + [8] * 6
+    model = RandomNet(3)
+    session = arm(model, agent)
+    train(model, len(sizes), lambda step: torch.randn(sizes[step], WIDTH))
+    (foreseen,) = [r for r in session.job.plans.ladder.rungs if r.foreseen is not None]
+    asked = len(agent.graphs)
+
+    why = session.parts.beside.in_graph(foreseen)
+
+    assert foreseen.tape is not None
+    assert why == "no step with an input as large was captured yet"
+    assert len(agent.graphs) == asked
+
+
 def test_a_fitted_rung_predicts_the_peak_of_a_size_never_captured() -> None:
     agent = LocalAgent()
     sizes = [4] * 6 + [8] * 4 + [12] * 5

@@ -289,16 +289,13 @@ class Ladder:
         in_a_row = 0 if self.takes_largest else self._in_a_row
         if max(self._mismatches, in_a_row) >= self._patience:
             return self._wants_unknown(kin)
-        size, least = key.size, -1  # of the smallest that covers it
         # Where steps have several micro-batches, the plan of a single one covers none of them.
-        for rung in [rung for rung in kin if rung.uneven] or kin:
-            if rung.uneven and size < AHEAD * rung.size:
-                return False
-            if rung.covers(key):
-                least = rung.size if least < 0 else min(least, rung.size)
-        if least < 0:
+        if uneven := max((rung.size for rung in kin if rung.uneven), default=0):
+            return key.size >= AHEAD * uneven
+        least = min((rung.size for rung in kin if rung.covers(key)), default=None)
+        if least is None:
             return True
-        if size < SMALL * least:
+        if key.size < SMALL * least:
             self._small[key] += 1
             return self._small[key] == OFTEN
         return False
