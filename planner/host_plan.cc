@@ -166,6 +166,11 @@ StatusOr<Plan> PlanWithHost(const StepGraph& graph, const Request& request) {
                              problem.base.time_ns);
     Describe(problem, plan);
   }
+  if (!plan.feasible && !search.best().empty()) {
+    int64_t& smallest = plan.infeasible.smallest_known_bytes;
+    const int64_t found = search.evaluation().peak_bytes;
+    smallest = smallest == 0 ? found : std::min(smallest, found);
+  }
   if (plan.feasible &&
       plan.evaluation.time_ns - problem.base.time_ns < bound.added_ns) {
     return Internal("planner: a plan is faster than what was proven");

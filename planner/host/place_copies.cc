@@ -18,18 +18,20 @@ struct Gap {
   int32_t from = 0;  // the first place without a use ...
   int32_t to = 0;    // ... and the exec of the next one; the end, if required
   bool is_short = false;
-  int32_t sent = -1;   // the place where it leaves; -1: not chosen
-  int32_t fetch = -1;  // the place where it comes back
+  bool is_last = false;  // chosen where others do not suffice
+  int32_t sent = -1;     // the place where it leaves; -1: not chosen
+  int32_t fetch = -1;    // the place where it comes back
 };
 
 // Placer: the state of one placement.
 class Placer {
  public:
   Placer(const Problem& problem, const std::vector<OpId>& execs,
-         int64_t budget_bytes)
+         int64_t budget_bytes, bool whole_last)
       : problem_(problem),
         graph_(*problem.graph),
         budget_(budget_bytes),
+        whole_last_(whole_last),
         length_(static_cast<int32_t>(execs.size())),
         schedule_(WithFrees(graph_, execs, problem.capabilities.free_policy)) {}
 
@@ -64,6 +66,8 @@ class Placer {
       if (entry.kind != Kind::kExec) continue;
       first_run[entry.id] = std::min(first_run[entry.id], at++);
     }
+    std::vector<uint8_t> is_required(problem_.bytes.size(), 0);
+    for (const StorageId s : graph_.required) is_required[s] = 1;
     // Such an executor sends what the forward has made, not what it has
     // recomputed.
     const bool in_backward = problem_.capabilities.recompute_in_backward_only;
@@ -81,6 +85,7 @@ class Placer {
           CopyNs(BytesOf(gap), link.out_bytes_per_s, link.latency_ns) +
               CopyNs(BytesOf(gap), link.in_bytes_per_s, link.latency_ns) >
           ns;
+      gap.is_last = whole_last_ && life.made == 0 && is_required[s] != 0;
       gaps_.push_back(gap);
     };
     at = 0;
@@ -163,8 +168,8 @@ class Placer {
         [](const Gap& a, const Gap& b) { return a.made < b.made; });
   }
 
-  std::tuple<bool, int32_t, int64_t> Rank(const Gap& gap) const {
-    return {!gap.is_short, gap.to, BytesOf(gap)};
+  std::tuple<bool, bool, int32_t, int64_t> Rank(const Gap& gap) const {
+    return {!gap.is_short, !gap.is_last, gap.to, BytesOf(gap)};
   }
 
   void SendLate() {
@@ -270,6 +275,7 @@ class Placer {
   const Problem& problem_;
   const StepGraph& graph_;
   const int64_t budget_;
+  const bool whole_last_;
   const int32_t length_;
   Schedule schedule_;           // without copies
   std::vector<int64_t> bytes_;  // by exec, without copies
@@ -279,8 +285,17 @@ class Placer {
 }  // namespace
 
 Schedule PlaceCopies(const Problem& problem, const std::vector<OpId>& execs,
-                     int64_t budget_bytes) {
-  return Placer(problem, execs, budget_bytes).Place();
+                     int64_t budget_bytes, bool whole_last) {
+  return Placer(problem, execs, budget_bytes, whole_last).Place();
+}
+
+bool HasWhole(const StepGraph& graph) {
+  const auto& first = graph.ops.front().writes;
+  return std::any_of(
+      graph.required.begin(), graph.required.end(), [&](StorageId s) {
+        return !graph.storages[s].stays &&
+               std::find(first.begin(), first.end(), s) != first.end();
+      });
 }
 
 }  // namespace reprise::planner

@@ -17,6 +17,10 @@
 //            which is best for one engine (Jackson, 1955)
 //   fetched  right before the reader
 //
+// What is there before and after the step, as the state of optimizers is, has the
+// widest gaps. It may be too coarse: `whole_last` moves it where other gaps do
+// not suffice.
+//
 // A gap that turns out not to be needed stays. O(length + gaps * log gaps), and
 // gaps times their lengths where host memory is short.
 #pragma once
@@ -32,6 +36,10 @@ namespace reprise::planner {
 // the budget requires; fewer, and a higher peak, where gaps or host memory do not
 // suffice. Invalid execs give an invalid schedule.
 Schedule PlaceCopies(const Problem& problem, const std::vector<OpId>& execs,
-                     int64_t budget_bytes);
+                     int64_t budget_bytes, bool whole_last = false);
+
+// Returns whether a step has anything that is there before and after it, and may
+// move to the host.
+bool HasWhole(const StepGraph& graph);
 
 }  // namespace reprise::planner

@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <functional>
 
-#include "planner/host/place_copies.h"
-
 namespace reprise::planner {
 namespace {
 
@@ -18,8 +16,14 @@ constexpr int kMostRemoved = 6, kMostRemade = 12;
 }  // namespace
 
 int64_t HostSearch::Try(const std::vector<OpId>& execs) {
+  int64_t score = TryPlaced(execs, false);
+  if (has_whole_) score = std::min(score, TryPlaced(execs, true));
+  return score;
+}
+
+int64_t HostSearch::TryPlaced(const std::vector<OpId>& execs, bool whole_last) {
   effort_.Spend(kWalks * static_cast<int64_t>(execs.size()));
-  Schedule schedule = PlaceCopies(problem_, execs, budget_bytes_);
+  Schedule schedule = PlaceCopies(problem_, execs, budget_bytes_, whole_last);
   const auto evaluation =
       Evaluate(*problem_.graph, schedule, problem_.capabilities);
   if (!evaluation.ok()) return Score::kWorst;

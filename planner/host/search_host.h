@@ -12,6 +12,7 @@
 
 #include <vector>
 
+#include "planner/host/place_copies.h"
 #include "planner/model/effort.h"
 #include "planner/model/problem.h"
 #include "planner/model/random.h"
@@ -27,7 +28,8 @@ class HostSearch {
         budget_bytes_(budget_bytes),
         score_(ScoreOf(problem, budget_bytes)),
         random_(seed),
-        effort_(effort) {}
+        effort_(effort),
+        has_whole_(HasWhole(*problem.graph)) {}
 
   // Places the copies of these execs. Returns the score (score.h), and keeps the
   // schedule if it is the best so far.
@@ -43,6 +45,7 @@ class HostSearch {
   }
 
  private:
+  int64_t TryPlaced(const std::vector<OpId>& execs, bool whole_last);
   // Changes a list of execs at random; false: nothing to change was found.
   bool Change(std::vector<OpId>& execs);
   // Removes a few re-runs in a row.
@@ -55,6 +58,7 @@ class HostSearch {
   const Score score_;
   Random random_;
   Effort& effort_;
+  const bool has_whole_;
   Schedule best_;
   Evaluation evaluation_;
   std::vector<OpId> best_execs_;

@@ -96,6 +96,14 @@ JOBS = (
         says="go to the host",
         ordered=True,
     ),
+    Case(
+        "gpt with optimizer state in host memory",
+        ("--net", "gpt", "--width", "384", "--batch", "32", "--context", "128"),
+        "0.4x",
+        options=("--host-budget", "1GiB"),
+        says="of it optimizer state",
+        ordered=True,
+    ),
     # Memory.
     Case(
         "the second step does not fit: the optimizer has made its state",

@@ -16,6 +16,17 @@ inline std::vector<int64_t> CodesOf(const Schedule& schedule) {
   return codes;
 }
 
+// Adds what is there before and after the step and read at its end, as the state
+// of an optimizer is.
+inline void AddState(StepGraph& graph, int64_t bytes) {
+  const StorageId state = graph.storage_count();
+  graph.storages.push_back(
+      {.bytes = bytes, .category = Category::kOptimizerState});
+  graph.ops.front().writes.push_back(state);
+  graph.ops.back().reads.push_back(state);
+  graph.required.push_back(state);
+}
+
 // A random graph, executor and link.
 struct HostCase {
   explicit HostCase(int number, int most_ops = 8)
@@ -29,6 +40,7 @@ struct HostCase {
                          .in_bytes_per_s = bytes / (1 + random.Below(3)),
                          .latency_ns = random.Below(3),
                          .host_bytes = 4 + random.Below(20)};
+    if (number % 4 == 3) AddState(graph, 1 + random.Below(8));
   }
   Random random;
   StepGraph graph;

@@ -208,6 +208,37 @@ TEST(HostPlanTest, RefusesOnlyWhatOneOpNeeds) {
                MakePlan(graph, request)->certificate.refuses);
 }
 
+// State of optimizers is there when a step begins and when it ends, and nothing
+// reads it before an optimizer steps.
+TEST(HostPlanTest, StateThatOnlyOptimizersReadMakesRoomForActivations) {
+  auto graph = Generate({.kind = GraphKind::kTransformer, .ops = 300});
+  ASSERT_TRUE(graph.ok());
+  constexpr int kGroups = 16;
+  const int64_t held = graph->static_bytes / 2 / kGroups;
+  StepGraph with = *graph;
+  with.static_bytes -= kGroups * held;
+  with.static_parts = {};
+  for (int group = 0; group < kGroups; ++group) AddState(with, held);
+  Request request = Within(1, {.link = kPcie}, 5'000'000);
+
+  const auto alone = MakePlan(*graph, request);
+  const auto refused = MakePlan(with, request);
+
+  ASSERT_TRUE(alone.ok() && refused.ok());
+  const int64_t least = alone->infeasible.smallest_known_bytes;
+  EXPECT_LT(refused->infeasible.smallest_known_bytes, least);
+  request.budget_bytes = refused->infeasible.smallest_known_bytes;
+  const auto plan = MakePlan(with, request);
+  ASSERT_TRUE(plan.ok() && plan->feasible);
+  ExpectTrue(with, *plan, request);
+  EXPECT_FALSE(MakePlan(*graph, request)->feasible);
+  for (const Entry& entry : plan->schedule) {
+    const bool is_state =
+        entry.kind != Entry::Kind::kExec && entry.id >= graph->storage_count();
+    EXPECT_FALSE(is_state && entry.kind == Entry::Kind::kFree);
+  }
+}
+
 TEST(HostPlanTest, RequestsThatMakeNoSenseAreRefused) {
   const StepGraph graph = Layers(1, 128);
   Request request = Within(1 << 30, {.link = kPcie});

@@ -99,19 +99,41 @@ if extra == "corrupt":
         return made
     Parked.take = corrupt
 model = Net()
-optimizer = torch.optim.AdamW(model.parameters())
-budget = "0.4x" if extra == "batches" else "0.3x"
+optimizers = [torch.optim.AdamW(model.parameters())]
+if extra == "two":
+    optimizers = [torch.optim.AdamW(model.blocks.parameters()),
+                  torch.optim.SGD([*model.embed.parameters(), *model.head.parameters()], 0.1, 0.9)]
+if extra == "corrupt state":
+    from reprise.torch.offload.slow_tier import SlowTier
+    back = SlowTier.back
+    def corrupt(self, source, target):
+        done = back(self, source, target)
+        done.wait()
+        target[0] += 1
+        return done
+    SlowTier.back = corrupt
+budget = {"batches": "0.4x", "state": "20MiB", "corrupt state": "20MiB"}.get(extra, "0.3x")
 reprise.auto(model, budget, host_budget=host, warmup=2, first="plain", verify_every=4)
 several = 2 if extra == "batches" else 1
 peaks, losses = [], []
 for step in range(12):
-    optimizer.zero_grad()
+    for optimizer in optimizers:
+        optimizer.zero_grad()
+    if extra == "fails" and step % 3 == 0:
+        handle = model.head.register_forward_pre_hook(lambda *_: 1 / 0)
+        try:
+            model(torch.randint(0, 256, (4, 192)))
+        except ZeroDivisionError:
+            handle.remove()
     for _ in range(several):
         x = torch.randint(0, 256, (4, 193))
         loss = F.cross_entropy(model(x[:, :-1]).flatten(0, 1), x[:, 1:].flatten())
         (loss / several).backward()
         losses.append(loss.item().hex())
-    optimizer.step()
+    if extra == "looks" and step:
+        losses.append(sum(s["exp_avg"].sum().item() for s in optimizer.state.values()).hex())
+    for optimizer in optimizers:
+        optimizer.step()
     report = reprise.report(model)
     if report.planned_steps:
         peaks.append(report.measured_peak_bytes)
@@ -158,6 +180,37 @@ def test_a_job_with_host_memory_keeps_its_budget_and_every_bit(
     assert all(0 <= report["predicted_peak_bytes"] - peak <= 64 for peak in report["peaks"])
     assert report["predicted_peak_bytes"] <= report["budget_bytes"]
     assert "go to the host" in errors
+
+
+@pytest.mark.mostly_long(1)
+@pytest.mark.parametrize("extra", ["state", "looks", "two", "fails"])
+def test_optimizer_state_leaves_while_activations_are_there(train: Any, extra: str) -> None:
+    plain, _ = train("gpt", "1GiB", extra, REPRISE_DISABLE="1")
+
+    report, errors = train("gpt", "1GiB", extra)
+
+    assert report["losses"] == plain["losses"]
+    assert report["weights"] == plain["weights"]
+    assert "of it optimizer state" in errors
+    assert report["planned_steps"] > 4
+    assert report["gradients_equal"] or report["values_equal"]
+    if extra in ("state", "two"):  # the others hold more than their captured step, or give steps up
+        assert report["validated"], errors
+        assert report["mismatched_steps"] == report["over_budget_steps"] == 0
+        assert all(0 <= report["predicted_peak_bytes"] - peak <= 64 for peak in report["peaks"])
+
+
+def test_optimizer_state_that_comes_back_wrong_ends_the_program(
+    python: Callable[..., Any], home: Path, agent_library: Path, daemon_binary: Path
+) -> None:
+    built = {"REPRISE_AGENT": str(agent_library), "REPRISE_DAEMON": str(daemon_binary)}
+
+    done = python("-c", PROGRAM, "gpt", "1GiB", "corrupt state", **built)
+
+    assert done.returncode == 1
+    assert "RepriseError: optimizer state has come back from host memory with other bits" in (
+        done.stderr
+    )
 
 
 def test_without_the_block_of_host_memory_the_plan_recomputes(train: Any) -> None:

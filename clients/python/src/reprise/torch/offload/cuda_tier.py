@@ -6,8 +6,8 @@
 The host waits for nothing: a copy waits for the compute stream, and the compute stream for a copy,
 by events. All device memory is allocated and freed on the compute stream, by who asks for the
 copies; no other stream has blocks of its own, and none is recorded on a block. So a copy that is
-late makes a step slower, and never larger. Whoever waits does so on the stream on which the copy
-was asked for. (Not run on a GPU; tests run it on a fake one, tests/fakegpu.)
+late makes a step slower, and never larger. (Not run on a GPU; tests run it on a fake one,
+tests/fakegpu.)
 """
 
 from __future__ import annotations
@@ -35,11 +35,16 @@ class _Copy:
         self._spare = spare
 
     def wait(self) -> None:
-        """Makes the stream on which the copy was asked for wait until it has ended."""
+        """Makes the stream on which the copy was asked for, and the current one, wait until it has
+        ended."""
         end, self._end = self._end, None
-        if end is not None:
-            self._stream.wait_event(end)
-            self._spare.append(end)
+        if end is None:
+            return
+        self._stream.wait_event(end)
+        current = torch.cuda.current_stream(self._stream.device)
+        if current != self._stream:
+            current.wait_event(end)
+        self._spare.append(end)
 
 
 class CudaTier:

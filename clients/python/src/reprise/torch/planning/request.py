@@ -55,7 +55,7 @@ def sent(
     why the request was not accepted. With `more_bytes`: for a plan in the place of the rung's,
     which needs so much more than it says."""
     agent = job.agent
-    capabilities = executor.capabilities(rung.graph)
+    capabilities, asked = executor.capabilities(rung.graph), budget
     try:
         # A plan from shapes alone runs while its step is captured, where nothing may leave.
         if executor.uses_host and not rung.sketch and budget != LEAST:
@@ -63,19 +63,25 @@ def sent(
             stay = staying(rung.graph, executor.least_bytes)  # cannot be copied there
             storages = [{**s, "stays": True} if s["id"] in stay else s for s in message["storages"]]
             message = {**message, "storages": storages}
+            if len(storages) == len(rung.graph.storages):
+                # A share is of what is no state, wherever that is.
+                static, peak = message["static_bytes"], message["measured_peak_bytes"]
+                message = executor.with_state(message, job.step.optimizers)
+                if budget.is_share and static != message["static_bytes"]:
+                    asked = Budget(budget.of_step(static, peak) or 0)
     except RepriseError as error:
         executor.no_host()
         job.say(f"{error}. Plans use no host memory")
     try:
         request_id = agent.submit_graph(
             json.dumps(message, separators=(",", ":")).encode(),
-            budget,
+            asked,
             capabilities,
             message["static_bytes"],
             reserve_bytes=rung.beside_bytes + rung.spare_bytes,
             replaces=rung.plan.plan_number if rung.plan is not None and more_bytes else 0,
             more_bytes=more_bytes,
-            **share_of(budget, job.device, job.meter.live()),
+            **share_of(asked, job.device, job.meter.live()),
         )
     except RepriseError as error:
         return str(error)

@@ -46,6 +46,7 @@ from reprise.torch.policy.state import Stage
 from reprise.torch.session.first_calls import FirstCalls
 from reprise.torch.session.late_frees import LateFrees
 from reprise.torch.session.parts import Parts
+from reprise.torch.tape.optimizer_state import StateOnHost
 from reprise.torch.tape.tape import Tape
 from reprise.torch.tape.tape_run import Run
 from reprise.torch.training.loop import open_loops
@@ -76,6 +77,7 @@ class Steps:
         self._scattered = False
         self._late, self._first_calls = LateFrees(job), FirstCalls(job)
         self._is_met = True  # the other ranks were met after the last step, or it was no time to
+        self._state: StateOnHost | None = None  # of optimizers, which may be on the host now
         self._observed = False  # nothing is decided of the step under way, as of later ones
 
     # ---- It begins ------------------------------------------------------------------
@@ -188,6 +190,9 @@ class Steps:
         job.measured.show(rung.key)
         now.run = self._begin_tape(tape)
         now.check = self._parts.checks.begin(rung, now.run)
+        if tape.state is not None:
+            self._state = tape.state
+            self._state.leaves(now.optimizers, checked=now.run.audit is not None)
 
     def _begin_tape(self, tape: Tape) -> Run:
         """Begins a step under a plan."""
@@ -311,6 +316,7 @@ class Steps:
         """Notes that an optimizer of the model is about to step, and evaluates checks."""
         now = self._now
         now.in_optimizer = True
+        self._state_home()
         self._one_thread &= threading.get_ident() == self._thread
         self._parts.progress.enter(OPTIMIZER)
         if now.capture is not None:
@@ -428,6 +434,7 @@ class Steps:
         """Forgets the step: it may be tried again, or given up. A capture of half a step is worth
         nothing."""
         now = self._now
+        self._state_home()
         close_watches()
         self._late.left()
         self._parts.op_times.forget()
@@ -442,6 +449,12 @@ class Steps:
             now.run.mismatch("the forward failed")
         now.tracing.end()
         now.under_way = now.under_way and now.run is not None
+
+    def _state_home(self) -> None:
+        """Has the state of optimizers on the device, before they step or others look at it."""
+        state, self._state = self._state, None
+        if state is not None:
+            state.home()
 
     def drop(self) -> None:
         """Forgets the step entirely: the next forward begins another one."""

@@ -2,12 +2,16 @@
 """The copies of a schedule, as the tape can run them: which storages are sent to host memory, when
 they leave the device, when they come back.
 
-    copies = Copies(graph.step)
+    copies = Copies(graph.step, first_state, state)
     copies.send(...), copies.sent(...)       # as the schedule is walked
     copies.fetch(...), copies.fetched(...)
+    copies.moves_state(...)                  # the same of a group of optimizer state
     copies.place(useful, rows)               # once it is known which of them lead to an unpack
     copies.parts(event, op, due)             # what is done before an event
     copies.places()                          # where all of them are on the host
+
+Groups of optimizer state (optimizer_state.py) are storages that are sent when the step begins, and
+are back when an optimizer steps; a schedule has them beside those of the graph.
 
 The tape can act before an op of a forward, at the end of one, and before an unpack of the backward.
 A storage is sent right after the op that has made it. It leaves where the schedule says, or at the
@@ -91,8 +95,12 @@ class Move:
 class Copies:
     """The copies of one schedule."""
 
-    def __init__(self, step: CapturedStep) -> None:
+    def __init__(self, step: CapturedStep, first_state: int = 0, state: Sequence[int] = ()) -> None:
+        """`state`: the bytes of the groups of optimizer state, which are storages of the schedule
+        from `first_state` on."""
         self._step = step
+        self.first_state, self._state = first_state, state
+        self._state_is: dict[int, int] = {}  # storage -> the latest entry about it
         self._makers = _makers(step)
         self._host: dict[int, int] = {}  # storage -> version
         self._sending: set[int] = set()
@@ -134,6 +142,17 @@ class Copies:
             raise PlanRejected(f"plan: storage {storage} has come back, but was not fetched")
         self.coming.remove(storage)
 
+    def is_state(self, storage: int) -> bool:
+        """Returns whether a storage of the schedule is a group of optimizer state."""
+        return 0 <= storage - self.first_state < len(self._state)
+
+    def moves_state(self, kind: int, storage: int, before: int) -> Move | None:
+        """Walks over an entry about a group of optimizer state; returns what is done then."""
+        if kind != self._state_is.get(storage, FREE) + 1:
+            raise PlanRejected(f"plan: optimizer state {storage} moves in no order known")
+        self._state_is[storage] = kind
+        return Move(storage, -1 if kind == SENT else 0, before) if kind in (SENT, FETCH) else None
+
     # ---- When the tape does it --------------------------------------------------------
 
     def place(self, useful: Iterable[T | Move], rows: Iterable[int]) -> list[T | Move]:
@@ -146,7 +165,7 @@ class Copies:
                 rest.append(item)
                 continue
             op, kind, number = moments.last(item.before)
-            if op <= self._makers[item.storage]:
+            if op <= self._makers.get(item.storage, 0):
                 raise PlanRejected(f"plan: storage {item.storage} leaves where the tape cannot act")
             {"row": self.at_row, "end": self.at_end, "event": self._at_event}[kind][number].append(
                 item.storage
@@ -184,14 +203,15 @@ class Copies:
     def places(self) -> tuple[dict[int, Place], int]:
         """Returns where each storage that is fetched is on the host, and the bytes that all of them
         take."""
-        storages = {s.id: s for op in self._step.ops for s in op.writes}
-        slots, total = laid_out(
-            Stay(s, storages[s].bytes, self._makers[s], last) for s, last in self._last.items()
-        )
+        size = {s.id: s.bytes for op in self._step.ops for s in op.writes}
+        stays = [Stay(s, size[s], self._makers[s], last) for s, last in self._last.items()]
+        end = len(self._step.ops)
+        stays += [Stay(s, self._state[s - self.first_state], 0, end) for s in self._state_is]
+        slots, total = laid_out(stays)
         return {s: self._placed(s, slot) for s, slot in slots.items()}, total
 
     def _placed(self, storage: int, slot: Slot) -> Place:
-        return Place(slot.at, slot.bytes, self._fetches[storage], self._makers[storage])
+        return Place(slot.at, slot.bytes, self._fetches[storage], self._makers.get(storage, 0))
 
 
 def parked(op: CapturedOp, places: dict[int, Place]) -> tuple[int, ...]:

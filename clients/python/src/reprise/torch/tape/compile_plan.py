@@ -2,6 +2,7 @@
 """Compiles the schedule of a plan into what the tape does, op by op.
 
     program = compile_plan(graph, plan.schedule)      # PlanRejected: the tape cannot run it
+    program = compile_plan(graph, plan.schedule, state)   # with groups of optimizer state
 
 Walks the schedule once, as the evaluator does, and notes for the ops of the root's forward
 
@@ -72,13 +73,16 @@ class _Again:
     born: list[Life]
 
 
-def compile_plan(graph: CapturedGraph, schedule: Sequence[int]) -> Program:
-    """Checks a schedule against the captured step and compiles it."""
-    return _Compiler(graph).run(schedule)
+def compile_plan(
+    graph: CapturedGraph, schedule: Sequence[int], state: Sequence[int] = ()
+) -> Program:
+    """Checks a schedule against the captured step and compiles it. `state`: the bytes of the groups
+    of optimizer state that the schedule has as storages beside those of the graph."""
+    return _Compiler(graph, state).run(schedule)
 
 
 class _Compiler:
-    def __init__(self, graph: CapturedGraph) -> None:
+    def __init__(self, graph: CapturedGraph, state: Sequence[int]) -> None:
         self._graph = graph
         self._ops = graph.step.ops
         self._needed = versions_needed(self._ops)
@@ -95,7 +99,7 @@ class _Compiler:
         self._ran: Counter[int] = Counter()
         self._next = 0  # next op in base order
         self._again: list[_Again | Move] = []
-        self._copies = Copies(graph.step)
+        self._copies = Copies(graph.step, len(graph.storages), state)
         # Life in which each unpack finds its storage, in the order of the unpacks.
         self._unpacks_at: dict[int, list[int]] = defaultdict(list)
         for number, unpack in enumerate(graph.step.unpacks):
@@ -165,7 +169,10 @@ class _Compiler:
     def _copy(self, kind: int, storage: int) -> None:
         """Walks over an entry that uses host memory."""
         copies, before = self._copies, self._next
-        if kind == SEND:
+        if copies.is_state(storage):
+            moved = copies.moves_state(kind, storage, before)
+            self._again += [] if moved is None else [moved]
+        elif kind == SEND:
             copies.send(storage, self._version.get(storage), self._life.get(storage))
         elif kind == SENT:
             self._again.append(copies.sent(storage, before))
@@ -282,6 +289,7 @@ class _Compiler:
         replays = Counter(again.op for again in useful)
         first_life = Counter((a.op, s) for a in useful for s, life in a.reads if life == 0)
         places, host_bytes = copies.places()
+        state = {s: places.pop(s) for s in list(places) if copies.is_state(s)}
         rows = [
             self._row(number, replays[number], begins[number], first_life, places)
             for number in numbers
@@ -297,7 +305,7 @@ class _Compiler:
             events=tuple(unpack.slot for unpack in step.unpacks),
             event_ops=tuple(min(unpack.op, len(self._ops) - 1) for unpack in step.unpacks),
             bursts=tuple(bursts),
-            replays=len(useful),
+            replays=len(useful) + len(state),
             windows=tuple(bisect_left(numbers, slot.op) for slot in step.slots),
             outputs=frozenset(n for n, slot in enumerate(step.slots) if slot.output),
             kept=tuple(unpack.kept for unpack in step.unpacks),
@@ -306,9 +314,13 @@ class _Compiler:
             wrapped=any(s.in_wrapper for s, gone in zip(step.slots, dropped, strict=True) if gone),
             places=places,
             host_bytes=host_bytes,
-            copies=tuple(moved) if places else (),
+            copies=tuple(moved) if places or state else (),
             pieces=tuple(copies.pieces),
-            leaving=tuple(tuple(copies.at_end[n]) for n in range(len(regions))) if places else (),
+            leaving=tuple(tuple(copies.at_end[n]) for n in range(len(regions)))
+            if places or state
+            else (),
+            state=state,
+            first_state=copies.first_state,
         )
 
     def _forwards(self) -> tuple[list[tuple[int, int]], list[int]]:
@@ -348,7 +360,9 @@ class _Compiler:
         fetched: set[int] = set()
         for again in reversed(self._again):
             if isinstance(again, Move):
-                if again.life >= 0 and (again.storage, again.life) in wanted:
+                if self._copies.is_state(again.storage):
+                    useful.append(again)
+                elif again.life >= 0 and (again.storage, again.life) in wanted:
                     fetched.add(again.storage)
                     useful.append(again)
                 elif again.life < 0 and again.storage in fetched:

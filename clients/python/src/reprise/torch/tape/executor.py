@@ -11,9 +11,12 @@ text = executor.with_host(text)          # the same with host memory, if the job
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
+from torch.optim import Optimizer
 
 from reprise.base.errors import RepriseError
 from reprise.base.units import format_bytes
@@ -27,6 +30,7 @@ from reprise.torch.tape.compile_plan import compile_plan
 from reprise.torch.tape.costs import Costs, measured_costs
 from reprise.torch.tape.launches import launch_ns, launches
 from reprise.torch.tape.link import Link, link_to
+from reprise.torch.tape.optimizer_state import groups_of, movable
 from reprise.torch.tape.program import FETCHED
 from reprise.torch.tape.tape import Tape
 from reprise.torch.tape.tape_run import Run
@@ -35,9 +39,13 @@ from reprise.torch.tape.tape_run import Run
 class TapePlan:
     """A plan that the tape runs, until it is removed."""
 
-    def __init__(self, graph: CapturedGraph, plan: Plan, tape: Tape) -> None:
+    def __init__(
+        self, graph: CapturedGraph, plan: Plan, tape: Tape, state: Sequence[int] = ()
+    ) -> None:
+        """`state`: the bytes of groups of optimizer state that the plan may send to the host."""
         self.graph = graph
         self.plan = plan
+        self._state = state
         self.tape: Tape | None = tape  # None: removed
         # What the newest step did that left the plan, and the run that took the place of its own.
         self._left: tuple[StepStats, Run] | None = None
@@ -67,7 +75,10 @@ class TapePlan:
     def bytes_on_host(self) -> int:
         """The bytes that a step sends to host memory."""
         tape = self.tape
-        return 0 if tape is None else sum(place.bytes for place in tape.program.places.values())
+        if tape is None:
+            return 0
+        places = (*tape.program.places.values(), *tape.program.state.values())
+        return sum(place.bytes for place in places)
 
     def host_sentence(self) -> str:
         """Returns what the plan has from host memory, in a sentence."""
@@ -81,14 +92,17 @@ class TapePlan:
             for storage in replay.keep
         }
         recomputed = sum(self.graph.storages[storage].bytes for storage in again)
+        state = sum(place.bytes for place in self.tape.program.state.values())
+        of_it = f" ({format_bytes(state)} of it optimizer state)" if state else ""
         return (
-            f"{format_bytes(self.bytes_on_host)} go to the host, {format_bytes(recomputed)} are "
-            "recomputed"
+            f"{format_bytes(self.bytes_on_host)} go to the host{of_it}, {format_bytes(recomputed)} "
+            "are recomputed"
         )
 
     def graph_json(self) -> bytes:
         """Returns the step graph of the plan, as it was sent to the planner."""
-        return self.graph.to_json()
+        message = movable(self.graph.message(), self._state)
+        return json.dumps(message, separators=(",", ":")).encode()
 
     def remove(self) -> None:
         """Lets the tape go: no step begins on it from now on. A step under way keeps its run."""
@@ -114,6 +128,7 @@ class TapeExecutor:
         self._tier: Tier | None = None
         self._traces_kernels = traces_kernels
         self._costs = costs
+        self._state: tuple[int, ...] = ()  # bytes of groups of optimizer state that plans may send
 
     def capabilities(self, graph: CapturedGraph) -> str:
         """Returns the executor as the server reads it. The tape costs what it costs on a machine as
@@ -139,6 +154,14 @@ class TapeExecutor:
             self._link = link_to(self._tier, self._device, self._host_bytes)
         return capabilities + self._link.capabilities()
 
+    def with_state(
+        self, message: dict[str, Any], optimizers: Sequence[Optimizer]
+    ) -> dict[str, Any]:
+        """Returns a step graph in which plans may send the state of optimizers to the host."""
+        groups = groups_of(optimizers, self._device, self.least_bytes)
+        self._state = tuple(sum(one.nbytes() for one in group) for group in groups)
+        return movable(message, self._state)
+
     @property
     def least_bytes(self) -> int:
         """The size from which on a storage may be sent to host memory."""
@@ -156,13 +179,14 @@ class TapeExecutor:
     def install(self, graph: CapturedGraph, plan: Plan) -> TapePlan:
         """Compiles a plan into a program of the tape. Raises RepriseError if the tape cannot run
         it."""
-        program = compile_plan(graph, plan.schedule)
+        program = compile_plan(graph, plan.schedule, self._state)
         if program.host_bytes > self._host_bytes:
             raise RepriseError(
                 f"the plan needs {format_bytes(program.host_bytes)} of host memory in one block, "
                 f"and {format_bytes(self._host_bytes)} are allowed"
             )
-        return TapePlan(graph, plan, Tape(program, self._device, self._tier))
+        tape = Tape(program, self._device, self._tier)
+        return TapePlan(graph, plan, tape, self._state)
 
     def own_ns(self, planned: TapePlan, forward_ns: int) -> int:
         """Returns what a step under a plan costs beyond its ops: the tape's checks, and

@@ -35,6 +35,7 @@ from reprise.torch.internals.guard import quiet, quietly
 from reprise.torch.offload.slab import Slab
 from reprise.torch.offload.tier import Copying, Tier
 from reprise.torch.tape.calls import alone
+from reprise.torch.tape.optimizer_state import StateOnHost
 from reprise.torch.tape.program import Place
 from reprise.torch.tape.records import Node
 
@@ -90,8 +91,16 @@ class _Copy:
 class Parked:
     """The storages of one step that are copied to host memory. `places`: theirs in the slab."""
 
-    def __init__(self, places: Mapping[int, Place], tier: Tier, slab: Slab) -> None:
+    def __init__(
+        self,
+        places: Mapping[int, Place],
+        tier: Tier,
+        slab: Slab,
+        state: StateOnHost | None = None,
+    ) -> None:
+        """`state`: groups of optimizer state that leave, too."""
         _define()
+        self._state = state
         self._places = places
         self._tier = tier
         self._slab = slab
@@ -134,12 +143,16 @@ class Parked:
         copy = self._copies.get(storage)
         if copy is not None:
             alone(copy.leave)
+        elif self._state is not None:
+            self._state.sent(storage)
 
     def fetch(self, storage: int) -> None:
         """Allocates the memory of a storage, and begins to copy it back."""
         copy = self._copies.get(storage)
         if copy is not None and copy.here is None and copy.coming is None:
             alone(self._fetch, copy)
+        elif copy is None and self._state is not None:
+            self._state.fetch(storage)
 
     def _fetch(self, copy: _Copy) -> None:
         assert copy.host is not None

@@ -91,7 +91,7 @@ class Program:
     events: tuple[int, ...]  # slots in the order in which they are unpacked
     event_ops: tuple[int, ...]  # by event: the op that it stands before
     bursts: tuple[Burst, ...]  # by event
-    replays: int
+    replays: int  # and groups of optimizer state that leave; 0: there is nothing to do
     # By slot: the row before which it is packed, as an input of that call or an output of the one
     # before it. Not known, in a program written by hand: empty.
     windows: tuple[int, ...] = ()
@@ -111,6 +111,10 @@ class Program:
     copies: tuple[tuple[int | Sent | Fetch, ...], ...] = ()
     pieces: tuple[Burst, ...] = ()
     leaving: tuple[tuple[int, ...], ...] = ()  # by forward: storages that are let go at its end
+    # By group of optimizer state that is sent to host memory (optimizer_state.py), its place there.
+    # Groups are storages of the plan, from `first_state` on.
+    state: dict[int, Place] = field(default_factory=dict)
+    first_state: int = 0
 
     def made_by(self, replay: Replay) -> int:
         """Returns the op that made what a replay makes again."""

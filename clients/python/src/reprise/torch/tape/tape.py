@@ -42,6 +42,7 @@ from reprise.torch.internals.saved_hooks import refuse_modified, refuse_stale
 from reprise.torch.internals.watch import close_watches, resume, tell, waiting, watch
 from reprise.torch.offload.tier import Tier
 from reprise.torch.tape.native_program import Compiled
+from reprise.torch.tape.optimizer_state import StateOnHost
 from reprise.torch.tape.parked import Parked
 from reprise.torch.tape.program import Program
 from reprise.torch.tape.tape_run import Counts, Run, unpack
@@ -66,10 +67,15 @@ class Tape(Mode):
         go that the program sends away. Raises RepriseError if there is no room for them."""
         super().__init__()
         self.program = program
-        if program.places and tier is None:
+        uses_host = bool(program.places or program.state)
+        if uses_host and tier is None:
             raise RepriseError("the plan uses host memory, and there is none")
         self._tier = tier
-        self._slab = tier.slab(program.host_bytes) if tier and program.places else None
+        self._slab = tier.slab(program.host_bytes) if tier and uses_host else None
+        self.state: StateOnHost | None = None  # of optimizers, which steps send to the host
+        if program.state and device and tier and self._slab:
+            first = program.first_state
+            self.state = StateOnHost(program.state, first, device, tier, self._slab)
         self._device = device if device is not None and device.type == "cuda" else None
         # What surrounds the current forward, the innermost last, and whether `step_aside` may take
         # it off: the saved-tensor hooks are among it.
@@ -117,7 +123,7 @@ class Tape(Mode):
         is the address of the same function in C, for ops that never reach Python."""
         parked = None
         if self._tier is not None and self._slab is not None:
-            parked = Parked(self.program.places, self._tier, self._slab)
+            parked = Parked(self.program.places, self._tier, self._slab, self.state)
         self.run = Run(self.program, counts, self._compiled, at, here, self._device, parked)
         return self.run
 

@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The state of optimizers, such as Adam's averages, on the host while forward and backward run.
+
+    groups = groups_of(optimizers, device, least_bytes)    # storages, in at most 32 groups
+    state = StateOnHost(places, first, device, tier, slab) # of a plan that sends some of them
+    state.leaves(optimizers)                               # a step begins: the copies begin
+    state.sent(storage), state.fetch(storage)              # as the plan says (parked.py)
+    state.home()                                           # an optimizer is about to step
+
+State is read when an optimizer steps and at no other time, so it need not be on the device at the
+peak of a step. Its tensors stay the objects that they are: their storages are emptied and filled
+again. Between two steps everything is on the device, and so it is as soon as anyone looks at
+`optimizer.state` within a step, to save it for example.
+
+Only state of torch's own optimizers leaves, unless they are `capturable`: others may keep addresses
+of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from reprise.base.errors import RepriseError
+from reprise.torch.compiled.digest import digest
+from reprise.torch.internals.guard import told
+from reprise.torch.internals.ops import tensors_in
+from reprise.torch.internals.subclass import parts_of
+from reprise.torch.meter.state import captures_graph
+from reprise.torch.offload.slab import Slab
+from reprise.torch.offload.tier import Copying, Tier
+from reprise.torch.tape.calls import alone
+from reprise.torch.tape.program import Place
+
+# So many that one more or less is a small part of the state.
+GROUPS = 32
+_STATE = 3  # of reprise.v1.Category
+
+Storages = list[torch.UntypedStorage]
+
+
+def groups_of(
+    optimizers: Sequence[Optimizer], device: torch.device, least_bytes: int
+) -> list[Storages]:
+    """Returns the storages of at least so many bytes that optimizers keep on a device beside
+    parameters and gradients, in groups of about equal size; always the same ones for the same
+    state. Linear in tensors of state."""
+    found: dict[int, torch.UntypedStorage] = {}
+    taken: set[int] = set()
+    for optimizer in optimizers:
+        for group in optimizer.param_groups if _is_of_torch(optimizer) else ():
+            if group.get("capturable"):
+                continue  # a CUDA graph may have its addresses
+            for parameter in group["params"]:
+                theirs = (parameter, parameter.grad) if parameter.grad is not None else (parameter,)
+                taken.update(storage._cdata for storage in _storages(theirs))
+                state = tensors_in(*optimizer.state.get(parameter, {}).values())
+                found.update((storage._cdata, storage) for storage in _storages(state))
+    mine = [
+        storage
+        for key, storage in found.items()
+        if key not in taken
+        and storage.device == device
+        and storage.nbytes() >= least_bytes
+        and storage.resizable()
+        and not (storage.device.type == "cpu" and storage.is_shared())
+    ]
+    total, before = sum(storage.nbytes() for storage in mine), 0
+    groups: list[Storages] = []
+    for storage in mine:
+        if len(groups) * total <= before * GROUPS:
+            groups.append([])
+        groups[-1].append(storage)
+        before += storage.nbytes()
+    return groups
+
+
+def _is_of_torch(optimizer: Optimizer) -> bool:
+    step: Any = type(optimizer).step
+    module: str = getattr(step, "__wrapped__", step).__module__
+    return module.startswith("torch.optim.")
+
+
+def _storages(tensors: Iterable[Tensor]) -> Iterator[torch.UntypedStorage]:
+    for tensor in tensors:
+        for part in parts_of(tensor):
+            if part.layout == torch.strided:
+                yield part.untyped_storage()
+
+
+def movable(message: dict[str, Any], groups: Sequence[int]) -> dict[str, Any]:
+    """Returns a step graph, as proto3 JSON, with groups of optimizer state of so many bytes as
+    storages of their own, behind the others: there when the step begins, read when an optimizer
+    steps, there when it ends. The same graph, if one steps before the backward is over."""
+    ops, size = message["ops"], sum(groups)
+    steps = [number for number, op in enumerate(ops) if op["phase"] == "PHASE_OPTIMIZER"]
+    first = steps[0] if steps else 0
+    if not first or len(steps) < len(ops) - first or not size <= message["static_bytes"]:
+        return message
+    begin = len(message["storages"])
+    numbers = [begin + n for n in range(len(groups))]
+    ops = list(ops)
+    ops[0] = {**ops[0], "writes": [*ops[0]["writes"], *numbers]}
+    ops[first] = {**ops[first], "reads": [*ops[first]["reads"], *numbers]}
+    parts = [
+        {**part, "bytes": part["bytes"] - size * (part["category"] == _STATE)}
+        for part in message["static_parts"]
+    ]
+    state = [
+        {
+            "id": number,
+            "bytes": held,
+            "name": f"optimizer state, {number - begin + 1} of {len(groups)}",
+            "category": _STATE,
+        }
+        for number, held in zip(numbers, groups, strict=True)
+    ]
+    return {
+        **message,
+        "ops": ops,
+        "static_bytes": message["static_bytes"] - size,
+        "static_parts": [part for part in parts if part["bytes"] > 0],
+        "storages": [*message["storages"], *state],
+        "required": [*message["required"], *numbers],
+    }
+
+
+class _Group:
+    """Some storages that move together."""
+
+    def __init__(self, storages: Storages, tier: Tier) -> None:
+        self.storages = storages
+        self.sizes = [storage.nbytes() for storage in storages]
+        self.needs_host = False  # the bytes on the host are the only ones, or may be
+        self._tier = tier
+        self._host: list[Tensor] = []
+        self._digests: list[bytes] = []  # of what left, if that is compared
+        self._out: list[Copying] = []
+        self._back: list[Copying] = []
+        self._is_here = True
+        self._stream: Any = None  # on a GPU, the one that waits for the copies out
+
+    def send(self, host: Tensor, *, checked: bool) -> None:
+        """Begins to copy the bytes to this place on the host."""
+        here = [_bytes_of(storage) for storage in self.storages]
+        self._digests = [digest(tensor) for tensor in here] if checked else []
+        self._host = list(host.split(self.sizes))
+        self.needs_host = True
+        if host.device != here[0].device:
+            self._stream = torch.cuda.current_stream(here[0].device)
+        self._out = [self._tier.out(*copy) for copy in zip(here, self._host, strict=True)]
+
+    def sent(self) -> None:
+        """Lets the memory of the device go, once the host has the bytes."""
+        if self._is_here and self._out:
+            _wait(self._out)
+            for storage in self.storages:
+                if self._stream is not None:
+                    # Of memory of another stream, that one would know nothing of the wait.
+                    _bytes_of(storage).record_stream(self._stream)
+                storage.resize_(0)
+            self._is_here = False
+
+    def fetch(self) -> None:
+        """Allocates the memory again, and begins to copy the bytes back."""
+        if self._is_here:
+            return
+        for storage, size in zip(self.storages, self.sizes, strict=True):
+            storage.resize_(size)
+        self._is_here = True
+        self._copy_back()
+
+    def home(self) -> None:
+        """Has the bytes on the device, and nothing under way. Raises RepriseError if they are not
+        those that left."""
+        self.fetch()
+        _wait(self._out)
+        _wait(self._back)
+        if not self._is_whole():
+            self._copy_back()  # it may be this copy that went wrong
+            _wait(self._back)
+            if not self._is_whole():
+                raise told(
+                    RepriseError(
+                        "optimizer state has come back from host memory with other bits: continue "
+                        "from a checkpoint, with host_budget=0, and please report it"
+                    )
+                )
+        self.needs_host = False
+
+    def _copy_back(self) -> None:
+        here = map(_bytes_of, self.storages)
+        self._back = [self._tier.back(*copy) for copy in zip(self._host, here, strict=True)]
+
+    def _is_whole(self) -> bool:
+        here = map(_bytes_of, self.storages)
+        return not self._digests or [digest(tensor) for tensor in here] == self._digests
+
+
+def _wait(copies: list[Copying]) -> None:
+    for copy in copies:
+        copy.wait()
+    copies.clear()
+
+
+class StateOnHost:
+    """The state that steps under one plan send to the host. `places`: by storage of the plan, of
+    which the first group of `groups_of` has number `first`, the place in the slab."""
+
+    def __init__(
+        self,
+        places: Mapping[int, Place],
+        first: int,
+        device: torch.device,
+        tier: Tier,
+        slab: Slab,
+    ) -> None:
+        self._places, self._first = places, first
+        self._device = device
+        self._tier = tier
+        self._slab = slab
+        self._away: dict[int, _Group] = {}
+        self._shown: list[tuple[Optimizer, _Shown]] = []
+
+    def leaves(self, optimizers: Sequence[Optimizer], *, checked: bool = False) -> None:
+        """Begins to copy to the host what the plan sends; `checked`: what comes back is compared
+        with it. A group of another size than planned stays, and the step is larger."""
+        alone(self._leaves, optimizers, checked)
+
+    def _leaves(self, optimizers: Sequence[Optimizer], checked: bool) -> None:
+        self._home()
+        groups = groups_of(optimizers, self._device, self._tier.least_bytes)
+        for storage, place in self._places.items():
+            mine = groups[storage - self._first :][:1] or [[]]
+            group = _Group(mine[0], self._tier)
+            if sum(group.sizes) == place.bytes and self._slab.claim(place.at, place.bytes, group):
+                host = self._slab.memory[place.at : place.at + place.bytes]
+                group.send(host, checked=checked)
+                self._away[storage] = group
+        for optimizer in optimizers if self._away else ():
+            shown = _Shown(optimizer.state, self.home)
+            self._shown.append((optimizer, shown))
+            optimizer.state = shown  # type: ignore[assignment]
+
+    def sent(self, storage: int) -> None:
+        """Lets a group go that leaves, after its copy."""
+        if storage in self._away:
+            alone(self._away[storage].sent)
+
+    def fetch(self, storage: int) -> None:
+        """Begins to bring a group back."""
+        if storage in self._away:
+            alone(self._away[storage].fetch)
+
+    def home(self) -> None:
+        """Has all state on the device, as if nothing had left. Raises RepriseError if a checked
+        group comes back with other bits."""
+        alone(self._home)
+
+    def _home(self) -> None:
+        if self._away and captures_graph(self._device):
+            raise told(
+                RepriseError(
+                    "a step of an optimizer cannot be captured into a CUDA graph while its state "
+                    "is in host memory: set host_budget=0"
+                )
+            )
+        for storage in list(self._away):
+            self._away[storage].home()
+            del self._away[storage]
+        while self._shown:
+            optimizer, shown = self._shown.pop()
+            if optimizer.state is shown:
+                optimizer.state = shown.real
+
+
+class _Shown(MutableMapping[Any, Any]):
+    """What `optimizer.state` is while some of it is on the host: whoever looks has all of it on the
+    device."""
+
+    def __init__(self, real: Any, home: Callable[[], None]) -> None:
+        self.real = real
+        self._home = home
+
+    def _looked(self) -> Any:
+        self._home()
+        return self.real
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._looked()[key]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._looked()[key] = value
+
+    def __delitem__(self, key: Any) -> None:
+        del self._looked()[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._looked())
+
+    def __len__(self) -> int:
+        return len(self.real)
+
+    def __reduce__(self) -> Any:
+        return self._looked().__reduce__()
+
+
+def _bytes_of(storage: torch.UntypedStorage) -> Tensor:
+    """Returns all bytes of a storage, as a tensor."""
+    empty = torch.empty(0, dtype=torch.uint8, device=storage.device)
+    return empty.set_(storage, 0, (storage.nbytes(),), (1,))
