@@ -33,6 +33,12 @@ int nvmlDeviceGetVirtualizationMode(void* device, unsigned* mode) {
   *mode = Setting("FAKE_VGPU") ? 2 : 0;
   return 0;
 }
+int nvmlDeviceGetMemoryAffinity(void* device, unsigned words,
+                                unsigned long* nodes, unsigned scope) {
+  (void)device, (void)words, (void)scope;
+  *nodes = Setting("FAKE_NODES");
+  return *nodes ? 0 : 3;
+}
 int nvmlSystemGetConfComputeState(unsigned* state) {
   state[0] = 1;
   state[1] = Setting("FAKE_CC");

@@ -100,6 +100,29 @@ def test_a_gpu_without_anything_special_is_fine(reprise: Reprise, nvml: str) -> 
     assert (gpu["health"], gpu["found"], gpu["advice"]) == ("ok", "Fake H100", "")
 
 
+def test_the_numa_node_that_a_gpu_is_near_is_said(reprise: Reprise, nvml: str) -> None:
+    gpu = checks(reprise, LD_LIBRARY_PATH=nvml, FAKE_NODES="2")["gpu"]
+
+    assert (gpu["health"], gpu["found"]) == ("ok", "Fake H100, near NUMA node 1")
+    assert "numactl --cpunodebind=1 --membind=1" in gpu["advice"]
+
+
+@pytest.mark.parametrize("nodes", ["3", "0"])
+def test_of_a_gpu_that_is_near_several_nodes_none_is_named(
+    reprise: Reprise, nvml: str, nodes: str
+) -> None:
+    gpu = checks(reprise, LD_LIBRARY_PATH=nvml, FAKE_NODES=nodes)["gpu"]
+
+    assert (gpu["found"], gpu["advice"]) == ("Fake H100", "")
+
+
+def test_host_memory_that_is_free_and_may_be_locked_is_said(reprise: Reprise) -> None:
+    found = checks(reprise)["memory"]["found"]
+
+    assert " free" in found
+    assert found.endswith("(ulimit -l)")
+
+
 @pytest.mark.parametrize(
     ("setting", "advised"),
     [("", True), ("max_split_size_mb:64", True), ("expandable_segments:True", False)],

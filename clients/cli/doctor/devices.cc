@@ -6,7 +6,9 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <bit>
 #include <cstdlib>
+#include <fstream>
 #include <sstream>
 
 #include "base/str_cat.h"
@@ -72,6 +74,24 @@ class Nvml {
     return ask != nullptr && ask(device, &mode) == 0 && mode == kVirtualGpu;
   }
 
+  // Returns the NUMA node that the device is near; -1: not known, or there is no
+  // other.
+  int Node(void* device) const {
+    unsigned long near = 0;
+    constexpr unsigned kNodeScope = 0;
+    const auto ask = Find<int (*)(void*, unsigned, unsigned long*, unsigned)>(
+        "nvmlDeviceGetMemoryAffinity");
+    if (ask == nullptr || ask(device, 1, &near, kNodeScope) != 0 ||
+        !std::has_single_bit(near)) {
+      return -1;
+    }
+    const int node = std::countr_zero(near);
+    std::ifstream nodes("/sys/devices/system/node/online");
+    std::string online;
+    nodes >> online;
+    return node == 0 && online == "0" ? -1 : node;
+  }
+
   bool Confidential() const {
     ComputeState state{};
     const auto ask =
@@ -90,7 +110,7 @@ class Nvml {
   void* library_ = nullptr;
 };
 
-// Returns one line per fact: "confidential", "gpu MIG VIRTUAL NAME".
+// Returns one line per fact: "confidential", "gpu MIG VIRTUAL NODE NAME".
 std::string AskNvml() {
   Nvml nvml;
   if (!nvml.Open()) return "none\n";
@@ -99,14 +119,16 @@ std::string AskNvml() {
     void* device = nvml.Device(index);
     if (device == nullptr) continue;
     said += StrCat("gpu ", nvml.Partitioned(device) ? 1 : 0, " ",
-                   nvml.Virtual(device) ? 1 : 0, " ", nvml.Name(device), "\n");
+                   nvml.Virtual(device) ? 1 : 0, " ", nvml.Node(device), " ",
+                   nvml.Name(device), "\n");
   }
   return said;
 }
 
 Check CheckOf(const std::string& name, bool partitioned, bool virtual_gpu,
-              bool confidential) {
+              int node, bool confidential) {
   Check check{Health::kOk, "gpu", name, ""};
+  if (node >= 0) check.found += StrCat(", near NUMA node ", node);
   if (confidential) {
     check.found +=
         ", confidential computing is on: CUPTI may refuse (error 41)";
@@ -123,7 +145,14 @@ Check CheckOf(const std::string& name, bool partitioned, bool virtual_gpu,
         "refused (error 43)";
     check.advice = "ops are then timed by the host";
   }
-  if (!check.advice.empty()) check.health = Health::kWarning;
+  if (!check.advice.empty()) {
+    check.health = Health::kWarning;
+  } else if (node >= 0) {
+    check.advice = StrCat(
+        "plans that use host memory copy fastest under numactl "
+        "--cpunodebind=",
+        node, " --membind=", node);
+  }
   return check;
 }
 
@@ -165,9 +194,11 @@ std::vector<Check> CheckDevices() {
       bool partitioned = false;
       bool virtual_gpu = false;
       std::string name;
-      words >> partitioned >> virtual_gpu >> std::ws;
+      int node = -1;
+      words >> partitioned >> virtual_gpu >> node >> std::ws;
       std::getline(words, name);
-      checks.push_back(CheckOf(name, partitioned, virtual_gpu, confidential));
+      checks.push_back(
+          CheckOf(name, partitioned, virtual_gpu, node, confidential));
     }
   }
   const bool driver = DriverVersion() > 0;

@@ -47,7 +47,7 @@ struct PythonFacts {
 // for `parts`.
 PythonFacts AskPython(const std::string& python);
 
-// Checks driver, namespaces, and what the ring needs.
+// Checks driver, namespaces, what the ring needs, and host memory.
 std::vector<Check> CheckHost();
 // Returns the newest CUDA that the driver supports, as 12080 for 12.8; 0: no
 // driver.

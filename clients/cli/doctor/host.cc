@@ -4,9 +4,11 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -193,27 +195,54 @@ Check Ring() {
           ""};
 }
 
-// Checks the memory limit of the control group.
-std::vector<Check> ControlGroup() {
+// Returns what is left of the memory limit of the control group; -1: there is
+// none.
+int64_t LeftInGroup() {
   std::string group = Slurp("/proc/self/cgroup");
   const size_t unified = group.find("0::");
-  if (unified == std::string::npos) return {};
+  if (unified == std::string::npos) return -1;
   group = Trimmed(group.substr(unified + 3));
   group = group.substr(0, group.find('\n'));
   const std::string folder = "/sys/fs/cgroup" + group;
   const std::string limit = Trimmed(Slurp((folder + "/memory.max").c_str()));
   const std::string used = Trimmed(Slurp((folder + "/memory.current").c_str()));
-  if (limit.empty() || limit == "max" || used.empty()) return {};
-  const int64_t left = std::strtoll(limit.c_str(), nullptr, 10) -
-                       std::strtoll(used.c_str(), nullptr, 10);
-  constexpr int64_t kNeeded = int64_t{64} << 20;
+  if (limit.empty() || limit == "max" || used.empty()) return -1;
+  return std::max<int64_t>(0, std::strtoll(limit.c_str(), nullptr, 10) -
+                                  std::strtoll(used.c_str(), nullptr, 10));
+}
+
+// Returns the memory that the kernel calls available.
+int64_t Available() {
+  std::istringstream lines(Slurp("/proc/meminfo"));
+  for (std::string line; std::getline(lines, line);) {
+    if (line.rfind("MemAvailable:", 0) != 0) continue;
+    return std::strtoll(line.c_str() + 13, nullptr, 10) << 10;
+  }
+  return 0;
+}
+
+// Checks host memory: what agent and daemon need, and what plans may use.
+Check HostMemory() {
+  const int64_t group = LeftInGroup(), machine = Available();
+  const bool is_limited = group >= 0 && group < machine;
+  const int64_t left = is_limited ? group : machine;
+  rlimit locked{};
+  ::getrlimit(RLIMIT_MEMLOCK, &locked);
   Check check{Health::kOk, "memory",
-              StrCat(FormatBytes(left), " left in this control group"), ""};
+              StrCat(FormatBytes(left), " free",
+                     is_limited ? " in this control group" : "",
+                     "; a process may lock ",
+                     locked.rlim_cur == RLIM_INFINITY
+                         ? std::string("all of it")
+                         : FormatBytes(static_cast<int64_t>(locked.rlim_cur)),
+                     " (ulimit -l)"),
+              ""};
+  constexpr int64_t kNeeded = int64_t{64} << 20;
   if (left < kNeeded) {
     check.health = Health::kWarning;
     check.advice = "agent and daemon take up to 64 MiB: raise the limit";
   }
-  return {check};
+  return check;
 }
 
 }  // namespace
@@ -253,9 +282,7 @@ int DriverVersion() {
 }
 
 std::vector<Check> CheckHost() {
-  std::vector<Check> checks = {Driver(), Namespaces(), Ring()};
-  for (Check& check : ControlGroup()) checks.push_back(std::move(check));
-  return checks;
+  return {Driver(), Namespaces(), Ring(), HostMemory()};
 }
 
 }  // namespace reprise::cli
