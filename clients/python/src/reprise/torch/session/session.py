@@ -161,6 +161,7 @@ class Session(TrainingLoop):
         for do in (
             self.unarm,
             self._steps.abandon,
+            self._steps.state_home,
             self.parts.planned_retry.close,
             self.parts.planning.stopped,
             self._gone,

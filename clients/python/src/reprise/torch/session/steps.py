@@ -316,7 +316,7 @@ class Steps:
         """Notes that an optimizer of the model is about to step, and evaluates checks."""
         now = self._now
         now.in_optimizer = True
-        self._state_home()
+        self.state_home()
         self._one_thread &= threading.get_ident() == self._thread
         self._parts.progress.enter(OPTIMIZER)
         if now.capture is not None:
@@ -434,7 +434,6 @@ class Steps:
         """Forgets the step: it may be tried again, or given up. A capture of half a step is worth
         nothing."""
         now = self._now
-        self._state_home()
         close_watches()
         self._late.left()
         self._parts.op_times.forget()
@@ -450,8 +449,9 @@ class Steps:
         now.tracing.end()
         now.under_way = now.under_way and now.run is not None
 
-    def _state_home(self) -> None:
-        """Has the state of optimizers on the device, before they step or others look at it."""
+    def state_home(self) -> None:
+        """Has the state of optimizers on the device, before they step. A step that is given up
+        leaves it where it is: there may be no room, and it comes when it is looked at."""
         state, self._state = self._state, None
         if state is not None:
             state.home()

@@ -241,7 +241,7 @@ class StateOnHost:
                 host = self._slab.memory[place.at : place.at + place.bytes]
                 group.send(host, checked=checked)
                 self._away[storage] = group
-        for optimizer in optimizers if self._away else ():
+        for optimizer in filter(_is_of_torch, optimizers if self._away else ()):
             shown = _Shown(optimizer.state, self.home)
             self._shown.append((optimizer, shown))
             optimizer.state = shown  # type: ignore[assignment]
