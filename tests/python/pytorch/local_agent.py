@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """An agent whose planner is `referee.random_plan`, so that sessions run in one process without a
-daemon. It has the calls of `reprise.agent.agent.Agent`, and keeps what was reported."""
+daemon; where a job may use host memory, some storages are there at random. It has the calls of `reprise.agent.agent.Agent`, and keeps what was reported."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
+import parking
 import referee
 
 from reprise.agent import abi
@@ -31,6 +32,8 @@ class LocalAgent:
         self.offer = ""  # a budget that is sent to the job
         self.break_plan = False
         self.plan_peak = 0
+        self.capabilities = ""
+        self.moved: set[str] = set()  # names of what plans send to host memory
         self.ops: list[int] = []
         self.op_names: list[str] = []  # of these
         self.texts: list[str] = []
@@ -117,6 +120,11 @@ class LocalAgent:
     def make(self, graph: dict[str, Any], number: int) -> Plan:
         schedule = self._random_plan(graph)
         peak, time, _ = referee.evaluate(graph, schedule)
+        if "host_bytes" in self.capabilities:
+            may = {s["id"] for s in graph["storages"] if not s.get("stays")}
+            schedule, moved = parking.parked(graph, schedule, may, self.seed)
+            peak = max(parking.bytes_at(graph, schedule))
+            self.moved |= {graph["storages"][s]["name"] for s in moved}
         peak += self.reserves[number - 1]
         base_peak, base_time, _ = referee.evaluate(graph, referee.base_schedule(graph))
         self.plan_peak = peak

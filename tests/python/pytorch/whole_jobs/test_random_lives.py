@@ -20,6 +20,8 @@ from local_agent import LocalAgent
 from nets import WIDTH
 from torch import Tensor, nn
 
+from reprise.torch.offload.slow_tier import SlowTier
+
 pytestmark = pytest.mark.usefixtures("removed")
 
 PROGRAMS = int(os.environ.get("REPRISE_LIFE_PROGRAMS", "40"))
@@ -159,9 +161,11 @@ def run(draw: Draw, prepared: Callable[[nn.Module], object]) -> list[str]:
 @pytest.mark.parametrize("part", range(10))
 @pytest.mark.usefixtures("half")
 def test_a_random_life_of_graphs_and_models_has_the_bits_and_the_errors_of_plain_training(
-    part: int,
+    part: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    planned = 0
+    monkeypatch.setattr(SlowTier, "least_bytes", 1)
+    monkeypatch.setenv("REPRISE_SLOW_TIER", "20GB/s")
+    planned, moved = 0, set()
     for seed in (*range(part, PROGRAMS, 10), *(s for s in ONCE_WRONG if s % 10 == part)):
         draw = drawn(seed)
         plain = run(draw, lambda _: None)
@@ -170,12 +174,20 @@ def test_a_random_life_of_graphs_and_models_has_the_bits_and_the_errors_of_plain
             found = run(
                 draw,
                 lambda m, to=sessions, seed=seed: to.append(  # type: ignore[misc]
-                    arm(m, LocalAgent(seed=seed), verify_every=(1, 3, 100)[seed % 3])
+                    arm(
+                        m,
+                        LocalAgent(seed=seed),
+                        verify_every=(1, 3, 100)[seed % 3],
+                        host_bytes=(seed // 2 % 2) << 24,
+                    )
                 ),
             )
+            moved |= {name for s in sessions for name in s.job.agent.moved}
             planned += sum(session.job.measured.planned_steps for session in sessions)
             assert not any(session.job.fault for session in sessions), seed
         finally:
             remove_all()
         assert found == plain, (seed, draw.steps)
     assert planned
+    assert any("optimizer state" in name for name in moved)
+    assert any("optimizer state" not in name for name in moved)

@@ -116,6 +116,9 @@ def movable(message: dict[str, Any], groups: Sequence[int]) -> dict[str, Any]:
             "bytes": held,
             "name": f"optimizer state, {number - begin + 1} of {len(groups)}",
             "category": _STATE,
+            "saved_for_backward": False,
+            "release_op": 0,
+            "pinned": False,
         }
         for number, held in zip(numbers, groups, strict=True)
     ]
