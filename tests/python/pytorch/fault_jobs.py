@@ -32,6 +32,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 import reprise  # noqa: E402
 from reprise.torch.compiled.fast import FAST  # noqa: E402
 from reprise.torch.internals.entry import otherwise  # noqa: E402
+from reprise.torch.offload.slow_tier import SlowTier  # noqa: E402
 from reprise.torch.recovery import planned_retry  # noqa: E402
 from reprise.torch.training.armed import current  # noqa: E402
 
@@ -115,6 +116,20 @@ def finished(model: nn.Module) -> None:
     """Asks for the report, as a program does at its end."""
     if current(model) is not None:
         str(reprise.report(model))
+
+
+@kind
+def on_the_host(armed: bool) -> Job:
+    """Sends storages and optimizer state to host memory and fetches them."""
+    model = net()
+
+    def job() -> str:
+        SlowTier.least_bytes = 1
+        os.environ["REPRISE_SLOW_TIER"] = "20GB/s"
+        local(model, armed, host_bytes=1 << 24)
+        return train(model, batches=2)
+
+    return job
 
 
 @kind

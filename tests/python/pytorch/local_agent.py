@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """An agent whose planner is `referee.random_plan`, so that sessions run in one process without a
-daemon; where a job may use host memory, some storages are there at random. It has the calls of `reprise.agent.agent.Agent`, and keeps what was reported."""
+daemon; where a job may use host memory, some storages are there at random. It has the calls of
+`reprise.agent.agent.Agent`, and keeps what was reported."""
 
 from __future__ import annotations
 

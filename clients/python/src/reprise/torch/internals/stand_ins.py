@@ -5,6 +5,7 @@
     vars(model)["_call_impl"] = Caller(model, own, before, standing)    # what calls its forward
     vars(model)["__reduce_ex__"] = Reduce(model, own, without)  # how it is copied and pickled
     torch.manager = lifted(torch.manager, off, on)              # a context manager
+    optimizer.state = State(optimizer.state, home)              # what an optimizer keeps
 
 A program that inspects, copies, pickles or exports its model finds the originals.
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from functools import partial
 from types import MethodType
@@ -22,10 +23,45 @@ from typing import Any
 import torch
 
 from reprise.torch.internals.calls import around
-from reprise.torch.internals.guard import quietly, surely
+from reprise.torch.internals.guard import caught, quietly, surely
 
 # A docstring is an attribute of its class, and would hide the one that the class inherits.
 _DOC: Any = property(lambda self: self.__wrapped__.__doc__)
+
+
+class State(MutableMapping[Any, Any]):
+    """What `optimizer.state` is while some of it is elsewhere: whoever looks calls `home` first."""
+
+    def __init__(self, real: Any, home: Callable[[], None]) -> None:
+        self.real = real
+        self._home = home
+
+    def _looked(self) -> Any:
+        try:
+            self._home()
+        except Exception as error:
+            if not caught(error):
+                raise
+            self._home()
+        return self.real
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._looked()[key]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._looked()[key] = value
+
+    def __delitem__(self, key: Any) -> None:
+        del self._looked()[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._looked())
+
+    def __len__(self) -> int:
+        return len(self.real)
+
+    def __reduce__(self) -> Any:
+        return self._looked().__reduce__()
 
 
 class Method:

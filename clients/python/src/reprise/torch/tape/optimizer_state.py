@@ -18,7 +18,7 @@ of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -29,6 +29,7 @@ from reprise.base.errors import RepriseError
 from reprise.torch.compiled.digest import digest
 from reprise.torch.internals.guard import told
 from reprise.torch.internals.ops import tensors_in
+from reprise.torch.internals.stand_ins import State
 from reprise.torch.internals.subclass import parts_of
 from reprise.torch.meter.state import captures_graph
 from reprise.torch.offload.slab import Slab
@@ -161,12 +162,12 @@ class _Group:
         """Lets the memory of the device go, once the host has the bytes."""
         if self._is_here and self._out:
             _wait(self._out)
+            self._is_here = False
             for storage in self.storages:
                 if self._stream is not None:
                     # Of memory of another stream, that one would know nothing of the wait.
                     _bytes_of(storage).record_stream(self._stream)
                 storage.resize_(0)
-            self._is_here = False
 
     def fetch(self) -> None:
         """Allocates the memory again, and begins to copy the bytes back."""
@@ -174,8 +175,8 @@ class _Group:
             return
         for storage, size in zip(self.storages, self.sizes, strict=True):
             storage.resize_(size)
-        self._is_here = True
         self._copy_back()
+        self._is_here = True
 
     def home(self) -> None:
         """Has the bytes on the device, and nothing under way. Raises RepriseError if they are not
@@ -227,7 +228,7 @@ class StateOnHost:
         self._tier = tier
         self._slab = slab
         self._away: dict[int, _Group] = {}
-        self._shown: list[tuple[Optimizer, _Shown]] = []
+        self._shown: list[tuple[Optimizer, State]] = []
 
     def leaves(self, optimizers: Sequence[Optimizer], *, checked: bool = False) -> None:
         """Begins to copy to the host what the plan sends; `checked`: what comes back is compared
@@ -237,17 +238,17 @@ class StateOnHost:
     def _leaves(self, optimizers: Sequence[Optimizer], checked: bool) -> None:
         self._home()
         groups = groups_of(optimizers, self._device, self._tier.least_bytes)
+        for optimizer in filter(_is_of_torch, optimizers):
+            shown = State(optimizer.state, self.home)
+            self._shown.append((optimizer, shown))
+            optimizer.state = shown  # type: ignore[assignment]
         for storage, place in self._places.items():
             mine = groups[storage - self._first :][:1] or [[]]
             group = _Group(mine[0], self._tier)
             if sum(group.sizes) == place.bytes and self._slab.claim(place.at, place.bytes, group):
+                self._away[storage] = group
                 host = self._slab.memory[place.at : place.at + place.bytes]
                 group.send(host, checked=checked)
-                self._away[storage] = group
-        for optimizer in filter(_is_of_torch, optimizers if self._away else ()):
-            shown = _Shown(optimizer.state, self.home)
-            self._shown.append((optimizer, shown))
-            optimizer.state = shown  # type: ignore[assignment]
 
     def sent(self, storage: int) -> None:
         """Lets a group go that leaves, after its copy."""
@@ -279,37 +280,6 @@ class StateOnHost:
             optimizer, shown = self._shown.pop()
             if optimizer.state is shown:
                 optimizer.state = shown.real
-
-
-class _Shown(MutableMapping[Any, Any]):
-    """What `optimizer.state` is while some of it is on the host: whoever looks has all of it on the
-    device."""
-
-    def __init__(self, real: Any, home: Callable[[], None]) -> None:
-        self.real = real
-        self._home = home
-
-    def _looked(self) -> Any:
-        self._home()
-        return self.real
-
-    def __getitem__(self, key: Any) -> Any:
-        return self._looked()[key]
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        self._looked()[key] = value
-
-    def __delitem__(self, key: Any) -> None:
-        del self._looked()[key]
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._looked())
-
-    def __len__(self) -> int:
-        return len(self.real)
-
-    def __reduce__(self) -> Any:
-        return self._looked().__reduce__()
 
 
 def _bytes_of(storage: torch.UntypedStorage) -> Tensor:
