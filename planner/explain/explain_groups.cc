@@ -145,12 +145,19 @@ std::vector<StorageGroup> GroupStorages(
     if (blocks.Has(first)) {
       first = blocks.runs[blocks.run_of[first]].begin + blocks.PlaceOf(first);
     }
+    const int decision = static_cast<int>(explained.decision);
+    // No op of the step has made it.
+    const bool is_state =
+        graph.storages[s].category == Category::kOptimizerState &&
+        explained.made_by == 0;
     Draft& draft =
-        drafts[{PatternOf(graph.ops[first].module).text, op.name,
-                occurrence[first], static_cast<int>(place), problem.bytes[s],
-                static_cast<int>(explained.decision)}];
-    if (draft.paths.empty() || draft.paths.back() != op.module) {
-      draft.paths.push_back(op.module);
+        is_state ? drafts[{"", graph.storages[s].name, 0, 0, 0, decision}]
+                 : drafts[{PatternOf(graph.ops[first].module).text, op.name,
+                           occurrence[first], static_cast<int>(place),
+                           problem.bytes[s], decision}];
+    const std::string path = is_state ? "" : op.module;
+    if (draft.paths.empty() || draft.paths.back() != path) {
+      draft.paths.push_back(path);
     }
     ++draft.whys[explained.why];
     int64_t& slack = draft.group.copy_slack_ns;

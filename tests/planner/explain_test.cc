@@ -7,6 +7,7 @@
 #include "bench/generate/generate.h"
 #include "planner/explain/explain_groups.h"
 #include "tests/planner/chain_step.h"
+#include "tests/planner/host_case.h"
 #include "tests/planner/random_graph.h"
 
 namespace reprise::planner {
@@ -168,6 +169,18 @@ TEST(ExplainTest, EqualBlocksAreOneGroup) {
   EXPECT_EQ(explained.groups[0].storages.size(), 20u);
   EXPECT_EQ(explained.groups[0].bytes, 200);
   EXPECT_EQ(explained.groups[0].decision, Decision::kSave);
+}
+
+TEST(ExplainTest, StateOfOptimizersIsOneGroupWhateverItsPartsTake) {
+  StepGraph graph = Layers(20);
+  for (const int64_t bytes : {5, 7, 9}) AddState(graph, bytes);
+  const Plan plan = Planned(graph, 1000);
+
+  const Explanation explained = Explain(graph, plan, 1000, {});
+
+  ASSERT_EQ(explained.groups.size(), 3u);
+  EXPECT_EQ(explained.groups[2].name, "optimizer state");
+  EXPECT_EQ(explained.groups[2].bytes, 21);
 }
 
 TEST(ExplainTest, EveryStorageIsInOneGroup) {

@@ -20,8 +20,9 @@ inline std::vector<int64_t> CodesOf(const Schedule& schedule) {
 // of an optimizer is.
 inline void AddState(StepGraph& graph, int64_t bytes) {
   const StorageId state = graph.storage_count();
-  graph.storages.push_back(
-      {.bytes = bytes, .category = Category::kOptimizerState});
+  graph.storages.push_back({.bytes = bytes,
+                            .category = Category::kOptimizerState,
+                            .name = "optimizer state"});
   graph.ops.front().writes.push_back(state);
   graph.ops.back().reads.push_back(state);
   graph.required.push_back(state);

@@ -19,7 +19,7 @@ import {
 } from '../../web/src/gen/reprise/v1/planner_pb';
 import {LiveMemorySchema} from '../../web/src/gen/reprise/v1/query_pb';
 
-const {ACTIVATION, INPUT, PARAMETER, TEMPORARY, UNKNOWN} = Category;
+const {ACTIVATION, INPUT, OPTIMIZER_STATE, PARAMETER, TEMPORARY, UNKNOWN} = Category;
 
 function piece(bytes: number, ...path: string[]): Piece {
   return {bytes, category: ACTIVATION, path};
@@ -150,16 +150,23 @@ test('what is zoomed into has all of the width, and so has what holds it', () =>
   expect(lineTo(later, key).at(-1)!.path).toEqual(['all', 'a']);
 });
 
-/** Bytes by path, "blocks/0/aten.mm": 8. */
+/** Bytes by path, "blocks/0/aten.mm": 8; pieces of one path are one box. */
 function byPath(pieces: readonly Piece[] | undefined): Record<string, number> {
   const some = pieces?.filter(({bytes}) => bytes !== 0) ?? [];
-  return Object.fromEntries(some.map(({path, bytes}) => [path.join('/'), bytes]));
+  const paths = [...new Set(some.map(({path}) => path.join('/')))];
+  return Object.fromEntries(
+    paths.map((path) => [
+      path,
+      some.reduce((all, one) => all + (one.path.join('/') === path ? one.bytes : 0), 0),
+    ]),
+  );
 }
 
 test('a captured step is told by module, with what was there before and what it does not name', () => {
   const memory = create(LiveMemorySchema, {
-    liveBytes: 1000n,
+    liveBytes: 1060n,
     owners: [
+      {owner: '', bytes: 60n, category: OPTIMIZER_STATE},
       {owner: 'aten.mm', bytes: 300n, category: TEMPORARY},
       {owner: '', bytes: 500n, category: PARAMETER},
       {owner: '', bytes: 40n, category: INPUT},
@@ -173,6 +180,8 @@ test('a captured step is told by module, with what was there before and what it 
       ['Adam(lr=0.1, b=(1.5,)).x', 'Adam(lr=0.1, b=(1.5,)).x.aten.sqrt', 50n, true, true],
       ['', 'aten.loss', 7n, true, true],
       ['', 'batch', 30n, true, true, INPUT],
+      ['', 'optimizer state', 20n, true, true, OPTIMIZER_STATE],
+      ['', 'optimizer state', 5n, true, true, OPTIMIZER_STATE],
       ['blocks.1', 'blocks.1.aten.mm.default', 900n, false, false],
     ] as const
   ).map(([module, name, bytes, aliveAtPeak, aliveAtBasePeak, category = ACTIVATION]) =>
@@ -185,7 +194,9 @@ test('a captured step is told by module, with what was there before and what it 
     'Adam(lr=0.1, b=(1.5,))/x/aten.sqrt': 50,
     'aten.loss': 7,
     batch: 30,
+    'optimizer state': 25,
     'parameters, there before the step': 500,
+    'optimizer state, there before the step': 35,
     // 40, of which the batch has a name.
     'inputs, there before the step': 10,
     'not known': 50,

@@ -86,10 +86,10 @@ export function modulePieces(
   const alive = aliveAt(storages, planned);
   if (alive.every(({module}) => module === '')) return undefined;
   const pieces = alive.map(pieceOf);
-  // A batch is a storage of the step that was there before it.
-  const inputs = sum(pieces.filter(({category}) => category === Category.INPUT));
+  // A batch, or state that a plan may move, is a storage of the step that was there before it.
+  const before = alive.filter((one) => one.madeBy === 0).map(pieceOf);
   for (const {bytes, category, path} of nobodys(memory)) {
-    const told = category === Category.INPUT ? inputs : 0;
+    const told = sum(before.filter((one) => one.category === category));
     pieces.push({bytes: Math.max(0, bytes - told), category, path});
   }
   const bytes = num(memory.liveBytes) - sum(pieces);

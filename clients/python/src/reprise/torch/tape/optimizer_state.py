@@ -115,7 +115,7 @@ def movable(message: dict[str, Any], groups: Sequence[int]) -> dict[str, Any]:
         {
             "id": number,
             "bytes": held,
-            "name": f"optimizer state, {number - begin + 1} of {len(groups)}",
+            "name": "optimizer state",
             "category": _STATE,
             "saved_for_backward": False,
             "release_op": 0,
@@ -150,7 +150,7 @@ class _Group:
 
     def send(self, host: Tensor, *, checked: bool) -> None:
         """Begins to copy the bytes to this place on the host."""
-        here = [_bytes_of(storage) for storage in self.storages]
+        here = [bytes_of(storage) for storage in self.storages]
         self._digests = [digest(tensor) for tensor in here] if checked else []
         self._host = list(host.split(self.sizes))
         self.needs_host = True
@@ -166,7 +166,7 @@ class _Group:
             for storage in self.storages:
                 if self._stream is not None:
                     # Of memory of another stream, that one would know nothing of the wait.
-                    _bytes_of(storage).record_stream(self._stream)
+                    bytes_of(storage).record_stream(self._stream)
                 storage.resize_(0)
 
     def fetch(self) -> None:
@@ -197,11 +197,11 @@ class _Group:
         self.needs_host = False
 
     def _copy_back(self) -> None:
-        here = map(_bytes_of, self.storages)
+        here = map(bytes_of, self.storages)
         self._back = [self._tier.back(*copy) for copy in zip(self._host, here, strict=True)]
 
     def _is_whole(self) -> bool:
-        here = map(_bytes_of, self.storages)
+        here = map(bytes_of, self.storages)
         return not self._digests or [digest(tensor) for tensor in here] == self._digests
 
 
@@ -282,7 +282,7 @@ class StateOnHost:
                 optimizer.state = shown.real
 
 
-def _bytes_of(storage: torch.UntypedStorage) -> Tensor:
+def bytes_of(storage: torch.UntypedStorage) -> Tensor:
     """Returns all bytes of a storage, as a tensor."""
     empty = torch.empty(0, dtype=torch.uint8, device=storage.device)
     return empty.set_(storage, 0, (storage.nbytes(),), (1,))

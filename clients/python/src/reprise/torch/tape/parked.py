@@ -35,7 +35,7 @@ from reprise.torch.internals.guard import quiet, quietly
 from reprise.torch.offload.slab import Slab
 from reprise.torch.offload.tier import Copying, Tier
 from reprise.torch.tape.calls import alone
-from reprise.torch.tape.optimizer_state import StateOnHost
+from reprise.torch.tape.optimizer_state import StateOnHost, bytes_of
 from reprise.torch.tape.program import Place
 from reprise.torch.tape.records import Node
 
@@ -127,7 +127,7 @@ class Parked:
         if earlier is not None:  # of a forward whose graph was dropped
             _settle(earlier)
             earlier.left = 0
-        whole = _bytes_of(tensor)
+        whole = bytes_of(tensor.untyped_storage())
         copy = _Copy(whole, tensor.dtype, place.fetches, self._forward)
         self._copies[storage] = copy
         size = whole.numel()
@@ -231,13 +231,6 @@ def _over(parked: weakref.ref[Parked], forward: int, _: object) -> None:
     known = parked()
     if known is not None:
         known.drain(forward)
-
-
-def _bytes_of(tensor: Tensor) -> Tensor:
-    """Returns all bytes of the storage of a tensor, as a tensor."""
-    storage = tensor.untyped_storage()
-    empty = torch.empty(0, dtype=torch.uint8, device=tensor.device)
-    return empty.set_(storage, 0, (storage.nbytes(),), (1,))
 
 
 def _id(tensor: Tensor) -> int:
