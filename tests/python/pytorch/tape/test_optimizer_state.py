@@ -82,7 +82,7 @@ def sizes(optimizer: Optimizer) -> list[int]:
 
 def test_state_that_has_left_takes_no_memory_and_is_back_with_the_same_bits() -> None:
     optimizer = adam()
-    before, tensors = values(optimizer), dict(optimizer.state)
+    before, held = values(optimizer), [id(one) for one in optimizer.state.values()]
     state = on_host([optimizer])
 
     state.leaves([optimizer])
@@ -94,7 +94,7 @@ def test_state_that_has_left_takes_no_memory_and_is_back_with_the_same_bits() ->
     state.home()
 
     assert values(optimizer) == before
-    assert all(optimizer.state[p] is held for p, held in tensors.items())
+    assert [id(one) for one in optimizer.state.values()] == held
     assert type(optimizer.state) is not dict
 
 
@@ -231,6 +231,43 @@ def tied() -> Optimizer:
 )
 def test_state_that_must_not_move_is_in_no_group(make: Callable[[], Optimizer]) -> None:
     assert groups_of([make()], CPU, least_bytes=LEAST) == []
+
+
+@pytest.mark.parametrize(
+    "keep",
+    [
+        lambda optimizer, first: first["exp_avg"],
+        lambda optimizer, first: first["exp_avg"].view(-1),
+        lambda optimizer, first: first["exp_avg"].detach(),
+        lambda optimizer, first: first["exp_avg"].numpy(),
+        lambda optimizer, first: torch.utils.dlpack.to_dlpack(first["exp_avg"]),
+        lambda optimizer, first: (first["exp_avg"] * nn.Parameter(torch.ones(64, 64))).sum(),
+    ],
+    ids=["tensor", "view", "alias", "numpy", "capsule", "graph"],
+)
+def test_a_tensor_of_state_that_somebody_else_refers_to_stays(
+    keep: Callable[[Any, Any], object],
+) -> None:
+    optimizer = adam()
+    all_bytes = sum(s.nbytes() for group in groups_of([optimizer], CPU, LEAST) for s in group)
+
+    kept = keep(optimizer, next(iter(optimizer.state.values())))
+
+    moved = sum(s.nbytes() for group in groups_of([optimizer], CPU, LEAST) for s in group)
+    assert moved == all_bytes - 64 * 64 * 4
+    del kept
+
+
+def test_state_that_somebody_else_can_reach_stays() -> None:
+    optimizer = adam()
+    whole = len(groups_of([optimizer], CPU, LEAST))
+    one = next(iter(optimizer.state.values()))
+    assert len(groups_of([optimizer], CPU, LEAST)) == whole - 2
+    del one
+    reached = optimizer.state
+    assert groups_of([optimizer], CPU, LEAST) == []
+    del reached
+    assert len(groups_of([optimizer], CPU, LEAST)) == whole
 
 
 def test_capturable_optimizers_keep_their_state() -> None:

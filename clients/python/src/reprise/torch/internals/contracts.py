@@ -76,6 +76,10 @@ ALLOCATOR_SETTINGS = Contract(
     "expandable segments are known only where an environment variable sets them",
     since="2.12",
 )
+STORAGE_USERS = Contract(
+    "torch._C._storage_Use_Count",
+    "the state of optimizers does not leave for host memory",
+)
 FAKE_WORK = Contract(
     "torch._C._distributed_c10d.FakeWork",
     "the first steps of models that fully_shard has sharded run plainly",

@@ -13,13 +13,15 @@ again. Between two steps everything is on the device, and so it is as soon as an
 `optimizer.state` within a step, to save it for example.
 
 Only state of torch's own optimizers leaves, unless they are `capturable`: others may keep addresses
-of it.
+of it. And only what nobody else refers to: without its memory, a tensor cannot be read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,10 +29,9 @@ from torch.optim import Optimizer
 
 from reprise.base.errors import RepriseError
 from reprise.torch.compiled.digest import digest
+from reprise.torch.internals.contracts import STORAGE_USERS
 from reprise.torch.internals.guard import told
-from reprise.torch.internals.ops import tensors_in
 from reprise.torch.internals.stand_ins import State
-from reprise.torch.internals.subclass import parts_of
 from reprise.torch.meter.state import captures_graph
 from reprise.torch.offload.slab import Slab
 from reprise.torch.offload.tier import Copying, Tier
@@ -51,21 +52,17 @@ def groups_of(
     parameters and gradients, in groups of about equal size; always the same ones for the same
     state. Linear in tensors of state."""
     found: dict[int, torch.UntypedStorage] = {}
-    taken: set[int] = set()
     for optimizer in optimizers:
-        for group in optimizer.param_groups if _is_of_torch(optimizer) else ():
-            if group.get("capturable"):
-                continue  # a CUDA graph may have its addresses
-            for parameter in group["params"]:
-                theirs = (parameter, parameter.grad) if parameter.grad is not None else (parameter,)
-                taken.update(storage._cdata for storage in _storages(theirs))
-                state = tensors_in(*optimizer.state.get(parameter, {}).values())
-                found.update((storage._cdata, storage) for storage in _storages(state))
+        if not _is_of_torch(optimizer) or sys.getrefcount(optimizer.state) > _alone().whole:
+            continue
+        mine = [p for g in optimizer.param_groups if not g.get("capturable") for p in g["params"]]
+        for parameter in mine:
+            for storage in _storages_of(optimizer.state, parameter):
+                found[storage._cdata] = storage
     mine = [
         storage
-        for key, storage in found.items()
-        if key not in taken
-        and storage.device == device
+        for storage in found.values()
+        if storage.device == device
         and storage.nbytes() >= least_bytes
         and storage.resizable()
         and not (storage.device.type == "cpu" and storage.is_shared())
@@ -86,11 +83,50 @@ def _is_of_torch(optimizer: Optimizer) -> bool:
     return module.startswith("torch.optim.")
 
 
-def _storages(tensors: Iterable[Tensor]) -> Iterator[torch.UntypedStorage]:
-    for tensor in tensors:
-        for part in parts_of(tensor):
-            if part.layout == torch.strided:
-                yield part.untyped_storage()
+class _Counts(NamedTuple):
+    """How often the parts of an optimizer's state are referred to, as counted here."""
+
+    whole: int
+    one: int  # what is kept of one parameter
+    tensor: int
+
+
+class _Optimizer:
+    """Has state that nobody else refers to."""
+
+    def __init__(self) -> None:
+        self.state = {0: {"average": torch.empty(1)}}
+
+
+@cache
+def _alone() -> _Counts:
+    """Returns the counts of what nobody else refers to."""
+    optimizer = _Optimizer()
+    whole = sys.getrefcount(optimizer.state)
+    one, tensors = _counted(optimizer.state, 0)
+    return _Counts(whole, one, tensors[0][1])
+
+
+def _counted(state: Any, parameter: Any) -> tuple[int, list[tuple[Any, int]]]:
+    """Returns how often what is kept of a parameter is referred to, and so its values."""
+    held = state.get(parameter, {})
+    return sys.getrefcount(held), [(value, sys.getrefcount(value)) for value in held.values()]
+
+
+def _storages_of(state: Any, parameter: Any) -> Iterator[torch.UntypedStorage]:
+    """Yields the storages of a parameter's state that nobody else can reach."""
+    users = STORAGE_USERS.get()
+    count, values = _counted(state, parameter)
+    if users is None or count > _alone().one:
+        return
+    for value, references in values:
+        if type(value) is not Tensor or value.layout != torch.strided:
+            continue
+        if references > _alone().tensor or value._use_count() > 1:  # type: ignore[attr-defined]
+            continue
+        storage = value.untyped_storage()
+        if users(storage._cdata) <= 2:  # the tensor, and the name of it here
+            yield storage
 
 
 def movable(message: dict[str, Any], groups: Sequence[int]) -> dict[str, Any]:
