@@ -19,6 +19,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from reprise.base.errors import RepriseError
 from reprise.torch.capture.step_graph import CapturedGraph
+from reprise.torch.meter.state import known_tensors
 from reprise.torch.offload.slow_tier import SlowTier
 from reprise.torch.tape.compile_plan import PlanRejected, compile_plan
 from reprise.torch.tape.optimizer_state import GROUPS, StateOnHost, groups_of, movable
@@ -124,6 +125,20 @@ def test_whoever_looks_at_state_within_a_step_finds_all_of_it(
 
     assert values(optimizer) == values(other)
     assert type(optimizer.state) is type(other.state)
+
+
+def test_what_is_alive_can_be_named_while_state_is_away() -> None:
+    model = nn.Linear(64, 64)
+    optimizer = stepped(Adam(model.parameters()))
+    state = on_host([optimizer])
+    state.leaves([optimizer])
+    left(state)
+
+    named = {name: tensor for tensor, name, _ in known_tensors(model, [optimizer])}
+
+    assert named["weight.exp_avg"].untyped_storage().nbytes() == 0
+    state.home()
+    assert named["weight.exp_avg"].untyped_storage().nbytes() == 64 * 64 * 4
 
 
 def test_a_step_that_was_given_up_has_its_state_back_in_the_next() -> None:

@@ -64,6 +64,12 @@ class State(MutableMapping[Any, Any]):
         return self._looked().__reduce__()
 
 
+def state_as_it_is(optimizer: Any) -> Any:
+    """Returns what an optimizer keeps, wherever it is: to be named and counted, not read."""
+    state = optimizer.state
+    return state.real if isinstance(state, State) else state
+
+
 class Method:
     """Replaces a method in the `__dict__` of a module and looks like the original one. Unlike a
     bound method it refers to the module weakly, because a module must not keep itself alive."""

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from reprise.base.errors import RepriseError
 from reprise.torch.internals.outside import is_hidden
 from reprise.torch.internals.sharding import shards_of
+from reprise.torch.internals.stand_ins import state_as_it_is
 from reprise.torch.internals.subclass import lacks_memory, parts_of
 from reprise.torch.internals.watch import open_watches
 from reprise.torch.meter.cuda_meter import CudaMeter, device_index
@@ -188,7 +189,7 @@ def known_tensors(model: nn.Module, optimizers: list[Any]) -> Iterator[tuple[Ten
         if parameter.is_leaf and parameter.grad is not None:
             yield parameter.grad, f"{name}.grad", _GRADIENT
     for optimizer in optimizers:
-        for parameter, state in optimizer.state.items():
+        for parameter, state in state_as_it_is(optimizer).items():
             for key, value in state.items():
                 if isinstance(value, Tensor):
                     yield value, f"{paths.get(id(parameter), 'parameter')}.{key}", _STATE
