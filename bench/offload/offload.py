@@ -36,7 +36,7 @@ KEPT = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 
 
 
 def one(way: str, budget: str, steps: int) -> dict[str, Any]:
-    """Trains in this process."""
+    """Trains one way in this process; returns what was measured and predicted."""
     import time
 
     import torch

@@ -79,7 +79,7 @@ def _gaps(s: int, ops: Any, storages: Any, schedule: list[int]) -> list[tuple[in
 
 def _held(s: int, storages: Any, schedule: list[int]) -> int:
     """Returns the position behind the op until which the program holds a storage."""
-    return schedule.index(storages[s].get("release_op", 0)) + 1
+    return schedule.index(storages[s]["release_op"]) + 1
 
 
 def bytes_at(graph: Graph, schedule: list[int]) -> list[int]:

@@ -22,8 +22,9 @@ from reprise.torch.capture.step_graph import CapturedGraph
 from reprise.torch.meter.state import known_tensors
 from reprise.torch.offload.slow_tier import SlowTier
 from reprise.torch.tape.compile_plan import PlanRejected, compile_plan
-from reprise.torch.tape.optimizer_state import GROUPS, StateOnHost, groups_of, movable
+from reprise.torch.tape.optimizer_state import StateOnHost
 from reprise.torch.tape.program import Place
+from reprise.torch.tape.state_groups import GROUPS, groups_of, movable
 
 CPU = torch.device("cpu")
 LEAST = 1024

@@ -101,7 +101,8 @@ class Copies:
         self._step = step
         self.first_state, self._state = first_state, state
         self._state_is: dict[int, int] = {}  # storage -> the latest entry about it
-        self._makers = _makers(step)
+        groups = range(first_state, first_state + len(state))
+        self._makers = _makers(step) | dict.fromkeys(groups, 0)
         self._host: dict[int, int] = {}  # storage -> version
         self._sending: set[int] = set()
         self.coming: set[int] = set()
@@ -165,7 +166,7 @@ class Copies:
                 rest.append(item)
                 continue
             op, kind, number = moments.last(item.before)
-            if op <= self._makers.get(item.storage, 0):
+            if op <= self._makers[item.storage]:
                 raise PlanRejected(f"plan: storage {item.storage} leaves where the tape cannot act")
             {"row": self.at_row, "end": self.at_end, "event": self._at_event}[kind][number].append(
                 item.storage
@@ -211,7 +212,7 @@ class Copies:
         return {s: self._placed(s, slot) for s, slot in slots.items()}, total
 
     def _placed(self, storage: int, slot: Slot) -> Place:
-        return Place(slot.at, slot.bytes, self._fetches[storage], self._makers.get(storage, 0))
+        return Place(slot.at, slot.bytes, self._fetches[storage], self._makers[storage])
 
 
 def parked(op: CapturedOp, places: dict[int, Place]) -> tuple[int, ...]:

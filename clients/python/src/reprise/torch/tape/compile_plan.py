@@ -289,7 +289,6 @@ class _Compiler:
         replays = Counter(again.op for again in useful)
         first_life = Counter((a.op, s) for a in useful for s, life in a.reads if life == 0)
         places, host_bytes = copies.places()
-        state = {s: places.pop(s) for s in list(places) if copies.is_state(s)}
         rows = [
             self._row(number, replays[number], begins[number], first_life, places)
             for number in numbers
@@ -305,7 +304,7 @@ class _Compiler:
             events=tuple(unpack.slot for unpack in step.unpacks),
             event_ops=tuple(min(unpack.op, len(self._ops) - 1) for unpack in step.unpacks),
             bursts=tuple(bursts),
-            replays=len(useful) + len(state),
+            replays=len(useful) + sum(map(copies.is_state, places)),
             windows=tuple(bisect_left(numbers, slot.op) for slot in step.slots),
             outputs=frozenset(n for n, slot in enumerate(step.slots) if slot.output),
             kept=tuple(unpack.kept for unpack in step.unpacks),
@@ -314,12 +313,9 @@ class _Compiler:
             wrapped=any(s.in_wrapper for s, gone in zip(step.slots, dropped, strict=True) if gone),
             places=places,
             host_bytes=host_bytes,
-            copies=tuple(moved) if places or state else (),
+            copies=tuple(moved) if places else (),
             pieces=tuple(copies.pieces),
-            leaving=tuple(tuple(copies.at_end[n]) for n in range(len(regions)))
-            if places or state
-            else (),
-            state=state,
+            leaving=tuple(tuple(copies.at_end[n]) for n in range(len(regions))) if places else (),
             first_state=copies.first_state,
         )
 

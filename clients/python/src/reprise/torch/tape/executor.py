@@ -30,8 +30,8 @@ from reprise.torch.tape.compile_plan import compile_plan
 from reprise.torch.tape.costs import Costs, measured_costs
 from reprise.torch.tape.launches import launch_ns, launches
 from reprise.torch.tape.link import Link, link_to
-from reprise.torch.tape.optimizer_state import groups_of, movable
 from reprise.torch.tape.program import FETCHED
+from reprise.torch.tape.state_groups import groups_of, movable
 from reprise.torch.tape.tape import Tape
 from reprise.torch.tape.tape_run import Run
 
@@ -75,10 +75,7 @@ class TapePlan:
     def bytes_on_host(self) -> int:
         """The bytes that a step sends to host memory."""
         tape = self.tape
-        if tape is None:
-            return 0
-        places = (*tape.program.places.values(), *tape.program.state.values())
-        return sum(place.bytes for place in places)
+        return 0 if tape is None else sum(place.bytes for place in tape.program.places.values())
 
     def host_sentence(self) -> str:
         """Returns what the plan has from host memory, in a sentence."""

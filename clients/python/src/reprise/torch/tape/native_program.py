@@ -76,7 +76,7 @@ def sheet_of(module: Any, program: Program) -> Any:
         return None
     rows = [fast.name_of(row.func) for row in program.rows]
     # Of a program that copies, Python sees what is written: it might be what is copied.
-    parks = bool(program.places)
+    parks = any(row.parked for row in program.rows)
     specials = [None if row.plain else _special(row, parks) for row in program.rows]
     bursts = [
         tuple((replay.op, tuple(replay.keep.items())) for replay in burst)

@@ -111,10 +111,13 @@ class Program:
     copies: tuple[tuple[int | Sent | Fetch, ...], ...] = ()
     pieces: tuple[Burst, ...] = ()
     leaving: tuple[tuple[int, ...], ...] = ()  # by forward: storages that are let go at its end
-    # By group of optimizer state that is sent to host memory (optimizer_state.py), its place there.
-    # Groups are storages of the plan, from `first_state` on.
-    state: dict[int, Place] = field(default_factory=dict)
-    first_state: int = 0
+    # From here on, storages are groups of optimizer state (optimizer_state.py).
+    first_state: int = FETCHED
+
+    @property
+    def state(self) -> dict[int, Place]:
+        """The places of groups of optimizer state that are sent to host memory."""
+        return {s: place for s, place in self.places.items() if s >= self.first_state}
 
     def made_by(self, replay: Replay) -> int:
         """Returns the op that made what a replay makes again."""

@@ -67,11 +67,10 @@ class Tape(Mode):
         go that the program sends away. Raises RepriseError if there is no room for them."""
         super().__init__()
         self.program = program
-        uses_host = bool(program.places or program.state)
-        if uses_host and tier is None:
+        if program.places and tier is None:
             raise RepriseError("the plan uses host memory, and there is none")
         self._tier = tier
-        self._slab = tier.slab(program.host_bytes) if tier and uses_host else None
+        self._slab = tier.slab(program.host_bytes) if tier and program.places else None
         self.state: StateOnHost | None = None  # of optimizers, which steps send to the host
         if program.state and device and tier and self._slab:
             first = program.first_state
