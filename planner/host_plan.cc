@@ -78,8 +78,14 @@ StatusOr<Plan> PlanWithHost(const StepGraph& graph, const Request& request) {
            (request.should_stop && request.should_stop());
   };
   Effort effort(request.until_stopped ? kNoLimit : 3 * ticks, stop);
+  // Copies alone often suffice; then there is nothing to search or to prove.
+  HostSearch search(problem, budget, request.seed, effort);
+  if (problem.base.peak_bytes > budget) search.Try(BaseExecs(graph));
+  const bool is_free =
+      search.Fits() && search.evaluation().time_ns <= problem.base.time_ns;
   const HostBound bound =
-      BoundWithHost(problem, budget, ticks / kBoundPart, effort);
+      is_free ? HostBound{}
+              : BoundWithHost(problem, budget, ticks / kBoundPart, effort);
   const int64_t bound_ticks = effort.ticks();
 
   Request alone = request;
@@ -94,31 +100,36 @@ StatusOr<Plan> PlanWithHost(const StepGraph& graph, const Request& request) {
       request.on_progress(progress);
     };
   }
-  ASSIGN_OR_RETURN(Plan plan, MakePlan(graph, alone));
   const auto slack = static_cast<int64_t>(
       request.target_gap * static_cast<double>(problem.base.time_ns));
   const int64_t enough = problem.base.time_ns + bound.added_ns + slack;
-  HostSearch search(problem, budget, request.seed, effort);
-  if (plan.feasible) search.Try(ExecsOf(plan.schedule));
-  alone.on_progress = {};
-  alone.max_ticks = std::max<int64_t>(1, ticks / kLargerPart);
+  const auto done = [&] {
+    return search.Fits() && search.evaluation().time_ns <= enough;
+  };
+  const auto try_plan = [&](const Plan& plan) {
+    return plan.feasible ? search.Try(ExecsOf(plan.schedule)) : Score::kWorst;
+  };
+  // A plan to fall back on, before time runs out for better ones.
+  Request brief = alone;
+  brief.max_ticks = done() ? 1 : std::max<int64_t>(1, ticks / kLargerPart);
+  ASSIGN_OR_RETURN(Plan plan, MakePlan(graph, brief));
+  try_plan(plan);
   // Scores of larger budgets, in units of the way to the base order's peak.
   std::map<int, int64_t> scores;
   constexpr int kUnits = kBudgets << kHalvings;
+  brief.on_progress = {};
   const auto try_budget = [&](int unit) -> Status {
-    const bool done = search.Fits() && search.evaluation().time_ns <= enough;
-    if (unit <= 0 || unit > kUnits || scores.count(unit) != 0 || done ||
+    if (unit <= 0 || unit > kUnits || scores.count(unit) != 0 || done() ||
         effort.Over()) {
       return OkStatus();
     }
-    alone.budget_bytes =
+    brief.budget_bytes =
         budget + static_cast<int64_t>(
                      static_cast<__int128>(problem.base.peak_bytes - budget) *
                      unit / kUnits);
-    ASSIGN_OR_RETURN(const Plan larger, MakePlan(graph, alone));
+    ASSIGN_OR_RETURN(const Plan larger, MakePlan(graph, brief));
     effort.Spend(larger.ticks);
-    scores[unit] =
-        larger.feasible ? search.Try(ExecsOf(larger.schedule)) : Score::kWorst;
+    scores[unit] = try_plan(larger);
     return OkStatus();
   };
   if (problem.base.peak_bytes > budget) {
@@ -134,12 +145,21 @@ StatusOr<Plan> PlanWithHost(const StepGraph& graph, const Request& request) {
       RETURN_IF_ERROR(try_budget(best - step));
       RETURN_IF_ERROR(try_budget(best + step));
     }
-    // With time left, ever longer.
-    for (int64_t round = ticks / 2;; round *= 2) {
-      search.Improve(round, enough);
-      const bool done = search.Fits() && search.evaluation().time_ns <= enough;
-      if (!request.until_stopped || effort.Over() || done) break;
-    }
+  }
+  if (!done()) {
+    ASSIGN_OR_RETURN(Plan longer, MakePlan(graph, alone));
+    longer.ticks += plan.ticks;
+    try_plan(longer);
+    const bool is_worse =
+        plan.feasible && (!longer.feasible ||
+                          plan.evaluation.time_ns < longer.evaluation.time_ns);
+    if (!is_worse) plan = std::move(longer);
+  }
+  // With time left, ever longer.
+  for (int64_t round = ticks / 2; problem.base.peak_bytes > budget;
+       round *= 2) {
+    search.Improve(round, enough);
+    if (!request.until_stopped || effort.Over() || done()) break;
   }
 
   const bool better =

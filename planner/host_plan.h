@@ -3,13 +3,15 @@
 // Plans for executors with a link to host memory: recomputation and copies in
 // one schedule.
 //
+//   base      nothing is recomputed; what exceeds the budget moves to the host.
+//             Where the link keeps up, that is the answer
+//   larger    plans without host memory for this budget and larger ones; what
+//             exceeds the budget moves to the host. A plan for a larger budget
+//             recomputes what is cheapest per byte, and the link costs the same
+//             for every byte, so between these two is where it should begin.
+//             Where the best of them are, budgets in between are tried
 //   alone     the plan without host memory, as if there were none: the answer
-//             is never worse
-//   larger    plans without it for larger budgets; what exceeds the budget
-//             moves to the host. A plan for a larger budget recomputes what is
-//             cheapest per byte, and the link costs the same for every byte, so
-//             between these two is where it should begin. Where the best of
-//             them are, budgets in between are tried
+//             is never worse, unless time ran out before
 //   anneal    the best of these (host/search_host.h)
 //
 // The bound is that of bounds/host_bound.h; what the searches without host

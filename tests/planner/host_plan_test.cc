@@ -137,6 +137,27 @@ TEST(HostPlanTest, HidesMostOfWhatRecomputationAloneWouldAdd) {
   EXPECT_EQ(again->ticks, plan->ticks);
 }
 
+TEST(HostPlanTest, NothingIsSearchedWhereCopiesAloneCostNothing) {
+  const StepGraph graph = Layers(8, 4096);
+  int64_t bytes = 0;
+  for (const Storage& storage : graph.storages) bytes += storage.bytes;
+  Request request = Within(bytes / 2, {.link = kPcie});
+  request.capabilities.link.out_bytes_per_s *= 100;
+  request.capabilities.link.in_bytes_per_s *= 100;
+  request.capabilities.link.latency_ns = 0;
+  Request alone = request;
+  alone.capabilities.link = {};
+
+  const auto plan = MakePlan(graph, request);
+  const auto searched = MakePlan(graph, alone);
+
+  ASSERT_TRUE(plan.ok() && plan->feasible);
+  ExpectTrue(graph, *plan, request);
+  EXPECT_TRUE(plan->proven_optimal);
+  EXPECT_EQ(plan->overhead, 0);
+  EXPECT_GT(searched->ticks, 20 * plan->ticks);
+}
+
 TEST(HostPlanTest, LessHostMemoryIsKeptToAndWithoutAnyNothingChanges) {
   const StepGraph graph = Layers(4, 4096);
   int64_t bytes = 0;
