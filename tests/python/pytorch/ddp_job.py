@@ -21,8 +21,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 from zoo import ResNet
 
 import reprise
+from reprise.base.errors import RepriseError
 from reprise.torch.ladder import ranks
 from reprise.torch.ladder.ladder import Ladder
+from reprise.torch.offload.slab import Slab
+from reprise.torch.offload.slow_tier import SlowTier
 from reprise.torch.planning.coordination import RankCoordinator
 from reprise.torch.planning.planning import Planning
 from reprise.torch.session.session import Session
@@ -103,6 +106,18 @@ def _measure_slowly() -> None:
     setattr(Planning, "measure_costs", slowly)  # noqa: B010
 
 
+def _lack_the_block() -> None:
+    """Refuses this rank the block of host memory that a plan needs, after copies were measured."""
+    slab = SlowTier.slab
+
+    def refused(self: SlowTier, size: int) -> Slab:
+        if size < 1 << 20:
+            raise RepriseError("host memory: the system gives none")
+        return slab(self, size)
+
+    setattr(SlowTier, "slab", refused)  # noqa: B010
+
+
 STEPS = {
     "shapes": 40, "drop": 24, "leaves": 24, "grows": 30,
     "larger": 24, "branches": 40, "branches-later": 24,
@@ -143,6 +158,8 @@ def main() -> None:
         _stall()
     if mode == "slow" and rank == 1:
         _measure_slowly()
+    if mode == "no block" and rank == 1:
+        _lack_the_block()
     alone = mode in (
         "alone",
         "leaves",
@@ -202,6 +219,7 @@ def main() -> None:
                 "failed": report.failed_checks,
                 "held": report.measured_peak_bytes <= report.budget_bytes,
                 "why": report.why,
+                "host": report.host_bytes,
                 "meetings": len(meetings),
                 "within_forwards": sum(meetings),
             }

@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 sys.path.insert(0, str(Path(__file__).parent))
 
 import reprise
+from reprise.torch.offload.slow_tier import SlowTier
 
 WIDTH, STEPS = 64, 10
 # What the log says where no plan of some steps fits the budget.
@@ -61,7 +62,8 @@ def trained(seed: int, rank: int, budget: str | None) -> dict[str, Any]:
     rows = rng.choice((24, 48))
     momentum = rng.random() < 0.5
     if budget is not None:
-        reprise.auto(model, budget=budget, warmup=2, verify_every=rng.choice((1, 3, 50)))
+        every, host = rng.choice((1, 3, 50)), "16MiB" if seed % 2 else 0
+        reprise.auto(model, budget, warmup=2, verify_every=every, host_budget=host)
     parallel = DistributedDataParallel(model, **options)  # type: ignore[arg-type]
     mine = [p for p in model.parameters() if p.requires_grad]
     optimizer: torch.optim.Optimizer = (
@@ -98,6 +100,7 @@ def trained(seed: int, rank: int, budget: str | None) -> dict[str, Any]:
         "over": report.over_budget_steps,
         "failed": report.failed_checks,
         "sentence": report.sentence,
+        "host": report.host_bytes,
     }
 
 
@@ -127,6 +130,8 @@ def main() -> None:
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     distributed.init_process_group("gloo", rank=rank, world_size=2)
     torch.set_num_threads(1)
+    SlowTier.least_bytes = 1 << 10
+    os.environ["REPRISE_SLOW_TIER"] = "20GB/s"
     for result in results(rank, first, end):
         print(json.dumps(result), flush=True)
     distributed.destroy_process_group()

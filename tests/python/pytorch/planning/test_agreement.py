@@ -14,6 +14,7 @@ import pytest
 
 from reprise.agent.agent import PlanReply
 from reprise.torch.ladder import ladder as ladder_module
+from reprise.torch.ladder.host_terms import HostTerms
 from reprise.torch.ladder.ladder import Ladder
 from reprise.torch.ladder.rung import Key, Rung
 from reprise.torch.planning.coordination import RankCoordinator
@@ -21,6 +22,9 @@ from reprise.torch.planning.graphs import Made
 from reprise.torch.policy.events import Event, Fact, PlanningEnded
 from reprise.torch.policy.policy import decide
 from reprise.torch.policy.state import JobState, Stage
+from reprise.torch.tape.carried import Name
+from reprise.torch.tape.compile_copies import SEND, SENT, coded
+from reprise.torch.tape.link import Link
 
 STEPS = 70
 BUDGET = 100
@@ -71,12 +75,28 @@ class MadeUpRanks:
         return MadeUpRanks(self._rooms, self.rank, tuple(members))
 
 
+OPS: Any = SimpleNamespace(ops=[SimpleNamespace(outputs=[SimpleNamespace(id=0)])])
+SENDS = (0, coded(SEND, 0), coded(SENT, 0))
+
+
+@dataclass(frozen=True)
+class MadeUpPlan:
+    """As much of a plan as ranks pass on."""
+
+    plan_number: int
+    schedule: tuple[int, ...]
+    feasible: bool = True
+    budget_bytes: int = BUDGET
+    peak_bytes: int = BUDGET
+
+
 @dataclass(eq=False)
 class MadeUpGraph:
     """As much of a captured graph as ranks agree about."""
 
     structure: str
     shortcuts: frozenset[int]
+    step: Any = field(default_factory=lambda: OPS)
     idle_bytes: int = 7
     varies: bool = False
     storages: tuple[Any, ...] = ()
@@ -98,9 +118,19 @@ class MadeUpPlanning:
     alone: bool = False
     polls: dict[int, int] = field(default_factory=dict)
     plans: int = 0
+    has_host: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.has_host = self.draw.random() < 0.8
 
     def measure_costs(self, graph: Any) -> None:
         pass
+
+    def host_offer(self, graph: Any) -> HostTerms | None:
+        return HostTerms(Link(1, 1, 0, 1), (Name(0, 0),)) if self.has_host else None
+
+    def no_host(self, why: str) -> None:
+        self.has_host = False
 
     def submit(self, rung: Rung, message: Any = None) -> None:
         rung.request_id = self.polls[rung.number] = self.draw.choice((1, 2, 9))
@@ -123,9 +153,7 @@ class MadeUpPlanning:
         if self.draw.random() < 0.1:
             return PlanReply("refused", why="nothing fits", smallest_budget=BUDGET + 1)
         self.plans += 1
-        plan: Any = SimpleNamespace(
-            plan_number=self.plans, feasible=True, budget_bytes=BUDGET, peak_bytes=BUDGET
-        )
+        plan: Any = MadeUpPlan(self.plans, (0,) if rung.terms is None else SENDS)
         return PlanReply("plan", plan)
 
     def take(self, rung: Rung, reply: PlanReply) -> bool:
@@ -133,6 +161,7 @@ class MadeUpPlanning:
         return rung.tape is not None
 
     def prepared(self, rung: Rung, plan: Any) -> Any:
+        assert plan.schedule == (SENDS if rung.terms is not None else (0,))
         if self.draw.random() < 0.05:
             return "another version"
         return SimpleNamespace(plan=plan, tape=object(), remove=lambda: None)
@@ -218,11 +247,15 @@ def inputs_of(draw: random.Random, ranks: int) -> list[list[tuple[str, int]]]:
     return found
 
 
+def _fitted(points: Any, size: int) -> dict[str, Any]:
+    return {"size": size, "storages": [{"id": 0, "bytes": size}]}
+
+
 @pytest.mark.parametrize("seed", range(100))
 def test_ranks_that_see_anything_meet_at_the_same_points_and_have_the_same_rungs(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ladder_module, "fitted", lambda points, size: {"size": size})
+    monkeypatch.setattr(ladder_module, "fitted", _fitted)
     draw = random.Random(seed)
     count = draw.choice((2, 2, 3, 4))
     rooms, everybody = Rooms(), tuple(range(count))
@@ -257,7 +290,16 @@ def test_ranks_that_see_anything_meet_at_the_same_points_and_have_the_same_rungs
     for rank, job in enumerate(jobs):
         if not job.planning.alone:
             rungs = [
-                (r.number, r.key, r.size, r.graph.structure, r.fitted, r.tape is None)
+                (
+                    r.number,
+                    r.key,
+                    r.size,
+                    r.graph.structure,
+                    r.fitted,
+                    r.tape is None,
+                    r.terms,
+                    r.terms and r.sizes,
+                )
                 for r in job.planning.ladder.rungs
             ]
             members: Any = coordinators[rank]._ranks.members

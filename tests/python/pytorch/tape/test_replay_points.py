@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from reprise.torch.capture.identity import Storages
 from reprise.torch.capture.kinds import Chosen, Exchange, chosen_by
-from reprise.torch.capture.step_graph import own_frees
+from reprise.torch.tape.carried import own_frees
 
 
 def replays(schedule: list[int]) -> list[tuple[int, int]]:

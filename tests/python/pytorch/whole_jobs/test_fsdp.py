@@ -174,3 +174,24 @@ def test_a_sharded_model_keeps_its_budget_from_the_first_step(root: Path, kind: 
             assert why in after.errors
         else:
             assert result["planned"] == STEPS, (result["sentence"], after.errors)
+
+
+@pytest.mark.usefixtures("one_daemon")
+@pytest.mark.mostly_long(1)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sharded_model_sends_activations_to_host_memory(root: Path, kind: str) -> None:
+    environment = {"PYTHONPATH": str(root / "clients/python/src")}
+    host = {"REPRISE_HOST_BUDGET": "64MiB", "REPRISE_SLOW_TIER": "20GB/s"}
+
+    plain, planned = (
+        run_ranks("fsdp_job.py", budget, kind, environments=(environment | more,) * 2, timeout=200)
+        for budget, more in (("none", {}), ("0.75x", host))
+    )
+
+    for before, after in zip(plain, planned, strict=True):
+        assert after.code == 0, after.errors
+        result = json.loads(after.out.splitlines()[-1])
+        assert result["seen"] == json.loads(before.out.splitlines()[-1])["seen"]
+        assert result["failed"] == 0
+        assert result["over"] == 0, result["sentence"]
+        assert "go to the host" in after.errors

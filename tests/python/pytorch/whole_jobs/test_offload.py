@@ -112,13 +112,15 @@ if extra == "corrupt state":
         target[0] += 1
         return done
     SlowTier.back = corrupt
-budget = {"batches": "0.4x", "state": "20MiB", "corrupt state": "20MiB"}.get(extra, "0.3x")
+budget = {"batches": "0.4x", "state": "20MiB", "corrupt state": "20MiB", "keeps": "28MiB"}.get(
+    extra, "0.3x")
 reprise.auto(model, budget, host_budget=host, warmup=2, first="plain", verify_every=4)
 several = 2 if extra == "batches" else 1
 peaks, losses = [], []
 for step in range(12):
     for optimizer in optimizers:
-        optimizer.zero_grad()
+        if extra != "keeps" or step % 3 != 1:
+            optimizer.zero_grad()
     if extra == "fails" and step % 3 == 0:
         handle = model.head.register_forward_pre_hook(lambda *_: 1 / 0)
         try:
@@ -198,6 +200,19 @@ def test_optimizer_state_leaves_while_activations_are_there(train: Any, extra: s
         assert report["validated"], errors
         assert report["mismatched_steps"] == report["over_budget_steps"] == 0
         assert all(0 <= report["predicted_peak_bytes"] - peak <= 64 for peak in report["peaks"])
+
+
+def test_a_plan_for_steps_with_more_alive_beside_them_uses_host_memory(train: Any) -> None:
+    plain, _ = train("gpt", "1GiB", "keeps", REPRISE_DISABLE="1")
+
+    report, errors = train("gpt", "1GiB", "keeps")
+
+    assert "requesting a plan for such steps" in errors
+    assert errors.count("go to the host") >= 2, errors
+    assert report["losses"] == plain["losses"]
+    assert report["weights"] == plain["weights"]
+    assert report["mismatched_steps"] == report["over_budget_steps"] == 0, errors
+    assert max(report["peaks"]) <= report["budget_bytes"]
 
 
 def test_optimizer_state_that_comes_back_wrong_ends_the_program(

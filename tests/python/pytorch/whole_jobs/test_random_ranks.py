@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random models on two ranks, and experts that are divided among them, have the bits of their plain
-jobs and keep their budgets.
+"""Random models on two ranks, half of them with host memory, and experts that are divided among
+them, have the bits of their plain jobs and keep their budgets.
 
 REPRISE_RANK_PROGRAMS=100 looks longer.
 """
@@ -30,7 +30,7 @@ def on_two_ranks(root: Path, job: str, *arguments: str, timeout: float) -> list[
 
 @pytest.mark.long
 def test_random_models_on_two_ranks_train_as_they_do_plainly(root: Path) -> None:
-    planned = 0
+    planned = hosted = 0
     arguments, timeout = ("0", str(PROGRAMS)), 60 + 30 * PROGRAMS
     for out in on_two_ranks(root, "random_ranks_job.py", *arguments, timeout=timeout):
         results = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
@@ -42,7 +42,9 @@ def test_random_models_on_two_ranks_train_as_they_do_plainly(root: Path) -> None
             in_bytes = not result["budget"].endswith("x")
             assert result["over"] == 0 or (in_bytes and result["said"]), result
             planned += result["planned"]
+            hosted += result["host"] > 0
     assert planned >= PROGRAMS
+    assert hosted > 0
 
 
 @pytest.mark.long

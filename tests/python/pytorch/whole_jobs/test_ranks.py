@@ -105,6 +105,51 @@ def test_ranks_may_keep_different_tensors_from_step_to_step(two_ranks: Any) -> N
     assert planned[0]["storages"] != planned[1]["storages"]
 
 
+HOST = {"REPRISE_HOST_BUDGET": "64MiB", "REPRISE_SLOW_TIER": "20GB/s"}
+
+
+# "keeps": the storages of one rank have other numbers than those of the other.
+@pytest.mark.mostly_long(1)
+@pytest.mark.parametrize("mode", ["same", "keeps", "shapes"])
+def test_ranks_send_the_same_storages_to_host_memory_and_no_bit_changes(
+    two_ranks: Any, mode: str
+) -> None:
+    plain = two_ranks("none", mode)
+
+    planned = two_ranks("0.65x", mode, differently=(HOST, HOST))
+
+    for before, after in zip(plain, planned, strict=True):
+        assert after["losses"] == before["losses"]
+        assert after["parameters"] == before["parameters"]
+        assert after["planned"] >= 9, after["errors"]
+        assert after["failed"] == 0
+        # One larger step of each rank comes before there is a plan for it.
+        assert mode == "shapes" or after["mismatched"] == 0
+        assert after["held"]
+        assert after["host"] > 0
+        assert "go to the host" in after["errors"]
+    assert planned[0]["host"] == planned[1]["host"] or mode == "shapes"
+
+
+@pytest.mark.mostly_long(1)
+@pytest.mark.parametrize(
+    ("mode", "differently"),
+    [("no block", (HOST, HOST)), ("same", (HOST, {})), ("same", ({}, HOST))],
+    ids=["no block", "first alone", "second alone"],
+)
+def test_ranks_recompute_where_one_of_them_has_no_host_memory(
+    two_ranks: Any, mode: str, differently: Any
+) -> None:
+    planned = two_ranks("0.65x", mode, differently=differently)
+
+    for rank in planned:
+        assert rank["planned"] >= 8, rank["errors"]
+        assert rank["held"]
+        assert rank["host"] == 0
+        said = "rank 1 cannot run it (host memory: the system gives none). Plans use no host memory"
+        assert (said in rank["errors"]) == (mode == "no block"), rank["errors"]
+
+
 @pytest.mark.long
 def test_the_budget_holds_on_the_rank_that_keeps_most(two_ranks: Any) -> None:
     ballast = 4 * (64 << 10)

@@ -23,12 +23,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from reprise.plan import FreePolicy, StepGraph, evaluate
-from reprise.plan.evaluate import base_schedule, with_frees
+from reprise.plan.evaluate import base_schedule
 from reprise.torch.capture.captured import (
     OPTIMIZER,
     CapturedOp,
@@ -239,16 +238,6 @@ def build(
         measured_peak_bytes=measured_peak_bytes,
         measured_step_ns=measured_step_ns or step.step_ns,
     )
-
-
-def own_frees(graph: CapturedGraph, schedule: Sequence[int]) -> list[int]:
-    """Returns the runs of a schedule with the frees of this capture. The capture of another rank
-    has the same ops, by their structure; its storages have other numbers where something else was
-    alive before the step, or is let go in it. A schedule with unknown ops is returned as it is."""
-    if any(entry >= len(graph.step.ops) for entry in schedule):
-        return list(schedule)
-    runs = (entry for entry in schedule if entry >= 0)
-    return with_frees(StepGraph.from_message(graph.message()), runs, FreePolicy.PROGRAM)
 
 
 def settle(step: CapturedStep) -> None:

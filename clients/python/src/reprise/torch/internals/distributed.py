@@ -16,6 +16,7 @@ plan does not know of. All ranks of a pipeline know the whole schedule, so they 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -43,6 +44,12 @@ def several_ranks() -> bool:
 def rank_here() -> int:
     """Returns the rank of this process; 0 if there is no other."""
     return torch.distributed.get_rank() if ranks_have_met() else 0
+
+
+def ranks_here() -> int:
+    """Returns how many ranks there are on this machine, as the launcher says."""
+    text = os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("WORLD_SIZE") or "1"
+    return max(1, int(text)) if text.isdigit() else 1
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

@@ -172,7 +172,7 @@ class Ladder:
         so many bytes beside it."""
         made = Rung(self._own_number(), rung.key, rung.size, rung.graph, rung.left_out, rung.leaks)
         made.own_size, made.shared, made.uneven = rung.own_size, rung.shared, rung.uneven
-        made.foreseen = rung.foreseen
+        made.foreseen, made.terms = rung.foreseen, rung.terms
         made.held_bytes, made.spare_bytes = beside, rung.spare_bytes + beside
         return made
 
@@ -214,13 +214,18 @@ class Ladder:
     def fit(self, rung: Rung, size: int, message: dict[str, Any] | None) -> Rung:
         """Adds the rung of a size that is fitted, with its graph where this rank has it, and
         returns it."""
-        graph = max(self._of_program(rung), key=lambda r: r.own_size).graph
+        graph = self.largest(rung).graph
         key = self._ahead(rung) or rung.key
         made = Rung(self.next_number, key, size, graph, rung.left_out, rung.leaks)
-        made.shared = rung.shared
+        made.shared, made.terms = rung.shared, rung.terms
         made.fitted, made.beside_bytes = True, rung.beside_bytes
         made.foreseen = message
+        made.sizes = {s["id"]: s["bytes"] for s in (message or {}).get("storages", ())}
         return self._append(made)
+
+    def largest(self, rung: Rung) -> Rung:
+        """Returns the captured rung of a rung's program with the largest input here."""
+        return max(self._of_program(rung), key=lambda r: r.own_size)
 
     @property
     def room(self) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from reprise.plan import Plan
 from reprise.torch.capture.captured import CapturedOp, CapturedStep, CapturedStorage
 from reprise.torch.capture.step_graph import CapturedGraph
 from reprise.torch.internals.subclass import parts_of, shape_of
+from reprise.torch.ladder.host_terms import HostTerms
 from reprise.torch.tape.executor import TapePlan
 from reprise.torch.tape.tape import Tape
 
@@ -126,9 +128,11 @@ class Rung:
     uneven: bool = False  # its micro-batches had several sizes; planned as the largest of them
     sketch: bool = False  # from shapes alone; fitted too
     foreseen: dict[str, Any] | None = None  # the graph of a size that nobody has seen
+    sizes: Mapping[int, int] = field(default_factory=dict)  # bytes of its storages, if foreseen
     request_id: int | None = None  # of the request for its plan
     answered: int = 0  # number of the plan that the request has brought; 0: none yet
     asked: Budget | None = None  # the budget of that request
+    terms: HostTerms | None = None  # what several ranks may send to host memory; None: nothing
     planned: TapePlan | None = None  # its newest plan, maybe removed
     refused: str = ""
     final: bool = False  # the server has refused to replace its plan by another with more room
@@ -156,6 +160,13 @@ class Rung:
     def message(self) -> dict[str, Any]:
         """Returns the step graph that it is planned for, as proto3 JSON."""
         return self.graph.message() if self.foreseen is None else self.foreseen
+
+    def graph_of_plan(self) -> CapturedGraph:
+        """Returns the captured step with the storages as large as its plan has them."""
+        if not self.sizes:
+            return self.graph
+        sized = (replace(s, bytes=self.sizes.get(s.id, s.bytes)) for s in self.graph.storages)
+        return replace(self.graph, storages=tuple(sized))
 
     @property
     def forwards(self) -> int:

@@ -40,11 +40,12 @@ A rank that stops says so at the next meeting, and those of its class stop.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from reprise.agent.agent import PlanReply
 from reprise.base.errors import RepriseError
 from reprise.torch.job.job import EagerJob
+from reprise.torch.ladder.host_terms import HostTerms, agreed
 from reprise.torch.ladder.ladder import MAX_RUNGS
 from reprise.torch.ladder.ranks import PLAN, Missing, Ranks, in_pipeline
 from reprise.torch.ladder.rung import Key, Rung
@@ -53,6 +54,8 @@ from reprise.torch.planning.graphs import Made
 from reprise.torch.planning.planning import Planning
 from reprise.torch.policy.events import Fact
 from reprise.torch.policy.state import Stage
+from reprise.torch.tape.carried import storages_of
+from reprise.torch.tape.compile_copies import uses_host
 from reprise.torch.tape.executor import TapePlan
 
 MEETINGS = 2  # at the most, for the ranks to find each other
@@ -94,6 +97,7 @@ class _Share:
     spare_bytes: int  # what it may need beyond its own peak, where the data decides sizes; else 0
     peak_bytes: int
     shortcuts: frozenset[int]
+    host: HostTerms | None
     is_planned: bool  # another size of it is, on this rank: its shortcuts stay as they are
 
 
@@ -185,6 +189,9 @@ class RankCoordinator:
             is_refused = rung.plan is None and bool(reply.smallest_budget)
             if (is_refused or _does_not_fit(reply)) and planning.holds_less(rung):
                 reply = PlanReply("pending")
+            if reply.plan is not None and rung.terms is not None:
+                schedule = rung.terms.carried(rung.graph, reply.plan.schedule)
+                reply = replace(reply, plan=replace(reply.plan, schedule=schedule))
             found[rung.number] = reply
         return found
 
@@ -328,6 +335,7 @@ class RankCoordinator:
         rung = ladder.add(word.key, *known.made, own_size=known.size)
         assert rung is not None  # none is of this step
         own = known.made.graph
+        rung.terms = agreed([share.host for share in every])
         rung.beside_bytes = max(share.idle_bytes for share in every) - own.idle_bytes
         if any(share.spare_bytes for share in every):
             most = max(share.peak_bytes + share.spare_bytes for share in every)
@@ -341,7 +349,8 @@ class RankCoordinator:
         if graph.varies:
             spread = self._job.measured.spread(known.key, graph.step.peak_bytes)
             spare = request.spared(graph, spread)
-        return _Share(graph.idle_bytes, spare, peak, graph.shortcuts, is_planned=not fresh)
+        host = self._planning.host_offer(graph)
+        return _Share(graph.idle_bytes, spare, peak, graph.shortcuts, host, is_planned=not fresh)
 
     def _submit(self, rung: Rung, owner: int, tighter: float) -> None:
         """Asks for the plan of a rung that all ranks have, and waits for it: no other is for it."""
@@ -360,10 +369,17 @@ class RankCoordinator:
         if len(ladder.captured) >= MAX_RUNGS or sum(not r.fitted for r in ladder.captured) < 2:
             return
         ahead = ladder.ahead(rung) if self._asks_for(rung) else None
-        size = max(self._ranks.meet(0 if ahead is None else ahead[0], PLAN))
-        if not size:
+        said = None
+        if ahead is not None:
+            size, message = ahead
+            graph = ladder.largest(rung).graph
+            said = size, [] if rung.terms is None else rung.terms.sizes(graph, message)
+        found = next((one for one in self._ranks.meet(said, PLAN) if one is not None), None)
+        if found is None:
             return
-        made = ladder.fit(rung, size, None if ahead is None else ahead[1])
+        made = ladder.fit(rung, found[0], None if ahead is None else ahead[1])
+        if rung.terms is not None:
+            made.sizes = dict(zip(storages_of(made.graph, rung.terms.names), found[1], strict=True))
         self._asked(made, owner)
         if ahead is not None:
             planning.submit(made)
@@ -400,7 +416,11 @@ class RankCoordinator:
             if reply.plan is not None:
                 rung.answered = reply.plan.plan_number
             if reply.kind == "plan" and reply.plan is not None and reply.plan.feasible:
-                made[rung.number] = planning.prepared(rung, reply.plan)
+                own = reply.plan
+                if rung.terms is not None:
+                    schedule = rung.terms.arrived(rung.graph, own.schedule)
+                    own = replace(own, schedule=schedule)
+                made[rung.number] = planning.prepared(rung, own)
             elif reply.kind != "pending":
                 planning.take(rung, reply)
             if reply.kind != "pending":
@@ -416,6 +436,9 @@ class RankCoordinator:
             others = [f"rank {members[n]} cannot run it ({why})" for n, why in whys if why]
             if others or isinstance(found, str):
                 planning.reject(plan, others[0])
+                if uses_host(plan):
+                    self._without_host(rung, others[0])
+                    continue
                 rung.refused = f"training without a plan: {others[0]}"
                 self._asks.pop(rung.number)  # the same would come again
                 continue
@@ -425,6 +448,14 @@ class RankCoordinator:
             self._awaited or any(r.tape is not None for r in planning.ladder.captured)
         ):
             self._end(rungs[-1].refused)
+
+    def _without_host(self, rung: Rung, why: str) -> None:
+        """Asks for another plan of a rung: one of the ranks cannot use host memory."""
+        self._planning.no_host(why)
+        rung.terms = None
+        self._asked(rung, self._asks[rung.number])
+        if self._asks_for(rung):
+            self._planning.submit(rung)
 
     def _hold(self, words: list[_Word]) -> None:
         """The budget on every rank: asks for a plan that leaves so much more; until it is there

@@ -21,11 +21,12 @@ from reprise.base.units import format_bytes
 from reprise.plan import Plan
 from reprise.plan.wish import too_dear
 from reprise.torch.capture.captured import CapturedStep
-from reprise.torch.capture.step_graph import CapturedGraph, own_frees
+from reprise.torch.capture.step_graph import CapturedGraph
 from reprise.torch.estimation.sketch import Sketch
 from reprise.torch.executor.protocol import installed
 from reprise.torch.internals.guard import told
 from reprise.torch.job.job import EagerJob, Plans
+from reprise.torch.ladder.host_terms import HostTerms, offered
 from reprise.torch.ladder.ladder import Ladder
 from reprise.torch.ladder.rung import Key, Rung, evened
 from reprise.torch.planning import request
@@ -36,6 +37,7 @@ from reprise.torch.planning.page import Page
 from reprise.torch.planning.together import Together
 from reprise.torch.policy import events
 from reprise.torch.policy.state import Stage
+from reprise.torch.tape.carried import own_frees
 from reprise.torch.tape.compile_copies import uses_host
 from reprise.torch.tape.executor import TapeExecutor, TapePlan
 
@@ -138,8 +140,25 @@ class Planning:
             self.submit(self.ladder.fit(rung, *ahead))
 
     def measure_costs(self, graph: CapturedGraph) -> None:
-        """Measures what the tape costs here for ops as large as those of a step, once."""
+        """Measures what the tape costs here for ops as large as those of a step, and copies to host
+        memory, once."""
         self._executor.capabilities(graph)
+        self.host_offer(graph)
+
+    def host_offer(self, graph: CapturedGraph) -> HostTerms | None:
+        """Returns what this rank may send to host memory of a step; None if it has none."""
+        executor = self._executor
+        try:
+            return offered(executor, graph) if executor.uses_host else None
+        except RepriseError as error:
+            self.no_host(str(error))
+            return None
+
+    def no_host(self, why: str) -> None:
+        """Uses no host memory from now on."""
+        if self._executor.uses_host:
+            self._executor.no_host()
+            self._job.say(f"{why}. Plans use no host memory")
 
     def submit(self, rung: Rung) -> None:
         """Asks for a plan of a captured step, or of one that nobody has seen."""
@@ -440,8 +459,7 @@ class Planning:
         if isinstance(found, str):
             self.reject(plan, found)
             if self._executor.uses_host and uses_host(plan):
-                self._executor.no_host()
-                self._job.say(f"{found}. Plans use no host memory: another one is requested")
+                self.no_host(found)
                 self.submit(rung)
                 return
             if rung.tape is None:
@@ -454,7 +472,7 @@ class Planning:
         here = replace(plan, peak_bytes=plan.peak_bytes - rung.beside_bytes)
         if not self._alone or rung.held_bytes:
             here = replace(here, schedule=tuple(own_frees(rung.graph, plan.schedule)))
-        return installed(self._executor, rung.graph, here)
+        return installed(self._executor, rung.graph_of_plan(), here)
 
     def apply(self, rung: Rung, planned: TapePlan) -> None:
         """Makes the next steps run under the plan."""

@@ -20,10 +20,10 @@ from reprise.plan import Plan
 from reprise.torch.capture.captured import CapturedStep
 from reprise.torch.capture.step_graph import CapturedGraph
 from reprise.torch.job.job import EagerJob
+from reprise.torch.ladder.host_terms import offered
 from reprise.torch.ladder.rung import Rung
 from reprise.torch.meter.room import advice, capacity, in_bytes, room_on, share_of
 from reprise.torch.planning.notes import Notes
-from reprise.torch.tape.compile_copies import staying
 from reprise.torch.tape.executor import TapeExecutor
 
 # The allocator takes memory from the driver in pieces of 20 MiB for most tensors, of 2 MiB for
@@ -56,14 +56,17 @@ def sent(
     which needs so much more than it says."""
     agent = job.agent
     capabilities, asked = executor.capabilities(rung.graph), budget
+    several, terms = job.state.several_ranks, None
     try:
         # A plan from shapes alone runs while its step is captured, where nothing may leave.
         if executor.uses_host and not rung.sketch and budget != LEAST:
-            capabilities = executor.with_host(capabilities)
-            stay = staying(rung.graph, executor.least_bytes)  # cannot be copied there
+            terms = rung.terms if several else offered(executor, rung.graph)
+        if terms is not None:
+            capabilities += terms.link.capabilities()
+            stay = terms.staying(rung.graph)
             storages = [{**s, "stays": True} if s["id"] in stay else s for s in message["storages"]]
             message = {**message, "storages": storages}
-            if len(storages) == len(rung.graph.storages):
+            if not several and len(storages) == len(rung.graph.storages):
                 # A share is of what is no state, wherever that is.
                 static, peak = message["static_bytes"], message["measured_peak_bytes"]
                 message = executor.with_state(message, job.step.optimizers)

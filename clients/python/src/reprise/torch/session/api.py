@@ -119,14 +119,16 @@ def auto(
 
 def _host_bytes(asked: str | int) -> int:
     """Returns a host budget in bytes; of "auto", half of what is free, so that data loaders and
-    others keep as much. Raises RepriseError if it is no size."""
+    others keep as much, divided by the ranks that a launcher says are here. Raises RepriseError if
+    it is no size."""
     if asked in (0, "0", ""):
         return 0
     if asked == "auto":
+        from reprise.torch.internals.distributed import ranks_here
         from reprise.torch.meter.room import HOST, room_on
 
         room = room_on(HOST)
-        return 0 if room is None else room.bytes // 2
+        return 0 if room is None else room.bytes // 2 // ranks_here()
     return size_of("host_budget", asked, "a size such as 8GiB, auto, or 0")
 
 

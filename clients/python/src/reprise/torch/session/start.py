@@ -87,12 +87,11 @@ def _say_what_is_not_kept(model: nn.Module, options: Options) -> None:
     if not wishes and not options.host_bytes:
         return
     compiled = site_of(model) is not None or bool(compiled_parts(model))
-    if compiled or int(os.environ.get("WORLD_SIZE") or 1) > 1:
+    if wishes and (compiled or int(os.environ.get("WORLD_SIZE") or 1) > 1):
         what = "a compiled model" if compiled else "a job of several ranks"
-        if wishes:
-            say(f"on_infeasible and max_overhead: {what} trains without a plan where none fits")
-        if options.host_bytes:
-            say(f"host_budget: plans of {what} use no host memory yet")
+        say(f"on_infeasible and max_overhead: {what} trains without a plan where none fits")
+    if options.host_bytes and compiled:
+        say("host_budget: plans of a compiled model use no host memory yet")
 
 
 def _with_care(verify_every: int) -> int:
@@ -224,8 +223,6 @@ def _start(model: nn.Module, options: Options) -> Session:
     if int(os.environ.get("WORLD_SIZE") or 1) == 1:
         labels["apply"] = "yes"  # another budget while it runs; ranks agree on theirs at the start
     collector, agent = _connect(labels)
-    if int(os.environ.get("WORLD_SIZE") or 1) > 1:
-        options = replace(options, host_bytes=0)  # its ranks would have to agree on copies, too
     session = Session(model, agent=agent, meter=meter, options=options, wait_s=_wait_s())
     parts = compiled_parts(model) if options.budget is not None else []
     if parts:

@@ -2,7 +2,7 @@
 """The copies of a schedule, as the tape can run them: which storages are sent to host memory, when
 they leave the device, when they come back.
 
-    copies = Copies(graph.step, first_state, state)
+    copies = Copies(graph, state)
     copies.send(...), copies.sent(...)       # as the schedule is walked
     copies.fetch(...), copies.fetched(...)
     copies.moves_state(...)                  # the same of a group of optimizer state
@@ -46,6 +46,11 @@ def decoded(entry: int) -> tuple[int, int]:
     return divmod(-entry - 1, _STORAGES)
 
 
+def coded(kind: int, storage: int) -> int:
+    """Returns the entry of a kind about a storage."""
+    return -(kind * _STORAGES + storage) - 1
+
+
 def uses_host(plan: Plan) -> bool:
     """Returns whether a plan sends anything to host memory."""
     return any(entry < -_STORAGES for entry in plan.schedule)
@@ -66,13 +71,13 @@ def staying(graph: CapturedGraph, least_bytes: int) -> set[int]:
         stay.update(storage.id for storage in op.mutates)
         if op.side or op.covered:
             stay.update(storage.id for storage in op.writes)
-    makers = _makers(step)
-    stay.update(s.id for s in graph.storages if s.id not in makers)
+    maker_of = makers(step)
+    stay.update(s.id for s in graph.storages if s.id not in maker_of)
     stay.update(s.id for s in graph.storages if s.pinned or s.bytes < least_bytes)
     return stay
 
 
-def _makers(step: CapturedStep) -> dict[int, int]:
+def makers(step: CapturedStep) -> dict[int, int]:
     """Returns the ops of the forwards by the storages that they make."""
     return {
         storage.id: number
@@ -95,14 +100,15 @@ class Move:
 class Copies:
     """The copies of one schedule."""
 
-    def __init__(self, step: CapturedStep, first_state: int = 0, state: Sequence[int] = ()) -> None:
+    def __init__(self, graph: CapturedGraph, state: Sequence[int] = ()) -> None:
         """`state`: the bytes of the groups of optimizer state, which are storages of the schedule
-        from `first_state` on."""
-        self._step = step
-        self.first_state, self._state = first_state, state
+        behind those of the graph."""
+        self._step = step = graph.step
+        self._bytes = [storage.bytes for storage in graph.storages]
+        self.first_state, self._state = len(graph.storages), state
         self._state_is: dict[int, int] = {}  # storage -> the latest entry about it
-        groups = range(first_state, first_state + len(state))
-        self._makers = _makers(step) | dict.fromkeys(groups, 0)
+        groups = range(self.first_state, self.first_state + len(state))
+        self._makers = makers(step) | dict.fromkeys(groups, 0)
         self._host: dict[int, int] = {}  # storage -> version
         self._sending: set[int] = set()
         self.coming: set[int] = set()
@@ -204,8 +210,7 @@ class Copies:
     def places(self) -> tuple[dict[int, Place], int]:
         """Returns where each storage that is fetched is on the host, and the bytes that all of them
         take."""
-        size = {s.id: s.bytes for op in self._step.ops for s in op.writes}
-        stays = [Stay(s, size[s], self._makers[s], last) for s, last in self._last.items()]
+        stays = [Stay(s, self._bytes[s], self._makers[s], last) for s, last in self._last.items()]
         end = len(self._step.ops)
         stays += [Stay(s, self._state[s - self.first_state], 0, end) for s in self._state_is]
         slots, total = laid_out(stays)

@@ -99,7 +99,7 @@ class _Compiler:
         self._ran: Counter[int] = Counter()
         self._next = 0  # next op in base order
         self._again: list[_Again | Move] = []
-        self._copies = Copies(graph.step, len(graph.storages), state)
+        self._copies = Copies(graph, state)
         # Life in which each unpack finds its storage, in the order of the unpacks.
         self._unpacks_at: dict[int, list[int]] = defaultdict(list)
         for number, unpack in enumerate(graph.step.unpacks):

@@ -6,7 +6,7 @@ text = executor.capabilities(graph)      # with what the tape costs on this mach
 planned = executor.install(graph, plan)
 run = planned.tape.begin()               # a step
 planned.remove()
-text = executor.with_host(text)          # the same with host memory, if the job may use it
+text += executor.link().capabilities()   # with host memory, if the job may use it
 """
 
 from __future__ import annotations
@@ -139,17 +139,15 @@ class TapeExecutor:
             replay_ns += launch_ns(step, graph.measured_step_ns, launches(self._device))
         return f"tape:seeded_ok=1:ns_per_op={replay_ns}"
 
-    def with_host(self, capabilities: str) -> str:
-        """Returns the executor as the server reads it, with host memory. Raises RepriseError if
-        there is none here; `no_host` ends that."""
-        if not self._host_bytes:
-            return capabilities
+    def link(self) -> Link:
+        """Returns the link to host memory, measured the first time. Raises RepriseError if there is
+        none here; `no_host` ends that."""
         if self._link is None:
             self._tier = tier_of(self._device)
             if self._tier is None:
                 raise RepriseError(f"there is no link from {self._device} to host memory")
             self._link = link_to(self._tier, self._device, self._host_bytes)
-        return capabilities + self._link.capabilities()
+        return self._link
 
     def with_state(
         self, message: dict[str, Any], optimizers: Sequence[Optimizer]

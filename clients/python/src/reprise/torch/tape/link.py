@@ -5,8 +5,9 @@
     link.capabilities()               # as the server reads it
 
 The rate is that of the largest copies while both directions are busy, or of one alone if that is
-less; the latency is what the smallest copy takes beyond it. Measured once per machine and kept with
-the costs of the tape (costs_kept.py), together with the times by size. (Not run on a GPU.)
+less; the latency is what the smallest copy takes beyond it. Measured once per machine and number of
+ranks on it, which measure at about the same time, and kept with the costs of the tape
+(costs_kept.py), together with the times by size. (Not run on a GPU.)
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from reprise.torch.internals.distributed import ranks_here
 from reprise.torch.internals.outside import hide, host_buffer
 from reprise.torch.offload.tier import Copying, Tier
 from reprise.torch.tape.costs_kept import KeptCosts
@@ -47,7 +49,7 @@ class Link:
 def link_to(tier: Tier, device: torch.device, host_bytes: int) -> Link:
     """Returns the link of a device, as measured. Raises RepriseError if there is no host memory to
     copy to."""
-    kept = KeptCosts(f"link of {tier.name}")
+    kept = KeptCosts(f"link of {tier.name}, {ranks_here()} ranks")
     figures = kept.find(SIZES[-1])
     if figures is None:
         figures = _measured(tier, device)

@@ -119,7 +119,9 @@ class Parked:
         self._lives.append(weakref.ref(life, over))
 
     def send(self, storage: int, tensor: Tensor) -> bool:
-        """Begins to copy a storage that was just made to the host. Returns False if it stays."""
+        """Begins to copy a storage that was just made to the host. What is larger than in the plan,
+        as that of a larger input, stays. Returns False if it stays because an earlier step still
+        needs its place."""
         return alone(self._send, storage, tensor)
 
     def _send(self, storage: int, tensor: Tensor) -> bool:
@@ -131,7 +133,9 @@ class Parked:
         copy = _Copy(whole, tensor.dtype, place.fetches, self._forward)
         self._copies[storage] = copy
         size = whole.numel()
-        if size > place.bytes or not self._slab.claim(place.at, size, copy):
+        if size > place.bytes:
+            return True
+        if not self._slab.claim(place.at, size, copy):
             return False
         copy.host = self._slab.memory[place.at : place.at + size]
         copy.out = self._tier.out(whole, copy.host)
