@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 import {create} from '@bufbuild/protobuf';
 import {expect, test} from 'vitest';
-import {changesByModule, onHost, type ModuleNode} from '../../web/src/data/changes';
+import {changesByModule, type ModuleNode} from '../../web/src/data/changes';
 import {decisionRows, type DecisionSort} from '../../web/src/data/decisions';
 import {Decision} from '../../web/src/gen/reprise/v1/plan_pb';
 import {
@@ -54,13 +54,12 @@ test('a module counts all that lies below it', () => {
   );
 
   expect(root).toMatchObject({
-    savedCount: 2,
-    savedBytes: 10,
-    recomputedBytes: 4,
+    saved: {count: 2, bytes: 10},
+    recomputed: {bytes: 4},
     recomputeNs: 10,
   });
   expect(names(root)).toEqual(['head', 'layers.0']);
-  expect(root.children[1]).toMatchObject({savedBytes: 8, recomputedBytes: 4});
+  expect(root.children[1]).toMatchObject({saved: {bytes: 8}, recomputed: {bytes: 4}});
 });
 
 test('an op that makes two storages is paid for once', () => {
@@ -68,7 +67,7 @@ test('an op that makes two storages is paid for once', () => {
 
   const root = changesByModule([storage(0, given), storage(1, given)], []);
 
-  expect(root).toMatchObject({recomputedCount: 2, recomputeNs: 7});
+  expect(root).toMatchObject({recomputed: {count: 2}, recomputeNs: 7});
 });
 
 test('what dies inside the forward pass is no decision worth showing', () => {
@@ -77,11 +76,16 @@ test('what dies inside the forward pass is no decision worth showing', () => {
   expect(names(root)).toEqual(['b']);
 });
 
-test('what is copied to host memory is counted apart', () => {
-  const sent = {...storage(1, {bytes: 5}), decision: Decision.OFFLOAD};
+test('what is copied to host memory is counted apart, by module', () => {
+  const sent = {...storage(1, {module: 'a', bytes: 5}), decision: Decision.OFFLOAD};
+  const storages = [storage(0, {module: 'b', bytes: 8}), sent, {...sent, storage: 2, bytes: 2n}];
 
-  expect(onHost([storage(0, {bytes: 8}), sent, {...sent, bytes: 2n}])).toEqual([2, 7]);
-  expect(onHost([storage(0, {})])).toEqual([0, 0]);
+  const root = changesByModule(storages, [0, 1]);
+
+  expect(root).toMatchObject({saved: {count: 1, bytes: 8}, host: {count: 2, bytes: 7}});
+  expect(names(root)).toEqual(['a', 'b']);
+  expect(root.children[0]).toMatchObject({saved: {count: 0}, host: {bytes: 7}});
+  expect(decisionRows(storages, '', 'host', 'bytes').map((row) => row.storage)).toEqual([1, 2]);
 });
 
 test('modules stand in natural order', () => {

@@ -8,11 +8,15 @@ import type {StorageExplanation} from '../gen/reprise/v1/planner_pb';
 import {Decision} from '../gen/reprise/v1/plan_pb';
 import {num} from '../format/units';
 
-export interface ModuleNode {
-  readonly savedCount: number;
-  readonly savedBytes: number;
-  readonly recomputedCount: number;
-  readonly recomputedBytes: number;
+/** What a plan does with a storage. */
+type Kind = 'saved' | 'host' | 'recomputed';
+
+export interface Part {
+  readonly count: number;
+  readonly bytes: number;
+}
+
+export interface ModuleNode extends Readonly<Record<Kind, Part>> {
   /** Extra time of all repetitions. */
   readonly recomputeNs: number;
   /** Full path, "layers.3.attn"; "" is the whole step. */
@@ -25,7 +29,7 @@ export interface ModuleNode {
 interface Decided {
   readonly path: readonly string[];
   readonly bytes: number;
-  readonly recomputed: boolean;
+  readonly kind: Kind;
   readonly ns: number;
 }
 
@@ -39,33 +43,35 @@ export function changesByModule(
   const decided: Decided[] = [];
   for (const {storage, decision, module, bytes, madeBy, ...one} of storages) {
     const recomputed = decision === Decision.RECOMPUTE;
-    if (!recomputed && !kept.has(storage)) continue;
+    const sent = decision === Decision.OFFLOAD;
+    if (!recomputed && !sent && !kept.has(storage)) continue;
     // An op that makes several storages runs again once for all of them.
     const times = recomputed && !counted.has(madeBy) ? Math.max(1, one.timesRecomputed) : 0;
     if (recomputed) counted.add(madeBy);
-    const path = module.split('.').filter((text) => text !== '');
-    decided.push({path, bytes: num(bytes), recomputed, ns: times * num(one.recomputeNs)});
+    decided.push({
+      path: module.split('.').filter((text) => text !== ''),
+      bytes: num(bytes),
+      kind: recomputed ? 'recomputed' : sent ? 'host' : 'saved',
+      ns: times * num(one.recomputeNs),
+    });
   }
   return nodeOf([], decided);
-}
-
-/** How many storages are copied to host memory, and their bytes. */
-export function onHost(storages: readonly StorageExplanation[]): readonly [number, number] {
-  const sent = storages.filter(({decision}) => decision === Decision.OFFLOAD);
-  return [sent.length, sent.reduce((bytes, one) => bytes + num(one.bytes), 0)];
 }
 
 /** Children in natural order ("layers.2" before "layers.10"); lone ones merge. */
 function nodeOf(path: readonly string[], decided: readonly Decided[]): ModuleNode {
   const below = new Map<string, Decided[]>();
   const node = {
-    ...{savedCount: 0, savedBytes: 0, recomputedCount: 0, recomputedBytes: 0, recomputeNs: 0},
+    saved: {count: 0, bytes: 0},
+    host: {count: 0, bytes: 0},
+    recomputed: {count: 0, bytes: 0},
+    recomputeNs: 0,
     path: path.join('.'),
     name: path.at(-1) ?? '',
   };
   for (const one of decided) {
-    node[one.recomputed ? 'recomputedCount' : 'savedCount'] += 1;
-    node[one.recomputed ? 'recomputedBytes' : 'savedBytes'] += one.bytes;
+    node[one.kind].count += 1;
+    node[one.kind].bytes += one.bytes;
     node.recomputeNs += one.ns;
     const part = one.path[path.length];
     if (part === undefined) continue;
@@ -77,8 +83,8 @@ function nodeOf(path: readonly string[], decided: readonly Decided[]): ModuleNod
   children.sort((a, b) => a.name.localeCompare(b.name, 'en', {numeric: true}));
   const only = children.length === 1 ? children[0] : undefined;
   // "model -> layers" with nothing beside it reads as one line, "model.layers".
-  const same =
-    only?.savedCount === node.savedCount && only.recomputedCount === node.recomputedCount;
-  if (only && path.length > 0 && same) return {...only, name: `${node.name}.${only.name}`};
+  const all = (of: ModuleNode): number => of.saved.count + of.host.count + of.recomputed.count;
+  if (only && path.length > 0 && all(only) === decided.length)
+    return {...only, name: `${node.name}.${only.name}`};
   return {...node, children};
 }

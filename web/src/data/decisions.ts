@@ -6,12 +6,13 @@ import {Decision} from '../gen/reprise/v1/plan_pb';
 import type {StorageExplanation, WhatIf} from '../gen/reprise/v1/planner_pb';
 
 /** `peak` and `base`: alive at the peak with the plan, and without one. */
-export type DecisionKind = 'all' | 'saved' | 'recomputed' | 'peak' | 'base';
+export type DecisionKind = 'all' | 'saved' | 'host' | 'recomputed' | 'peak' | 'base';
 export type DecisionSort = 'bytes' | 'name' | 'cost' | 'other' | 'place';
 
 const IS_OF: Readonly<Record<DecisionKind, (one: StorageExplanation) => boolean>> = {
   all: () => true,
   saved: (one) => one.decision === Decision.SAVE,
+  host: (one) => one.decision === Decision.OFFLOAD,
   recomputed: (one) => one.decision === Decision.RECOMPUTE,
   peak: (one) => one.aliveAtPeak,
   base: (one) => one.aliveAtBasePeak,
