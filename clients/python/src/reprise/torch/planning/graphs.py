@@ -95,10 +95,9 @@ class Graphs:
         if not took or [rung.graph.step.ops[n].name for n in numbers] != [op.name for op in ops]:
             return 0
         runs = Counter(entry for entry in rung.plan.schedule if entry >= 0)
+        # A plan from shapes knew of no shortcut, and took none.
         again = sum(
-            (runs[n] - 1) * (op.again_ns or op.time_ns)
-            for n, op in zip(numbers, ops, strict=True)
-            if runs[n] > 1
+            (runs[n] - 1) * op.time_ns for n, op in zip(numbers, ops, strict=True) if runs[n] > 1
         )
         took -= rung.own_ns
         # Ops take longer where each is timed from Python: their share of the step counts.
