@@ -69,8 +69,12 @@ class Placer {
     std::vector<uint8_t> is_required(problem_.bytes.size(), 0);
     for (const StorageId s : graph_.required) is_required[s] = 1;
     // Such an executor sends what the forward has made, not what it has
-    // recomputed.
+    // recomputed, nor what is still to be written.
     const bool in_backward = problem_.capabilities.recompute_in_backward_only;
+    std::vector<int32_t> writes_left(problem_.bytes.size(), 0);
+    for (const Op& op : graph_.ops) {
+      for (const StorageId s : op.mutates) ++writes_left[s];
+    }
     const auto add = [&](StorageId s, int32_t to) {
       const Life& life = lives[s];
       Gap gap{.storage = s,
@@ -78,7 +82,8 @@ class Placer {
               .from = std::max(life.used + 1, life.held),
               .to = to};
       if (gap.from >= to || BytesOf(gap) == 0) return;
-      if (graph_.storages[s].stays || (in_backward && !life.is_first)) return;
+      if (graph_.storages[s].stays) return;
+      if (in_backward && (!life.is_first || writes_left[s] > 0)) return;
       const int64_t ns = (to < length_ ? profile[to].start_ns : end_ns) -
                          profile[std::min(gap.from, length_ - 1)].start_ns;
       gap.is_short =
@@ -100,7 +105,10 @@ class Placer {
         add(s, at);
         lives[s].used = at;
       }
-      for (const StorageId s : op.mutates) lives[s].made = at;
+      for (const StorageId s : op.mutates) {
+        lives[s].made = at;
+        writes_left[s] -= lives[s].is_first;
+      }
       for (const StorageId s : op.writes) {
         Life& life = lives[s];
         life.used = life.made = at;

@@ -4,6 +4,9 @@ ordered only as far as it must: they are right whenever the work of streams is d
 
 from __future__ import annotations
 
+import os
+import random
+
 import torch
 from races import COUNT, ORDERED, Race, numbers, on
 from torch import Tensor, nn
@@ -61,7 +64,53 @@ def saved_tensors_come_back(_: bool) -> tuple[Tensor, Tensor]:
     return found.cpu(), ORDERED * 3
 
 
+# Of a step of `storages_come_back`, which takes as many steps as it needs for all of them.
+_AT_ONCE = 50
+STORAGES = int(os.environ.get("FAKEGPU_STORAGES", "500"))
+
+
+def storages_come_back(_: bool) -> tuple[Tensor, Tensor]:
+    """Storages of all sizes leave for host memory and come back in any order, once or twice, to
+    places that others have had before, while new ones take the memory that they leave."""
+    from reprise.torch.offload.slab import Stay, laid_out
+    from reprise.torch.offload.tier import tier_of
+    from reprise.torch.tape.parked import Parked
+    from reprise.torch.tape.program import Place
+
+    draw, device = random.Random(7), torch.device("cuda:0")
+    tier = tier_of(device)
+    assert tier is not None
+    wrong = torch.zeros((), dtype=torch.int64, device=device)
+    for first in range(0, STORAGES, _AT_ONCE):
+        stays, calls, fetches = [], [], {}
+        for storage in range(first, first + _AT_ONCE):
+            fetches[storage] = draw.choice((1, 1, 2))
+            at = sorted(draw.randrange(4 * _AT_ONCE) for _ in range(2 + 2 * fetches[storage]))
+            size = 4 * draw.randint(1, COUNT)
+            stays.append(Stay(storage, size, at[0], at[-1]))
+            names = ("send", "sent", *("fetch", "take") * fetches[storage])
+            calls += [
+                (when, n, name, storage, size)
+                for n, (when, name) in enumerate(zip(at, names, strict=True))
+            ]
+        slots, total = laid_out(stays)
+        places = {s: Place(slot.at, slot.bytes, fetches[s], 0) for s, slot in slots.items()}
+        step = Parked(places, tier, tier.slab(total))
+        for _when, _n, name, storage, size in sorted(calls):
+            if name == "send":
+                made = torch.full((size // 4,), float(storage % 65_521), device=device)
+                step.send(storage, made)
+                del made
+            elif name == "take":
+                wrong += (step.take(storage) != float(storage % 65_521)).sum()
+            else:
+                getattr(step, name)(storage)
+        step.let_go()
+    return wrong.cpu(), torch.zeros((), dtype=torch.int64)
+
+
 PARTS = (
+    Race("part: storages come back from the host", storages_come_back, ()),
     Race("part: small buffers that a step has changed come back", buffers_come_back, ()),
     Race("part: gradients of outputs come back", gradients_come_back, ()),
     Race("part: saved tensors come back from the host", saved_tensors_come_back, ()),

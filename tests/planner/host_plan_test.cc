@@ -332,5 +332,30 @@ TEST(PlaceCopiesTest, SendsEarlyLeavesLateAndComesBackEarly) {
             WithFrees(graph, BaseExecs(graph), FreePolicy::kEager));
 }
 
+// a makes x (4), b and c need 8 of 10 bytes, d writes x in place, e reads it.
+TEST(PlaceCopiesTest, ATapeSendsNothingThatIsStillToBeWritten) {
+  StepGraph graph;
+  graph.storages = {{.bytes = 4}, {.bytes = 1}};
+  graph.ops = {{.time_ns = 9, .writes = {0}},
+               {.time_ns = 9, .writes = {1}},
+               {.time_ns = 9, .workspace_bytes = 8, .reads = {1}},
+               {.time_ns = 9, .reads = {0}, .mutates = {0}},
+               {.time_ns = 9, .reads = {0}}};
+  Capabilities can = {.link = {.out_bytes_per_s = 1'000'000'000,
+                               .in_bytes_per_s = 1'000'000'000,
+                               .host_bytes = 4}};
+  const auto placed = [&] {
+    return PlaceCopies(MakeProblem(graph, can), BaseExecs(graph), 10);
+  };
+
+  EXPECT_TRUE(UsesHost(placed()));
+  can.recompute_in_backward_only = true;
+  EXPECT_FALSE(UsesHost(placed()));
+  // The same after the write.
+  std::swap(graph.ops[1], graph.ops[3]);
+  std::swap(graph.ops[2], graph.ops[3]);
+  EXPECT_TRUE(UsesHost(placed()));
+}
+
 }  // namespace
 }  // namespace reprise::planner

@@ -57,19 +57,20 @@ def parked(
 
 def _gaps(s: int, ops: Any, storages: Any, schedule: list[int]) -> list[tuple[int, int, int]]:
     """Returns the stretches of a first life in which nothing uses it, as positions: where it was
-    made, where it may leave, and the exec before which it must be back."""
+    made or written last, where it may leave, and the exec before which it must be back."""
     made = used = -1
-    ran: set[int] = set()
+    left = sum(s in op["mutates"] for op in ops)
     gaps = []
     for position, entry in enumerate(schedule):
         if entry == -1 - s:
             break
         if entry < 0:
             continue
-        ran.add(entry)
-        if s in ops[entry]["writes"] and made < 0:
+        writes = s in (*ops[entry]["writes"], *ops[entry]["mutates"])
+        if writes and (made < 0 or left):
+            left -= s in ops[entry]["mutates"]
             made = used = position
-        elif made >= 0 and s in (*ops[entry]["reads"], *ops[entry]["writes"]):
+        elif made >= 0 and not left and s in (*ops[entry]["reads"], *ops[entry]["writes"]):
             free = max(used + 1, held if (held := _held(s, storages, schedule)) else 0)
             if free < position:
                 gaps.append((made, free, position))

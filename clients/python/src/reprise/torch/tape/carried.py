@@ -8,7 +8,8 @@ Ops have the same numbers in both. Storages have not: something else was alive b
 is let go in it. So a schedule travels as its runs and its copies (compile_copies.py), and each
 capture adds the frees of its own.
 
-Ranks know what plans may send by `movable`: the op that makes a storage, and as which output.
+Ranks know what plans may send by `movable`: the op after which nothing writes a storage any more,
+and as which of its outputs that returns it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from reprise.torch.tape.compile_copies import FETCH, FREE, coded, decoded, maker
 class Name(NamedTuple):
     """What a storage is called in all captures of the same ops."""
 
-    op: int  # that makes it
+    op: int  # that makes it, or writes it last
     output: int
 
 
@@ -44,7 +45,8 @@ def storages_of(graph: CapturedGraph, names: Iterable[Name]) -> list[int]:
     """Returns the numbers that storages have in a capture; what is none there gets one that no
     storage has."""
     outputs = [graph.step.ops[name.op].outputs[name.output] for name in names]
-    return [len(graph.storages) if storage is None else storage.id for storage in outputs]
+    none = len(graph.storages)
+    return [none if made is None or made.id < 0 else made.id for made in outputs]
 
 
 def carried(schedule: Sequence[int], numbers: Mapping[int, int]) -> tuple[int, ...]:

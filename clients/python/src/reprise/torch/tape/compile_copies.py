@@ -14,9 +14,10 @@ Groups of optimizer state (optimizer_state.py) are storages that are sent when t
 are back when an optimizer steps; a schedule has them beside those of the graph.
 
 The tape can act before an op of a forward, at the end of one, and before an unpack of the backward.
-A storage is sent right after the op that has made it. It leaves where the schedule says, or at the
-last such moment before: then `sent` waits longer, and less is alive. It comes back at the first one
-after: it has less time to. So no step is larger than its plan.
+A storage is sent right after the op that has made it, or has written it in place last. It leaves
+where the schedule says, or at the last such moment before: then `sent` waits longer, and less is
+alive. It comes back at the first one after: it has less time to. So no step is larger than its
+plan.
 
 `staying` tells the planner what the tape cannot send.
 """
@@ -58,7 +59,7 @@ def uses_host(plan: Plan) -> bool:
 
 def staying(graph: CapturedGraph, least_bytes: int) -> set[int]:
     """Returns the storages that the tape cannot send to host memory: what no op of the forward has
-    made where the tape sees it, what is written in place, what several backward passes read or one
+    made, or written in place last, where the tape sees it, what several backward passes read or one
     that keeps its graph, and what is smaller than `least_bytes`."""
     step = graph.step
     unpacks = Counter(unpack.slot for unpack in step.unpacks)
@@ -68,9 +69,8 @@ def staying(graph: CapturedGraph, least_bytes: int) -> set[int]:
         if slot.in_wrapper or number in kept or unpacks[number] > 1:
             stay.add(slot.storage.id)
     for op in step.ops:
-        stay.update(storage.id for storage in op.mutates)
         if op.side or op.covered:
-            stay.update(storage.id for storage in op.writes)
+            stay.update(storage.id for storage in (*op.writes, *op.mutates))
     maker_of = makers(step)
     stay.update(s.id for s in graph.storages if s.id not in maker_of)
     stay.update(s.id for s in graph.storages if s.pinned or s.bytes < least_bytes)
@@ -78,14 +78,19 @@ def staying(graph: CapturedGraph, least_bytes: int) -> set[int]:
 
 
 def makers(step: CapturedStep) -> dict[int, int]:
-    """Returns the ops of the forwards by the storages that they make."""
-    return {
-        storage.id: number
-        for number, op in enumerate(step.ops)
-        if op.func is not None and op.phase == FORWARD and op.in_region
-        for storage in op.writes
-        if storage in op.outputs
-    }
+    """Returns by storage the op of the forwards after which nothing writes it any more: the one
+    that makes it, or writes it in place last. One that is written elsewhere has none."""
+    found: dict[int, int] = {}
+    for number, op in enumerate(step.ops):
+        is_seen = op.func is not None and op.phase == FORWARD and op.in_region
+        for storage in (*op.writes, *op.mutates):
+            if storage.prior:
+                continue
+            if is_seen and storage in op.outputs:
+                found[storage.id] = number
+            else:
+                found.pop(storage.id, None)
+    return found
 
 
 @dataclass(slots=True)
@@ -109,6 +114,7 @@ class Copies:
         self._state_is: dict[int, int] = {}  # storage -> the latest entry about it
         groups = range(self.first_state, self.first_state + len(state))
         self._makers = makers(step) | dict.fromkeys(groups, 0)
+        self._written = Counter(s.id for op in step.ops for s in op.mutates if s.id >= 0)
         self._host: dict[int, int] = {}  # storage -> version
         self._sending: set[int] = set()
         self.coming: set[int] = set()
@@ -124,7 +130,8 @@ class Copies:
 
     def send(self, storage: int, version: int | None, life: int | None) -> None:
         """Walks over the beginning of a copy to the host. `version`, `life`: of what is present."""
-        if version != 1 or life != 0 or storage not in self._makers or storage in self._host:
+        is_last = storage in self._makers and version == 1 + self._written[storage]
+        if version is None or not is_last or life != 0 or storage in self._host:
             raise PlanRejected(f"plan: storage {storage} is sent where the tape cannot send it")
         self._host[storage] = version
         self._sending.add(storage)
@@ -217,15 +224,19 @@ class Copies:
         return {s: self._placed(s, slot) for s, slot in slots.items()}, total
 
     def _placed(self, storage: int, slot: Slot) -> Place:
-        return Place(slot.at, slot.bytes, self._fetches[storage], self._makers[storage])
+        maker, written = self._makers[storage], self._written[storage]
+        return Place(slot.at, slot.bytes, self._fetches[storage], maker, written)
 
 
-def parked(op: CapturedOp, places: dict[int, Place]) -> tuple[int, ...]:
-    """Returns by output of an op the storage that is sent, or -1; () if none is."""
+def parked(number: int, op: CapturedOp, places: dict[int, Place]) -> tuple[int, ...]:
+    """Returns by output of an op the storage that is sent after it, or -1; () if none is."""
     found = tuple(
-        s.id if s is not None and s in op.writes and s.id in places else -1 for s in op.outputs
+        s.id if s is not None and s.id in places and places[s.id].maker == number else -1
+        for s in op.outputs
     )
-    return found if any(storage >= 0 for storage in found) else ()
+    # One that several outputs share is sent once.
+    once = tuple(-1 if s in found[:n] else s for n, s in enumerate(found))
+    return once if any(storage >= 0 for storage in once) else ()
 
 
 class _Moments:

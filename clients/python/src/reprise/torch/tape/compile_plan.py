@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from reprise.torch.capture.captured import BACKWARD, FORWARD, CapturedStorage
@@ -289,6 +289,12 @@ class _Compiler:
         replays = Counter(again.op for again in useful)
         first_life = Counter((a.op, s) for a in useful for s, life in a.reads if life == 0)
         places, host_bytes = copies.places()
+        for op, made in begins.items():
+            both = [s for s in made if op < FETCHED and s in places and places[s].written]
+            if both:
+                raise PlanRejected(
+                    f"plan: storage {both[0]} is written in place, and sent as well as made again"
+                )
         rows = [
             self._row(number, replays[number], begins[number], first_life, places)
             for number in numbers
@@ -300,7 +306,7 @@ class _Compiler:
             rows=tuple(rows),
             regions=tuple(regions),
             slots=tuple(dropped),
-            versions=tuple(versions),
+            versions=tuple(self._known_versions(versions, places)),
             events=tuple(unpack.slot for unpack in step.unpacks),
             event_ops=tuple(min(unpack.op, len(self._ops) - 1) for unpack in step.unpacks),
             bursts=tuple(bursts),
@@ -318,6 +324,12 @@ class _Compiler:
             leaving=tuple(tuple(copies.at_end[n]) for n in range(len(regions))) if places else (),
             first_state=copies.first_state,
         )
+
+    def _known_versions(self, versions: list[int], places: dict[int, Place]) -> Iterator[int]:
+        """Yields the versions that slots find as the tape counts them."""
+        for slot, version in zip(self._graph.step.slots, versions, strict=True):
+            place = places.get(slot.storage.id)
+            yield version if place is None else version - place.written
 
     def _forwards(self) -> tuple[list[tuple[int, int]], list[int]]:
         """Returns the rows of every forward, first and one past the last, and the ops of all."""
@@ -393,7 +405,7 @@ class _Compiler:
             row.first_life_reads = tuple(
                 -1 if s.id < 0 else first[number, s.id] for s in op.arguments
             )
-        row.parked = parked(op, places)
+        row.parked = parked(number, op, places)
         row.sent = tuple(self._copies.at_row[number])
         row.plain = not (row.replays or row.writes or row.parked or row.sent)
         return row

@@ -46,13 +46,15 @@ FETCHED = 1 << 40
 
 
 class Place(NamedTuple):
-    """A storage that is sent to host memory: where it is there, how often it is fetched, and the op
-    that makes it."""
+    """A storage that is sent to host memory: where it is there, how often it is fetched, the op
+    after which it is sent, and how often it was written in place until then. Of its versions only
+    the last one is known to the tape, as its first."""
 
     at: int
     bytes: int
     fetches: int
     maker: int
+    written: int = 0
 
 
 class Sent(NamedTuple):
@@ -87,6 +89,7 @@ class Program:
     slots: tuple[bool, ...]  # True: given up, made again at its unpack
     # By slot: the version of its storage that the unpack finds in memory. Later than the one that
     # was packed where another part of the storage was written in between (the gates of an LSTM).
+    # Of what is sent to host memory, counted from there.
     versions: tuple[int, ...]
     events: tuple[int, ...]  # slots in the order in which they are unpacked
     event_ops: tuple[int, ...]  # by event: the op that it stands before
@@ -118,6 +121,11 @@ class Program:
     def state(self) -> dict[int, Place]:
         """The places of groups of optimizer state that are sent to host memory."""
         return {s: place for s, place in self.places.items() if s >= self.first_state}
+
+    def written(self, storage: int) -> int:
+        """Returns how often a storage was written in place before the tape knows it."""
+        place = self.places.get(storage)
+        return 0 if place is None else place.written
 
     def made_by(self, replay: Replay) -> int:
         """Returns the op that made what a replay makes again."""
@@ -210,7 +218,8 @@ class _Rehearsal:
             if first[position] > 0 and storage.id not in own:
                 first[position] -= 1
                 continue
-            why = self._find(storage.id, self._needed[replay.op][storage.id], name)
+            version = self._needed[replay.op][storage.id] - self._program.written(storage.id)
+            why = self._find(storage.id, version, name)
             if why:
                 return why
             used.add(storage.id)
