@@ -59,8 +59,12 @@ class LateFrees:
             self._waits = False
             self._job.meter.wait_above(None)
 
-    def end(self) -> None:
-        """Ends the waiting with the step, and notes whether it helped."""
-        if self._waits:
-            self._waits = False
-            self._in_vain[self._plan] += self._job.meter.wait_above(None)
+    def end(self) -> bool:
+        """Ends the waiting with the step. Returns whether the step has waited in vain: its time
+        says nothing about its plan."""
+        if not self._waits:
+            return False
+        self._waits = False
+        in_vain = self._job.meter.wait_above(None)
+        self._in_vain[self._plan] += in_vain
+        return in_vain

@@ -92,15 +92,16 @@ class StepEnd:
             ),
         }
 
-    def over(self, run: Run | None, peak: int) -> None:
+    def over(self, run: Run | None, peak: int, *, waited: bool = False) -> None:
         """Counts and reports the step that has just ended, and does what follows from it. `run`:
-        what the tape did; None: the step had no plan. `peak`: in bytes."""
+        what the tape did; None: the step had no plan. `peak`: in bytes. `waited`: it has waited
+        for memory in vain (late_frees.py)."""
         job = self._job
         looks, self._checks.looks = self._checks.looks, Looks.NOT
         ended = _Ended(peak=peak)
         rung = job.plans.rung
         if run is not None and rung is not None and rung.planned is not None:
-            ended = self._planned(run, rung, rung.planned, peak, looks)
+            ended = self._planned(run, rung, rung.planned, peak, looks, waited=waited)
         else:
             self._plain(ended)
         if run is not None and rung is not None:
@@ -165,10 +166,10 @@ class StepEnd:
         step.times.tell(then)
 
     def _planned(
-        self, run: Run, rung: Rung, planned: TapePlan, peak: int, looks: Looks
+        self, run: Run, rung: Rung, planned: TapePlan, peak: int, looks: Looks, *, waited: bool
     ) -> _Planned:
         """Judges a planned step, and returns what is reported of it. `looks`: how closely it was
-        checked."""
+        checked; `waited`: for memory, in vain."""
         job, step, plan = self._job, self._job.step, planned.plan
         run.finish()
         # What a larger input needs than the plan is for says nothing about the plan.
@@ -187,7 +188,7 @@ class StepEnd:
             mismatches=stats.mismatches,
             plan=plan if covered else None,
             rung=rung,
-            quiet=not (looked or stats.mismatches or counts.other_forwards),
+            quiet=not (waited or looked or stats.mismatches or counts.other_forwards),
         )
         is_over = ended.peak > plan.budget_bytes and not step.out_of_memory
         if not stats.kept_all or ended.mismatches:
@@ -201,6 +202,7 @@ class StepEnd:
             )
         if stats.kept_all:
             self._leaving.left(rung, counts, step.forwards)
+        ended.flags |= abi.STEP_WINDOW if waited else 0  # its time is not the plan's
         event = PlannedStepEnded(
             kept_all=stats.kept_all,
             left_plan=bool(ended.mismatches),

@@ -388,8 +388,7 @@ class Steps:
             step_end.observed(peak)
         else:
             run, now.run = now.run, None
-            self._late.end()
-            step_end.over(run, peak)
+            step_end.over(run, peak, waited=self._late.end())
         if now.tracing.on:
             now.times.read(wait=True)  # the records of a traced step are cut at its end
         now.tracing.end()
