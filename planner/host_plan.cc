@@ -80,7 +80,7 @@ StatusOr<Plan> PlanWithHost(const StepGraph& graph, const Request& request) {
   Effort effort(request.until_stopped ? kNoLimit : 3 * ticks, stop);
   // Copies alone often suffice; then there is nothing to search or to prove.
   HostSearch search(problem, budget, request.seed, effort);
-  if (problem.base.peak_bytes > budget) search.Try(BaseExecs(graph));
+  search.Try(BaseExecs(graph));
   const bool is_free =
       search.Fits() && search.evaluation().time_ns <= problem.base.time_ns;
   const HostBound bound =
@@ -111,13 +111,13 @@ StatusOr<Plan> PlanWithHost(const StepGraph& graph, const Request& request) {
   };
   // A plan to fall back on, before time runs out for better ones.
   Request brief = alone;
+  brief.on_progress = {};  // only the whole search reports
   brief.max_ticks = done() ? 1 : std::max<int64_t>(1, ticks / kLargerPart);
   ASSIGN_OR_RETURN(Plan plan, MakePlan(graph, brief));
   try_plan(plan);
   // Scores of larger budgets, in units of the way to the base order's peak.
   std::map<int, int64_t> scores;
   constexpr int kUnits = kBudgets << kHalvings;
-  brief.on_progress = {};
   const auto try_budget = [&](int unit) -> Status {
     if (unit <= 0 || unit > kUnits || scores.count(unit) != 0 || done() ||
         effort.Over()) {
@@ -132,19 +132,17 @@ StatusOr<Plan> PlanWithHost(const StepGraph& graph, const Request& request) {
     scores[unit] = try_plan(larger);
     return OkStatus();
   };
-  if (problem.base.peak_bytes > budget) {
-    for (int unit = kUnits; unit > 0; unit -= 1 << kHalvings) {
-      RETURN_IF_ERROR(try_budget(unit));
-    }
-    for (int step = 1 << kHalvings; (step /= 2) > 0 && !scores.empty();) {
-      const int best = std::min_element(scores.begin(), scores.end(),
-                                        [](const auto& a, const auto& b) {
-                                          return a.second < b.second;
-                                        })
-                           ->first;
-      RETURN_IF_ERROR(try_budget(best - step));
-      RETURN_IF_ERROR(try_budget(best + step));
-    }
+  for (int unit = kUnits; unit > 0; unit -= 1 << kHalvings) {
+    RETURN_IF_ERROR(try_budget(unit));
+  }
+  for (int step = 1 << kHalvings; (step /= 2) > 0 && !scores.empty();) {
+    const int best = std::min_element(scores.begin(), scores.end(),
+                                      [](const auto& a, const auto& b) {
+                                        return a.second < b.second;
+                                      })
+                         ->first;
+    RETURN_IF_ERROR(try_budget(best - step));
+    RETURN_IF_ERROR(try_budget(best + step));
   }
   if (!done()) {
     ASSIGN_OR_RETURN(Plan longer, MakePlan(graph, alone));
@@ -156,10 +154,9 @@ StatusOr<Plan> PlanWithHost(const StepGraph& graph, const Request& request) {
     if (!is_worse) plan = std::move(longer);
   }
   // With time left, ever longer.
-  for (int64_t round = ticks / 2; problem.base.peak_bytes > budget;
-       round *= 2) {
+  for (int64_t round = ticks / 2; !done(); round *= 2) {
     search.Improve(round, enough);
-    if (!request.until_stopped || effort.Over() || done()) break;
+    if (!request.until_stopped || effort.Over()) break;
   }
 
   const bool better =

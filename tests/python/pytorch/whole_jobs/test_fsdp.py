@@ -9,8 +9,9 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -152,46 +153,40 @@ def test_compiled_blocks_of_a_sharded_model_are_planned_with_the_same_bits_and_c
     assert "exceeded the budget" not in verdict
 
 
-@pytest.mark.usefixtures("one_daemon")
-@pytest.mark.mostly_long(3)
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_sharded_model_keeps_its_budget_from_the_first_step(root: Path, kind: str) -> None:
+def planned_as_plain(root: Path, kind: str, **more: str) -> Iterator[tuple[dict[str, Any], str]]:
+    """Trains plainly and under a budget, in an environment with `more`; yields by rank what it has
+    printed and its log. Bits are equal, and no planned step is above the budget."""
     environment = {"PYTHONPATH": str(root / "clients/python/src")}
-
     plain, planned = (
-        run_ranks("fsdp_job.py", budget, kind, environments=(environment,) * 2, timeout=200)
-        for budget in ("none", "0.75x")
+        run_ranks("fsdp_job.py", budget, kind, environments=(of,) * 2, timeout=200)
+        for budget, of in (("none", environment), ("0.75x", environment | more))
     )
-
     for before, after in zip(plain, planned, strict=True):
         assert after.code == 0, after.errors
         result = json.loads(after.out.splitlines()[-1])
         assert result["seen"] == json.loads(before.out.splitlines()[-1])["seen"]
         assert result["failed"] == 0
         assert result["over"] == 0, result["sentence"]
+        yield result, after.errors
+
+
+@pytest.mark.usefixtures("one_daemon")
+@pytest.mark.mostly_long(3)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sharded_model_keeps_its_budget_from_the_first_step(root: Path, kind: str) -> None:
+    for result, errors in planned_as_plain(root, kind):
         if kind == "offloaded":
             why = "the first steps run without a plan: fully_shard offloads parameters"
-            assert why in after.errors
+            assert why in errors
         else:
-            assert result["planned"] == STEPS, (result["sentence"], after.errors)
+            assert result["planned"] == STEPS, (result["sentence"], errors)
 
 
 @pytest.mark.usefixtures("one_daemon")
 @pytest.mark.mostly_long(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_sharded_model_sends_activations_to_host_memory(root: Path, kind: str) -> None:
-    environment = {"PYTHONPATH": str(root / "clients/python/src")}
     host = {"REPRISE_HOST_BUDGET": "64MiB", "REPRISE_SLOW_TIER": "20GB/s"}
 
-    plain, planned = (
-        run_ranks("fsdp_job.py", budget, kind, environments=(environment | more,) * 2, timeout=200)
-        for budget, more in (("none", {}), ("0.75x", host))
-    )
-
-    for before, after in zip(plain, planned, strict=True):
-        assert after.code == 0, after.errors
-        result = json.loads(after.out.splitlines()[-1])
-        assert result["seen"] == json.loads(before.out.splitlines()[-1])["seen"]
-        assert result["failed"] == 0
-        assert result["over"] == 0, result["sentence"]
-        assert "go to the host" in after.errors
+    for _, errors in planned_as_plain(root, kind, **host):
+        assert "go to the host" in errors

@@ -216,7 +216,11 @@ class Planning:
         it says."""
         if self._alone:
             budget = request.within_device(self._job, message, budget)
-        why = request.sent(self._job, self._executor, rung, message, budget, more_bytes)
+        terms = None
+        # A plan from shapes alone runs while its step is captured, where nothing may leave.
+        if self._executor.uses_host and not rung.sketch and budget != request.LEAST:
+            terms = self.host_offer(rung.graph) if self._alone else rung.terms
+        why = request.sent(self._job, self._executor, rung, message, budget, terms, more_bytes)
         if not why:
             rung.answered, rung.refused = 0, ""
         elif rung.tape is None:

@@ -3,7 +3,7 @@
 
 budget = own_budget(job, notes)                       # of the program
 budget = within_device(job, message, budget)          # no more than this process can have
-why = sent(job, executor, rung, message, budget)      # "": the request is under way
+why = sent(job, executor, rung, message, budget, terms)   # "": the request is under way
 on_the_host(rung, budget, smallest)                   # what would fit, where no plan does
 asks_for_least(job, rung, smallest, alone=True)       # is the plan that needs least requested?
 """
@@ -20,7 +20,7 @@ from reprise.plan import Plan
 from reprise.torch.capture.captured import CapturedStep
 from reprise.torch.capture.step_graph import CapturedGraph
 from reprise.torch.job.job import EagerJob
-from reprise.torch.ladder.host_terms import offered
+from reprise.torch.ladder.host_terms import HostTerms
 from reprise.torch.ladder.rung import Rung
 from reprise.torch.meter.room import advice, capacity, in_bytes, room_on, share_of
 from reprise.torch.planning.notes import Notes
@@ -49,32 +49,25 @@ def sent(
     rung: Rung,
     message: dict[str, Any],
     budget: Budget,
+    terms: HostTerms | None,
     more_bytes: int = 0,
 ) -> str:
     """Asks for a plan of a rung within a budget, and notes the request in the rung; returns "", or
-    why the request was not accepted. With `more_bytes`: for a plan in the place of the rung's,
-    which needs so much more than it says."""
+    why the request was not accepted. `terms`: what may leave for host memory; None: nothing. With
+    `more_bytes`: for a plan in the place of the rung's, which needs so much more than it says."""
     agent = job.agent
     capabilities, asked = executor.capabilities(rung.graph), budget
-    several, terms = job.state.several_ranks, None
-    try:
-        # A plan from shapes alone runs while its step is captured, where nothing may leave.
-        if executor.uses_host and not rung.sketch and budget != LEAST:
-            terms = rung.terms if several else offered(executor, rung.graph)
-        if terms is not None:
-            capabilities += terms.link.capabilities()
-            stay = terms.staying(rung.graph)
-            storages = [{**s, "stays": True} if s["id"] in stay else s for s in message["storages"]]
-            message = {**message, "storages": storages}
-            if not several and len(storages) == len(rung.graph.storages):
-                # A share is of what is no state, wherever that is.
-                static, peak = message["static_bytes"], message["measured_peak_bytes"]
-                message = executor.with_state(message, job.step.optimizers)
-                if budget.is_share and static != message["static_bytes"]:
-                    asked = Budget(budget.of_step(static, peak) or 0)
-    except RepriseError as error:
-        executor.no_host()
-        job.say(f"{error}. Plans use no host memory")
+    if terms is not None:
+        capabilities += terms.link.capabilities()
+        stay = terms.staying(rung.graph)
+        storages = [{**s, "stays": True} if s["id"] in stay else s for s in message["storages"]]
+        message = {**message, "storages": storages}
+        if not job.state.several_ranks and len(storages) == len(rung.graph.storages):
+            # A share is of what is no state, wherever that is.
+            static, peak = message["static_bytes"], message["measured_peak_bytes"]
+            message = executor.with_state(message, job.step.optimizers)
+            if budget.is_share and static != message["static_bytes"]:
+                asked = Budget(budget.of_step(static, peak) or 0)
     try:
         request_id = agent.submit_graph(
             json.dumps(message, separators=(",", ":")).encode(),
