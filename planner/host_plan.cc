@@ -81,6 +81,7 @@ StatusOr<Plan> PlanWithHost(const StepGraph& graph, const Request& request) {
   // Copies alone often suffice; then there is nothing to search or to prove.
   HostSearch search(problem, budget, request.seed, effort);
   search.Try(BaseExecs(graph));
+  search.Repair(ticks / kLargerPart);
   const bool is_free =
       search.Fits() && search.evaluation().time_ns <= problem.base.time_ns;
   const HostBound bound =
@@ -144,6 +145,7 @@ StatusOr<Plan> PlanWithHost(const StepGraph& graph, const Request& request) {
     RETURN_IF_ERROR(try_budget(best - step));
     RETURN_IF_ERROR(try_budget(best + step));
   }
+  search.Repair(ticks / kLargerPart);
   if (!done()) {
     ASSIGN_OR_RETURN(Plan longer, MakePlan(graph, alone));
     longer.ticks += plan.ticks;

@@ -4,7 +4,8 @@
 // one schedule.
 //
 //   base      nothing is recomputed; what exceeds the budget moves to the host.
-//             Where the link keeps up, that is the answer
+//             Where the link keeps up, that is the answer. Where the budget lacks
+//             little even so, what cannot move is recomputed
 //   larger    plans without host memory for this budget and larger ones; what
 //             exceeds the budget moves to the host. A plan for a larger budget
 //             recomputes what is cheapest per byte, and the link costs the same

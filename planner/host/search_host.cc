@@ -15,27 +15,46 @@ constexpr int kMostRemoved = 6, kMostRemade = 12;
 
 }  // namespace
 
-int64_t HostSearch::Try(const std::vector<OpId>& execs) {
-  int64_t score = TryPlaced(execs, false);
-  if (has_whole_) score = std::min(score, TryPlaced(execs, true));
-  return score;
-}
-
-int64_t HostSearch::TryPlaced(const std::vector<OpId>& execs, bool whole_last) {
+HostSearch::Placed HostSearch::Place(const std::vector<OpId>& execs,
+                                     bool whole_last) {
   effort_.Spend(kWalks * static_cast<int64_t>(execs.size()));
   Schedule schedule = PlaceCopies(problem_, execs, budget_bytes_, whole_last);
   const auto evaluation =
       Evaluate(*problem_.graph, schedule, problem_.capabilities);
-  if (!evaluation.ok()) return Score::kWorst;
+  if (!evaluation.ok()) return {};
+  return {std::move(schedule), *evaluation};
+}
+
+HostSearch::Placed HostSearch::PlaceTight(const std::vector<OpId>& execs) {
+  Placed placed = Place(execs, false);
+  if (!has_whole_) return placed;
+  Placed other = Place(execs, true);
+  const bool is_tighter =
+      !other.schedule.empty() &&
+      (placed.schedule.empty() ||
+       other.evaluation.peak_bytes < placed.evaluation.peak_bytes);
+  return is_tighter ? std::move(other) : std::move(placed);
+}
+
+int64_t HostSearch::Keep(Placed placed, const std::vector<OpId>& execs) {
+  if (placed.schedule.empty()) return Score::kWorst;
   const int64_t score = score_.Of({.valid = true,
-                                   .time_ns = evaluation->time_ns,
-                                   .peak_bytes = evaluation->peak_bytes});
-  if (score < best_score_) {
+                                   .time_ns = placed.evaluation.time_ns,
+                                   .peak_bytes = placed.evaluation.peak_bytes});
+  // What exceeds the budget by little may have the better score.
+  const bool fits = placed.evaluation.peak_bytes <= budget_bytes_;
+  if (fits != Fits() ? fits : score < best_score_) {
     best_score_ = score;
-    best_ = std::move(schedule);
-    evaluation_ = *evaluation;
+    best_ = std::move(placed.schedule);
+    evaluation_ = placed.evaluation;
     best_execs_ = execs;
   }
+  return score;
+}
+
+int64_t HostSearch::Try(const std::vector<OpId>& execs) {
+  int64_t score = Keep(Place(execs, false), execs);
+  if (has_whole_) score = std::min(score, Keep(Place(execs, true), execs));
   return score;
 }
 
@@ -66,15 +85,25 @@ bool HostSearch::Remake(std::vector<OpId>& execs) {
   const auto need = versions.Need(execs[reader]);
   if (need.empty()) return false;
   const ValueId wanted = need[random_.Below(static_cast<int64_t>(need.size()))];
-  // When storages were last used, and which op runs next for the first time.
   std::vector<size_t> used(problem_.bytes.size(), 0);
-  OpId next = 0;
   for (size_t at = 0; at < reader; ++at) {
     const Op& op = problem_.graph->ops[execs[at]];
     for (const StorageId s : op.reads) used[s] = at;
     for (const StorageId s : op.writes) used[s] = at;
-    if (execs[at] == next) ++next;
   }
+  const auto is_far = [&](StorageId s) { return used[s] + 2 < reader; };
+  return is_far(versions.storage[wanted]) &&
+         RemakeBefore(execs, reader, wanted, [&](StorageId s) {
+           return is_far(s) && random_.Percent(50);
+         });
+}
+
+bool HostSearch::RemakeBefore(std::vector<OpId>& execs, size_t reader,
+                              ValueId wanted,
+                              const std::function<bool(StorageId)>& also) {
+  const Versions& versions = problem_.versions;
+  OpId next = 0;  // runs next for the first time
+  for (size_t at = 0; at < reader; ++at) next += execs[at] == next;
   std::vector<OpId> burst;
   const std::function<bool(ValueId)> make = [&](ValueId v) {
     const OpId maker = versions.maker[v];
@@ -86,20 +115,100 @@ bool HostSearch::Remake(std::vector<OpId>& execs) {
       const StorageId s = versions.storage[u];
       // An older version of the same storage is not there any more.
       const bool older = s == versions.storage[v];
-      const bool far = used[s] + 2 < reader && random_.Percent(50);
-      if ((older || far) && !make(u) && older) return false;
+      if ((older || also(s)) && !make(u) && older) return false;
     }
     if (std::find(burst.begin(), burst.end(), maker) == burst.end()) {
       burst.push_back(maker);
     }
     return true;
   };
-  if (used[versions.storage[wanted]] + 2 >= reader || !make(wanted)) {
-    return false;
-  }
+  if (!make(wanted)) return false;
   execs.insert(execs.begin() + static_cast<int64_t>(reader), burst.begin(),
                burst.end());
   return true;
+}
+
+std::vector<HostSearch::Idle> HostSearch::IdleAtPeak(
+    const Placed& placed, const std::vector<Lifetime>& lives) const {
+  const StepGraph& graph = *problem_.graph;
+  const Versions& versions = problem_.versions;
+  const auto& [schedule, evaluation] = placed;
+  const int32_t peak = evaluation.peak_entry;
+  std::vector<uint8_t> is_idle(problem_.bytes.size(), 0);
+  for (const Lifetime& life : lives) {
+    if (life.born < peak && peak < life.dead) is_idle[life.storage] = 1;
+  }
+  const Op& op = graph.ops[evaluation.peak_op];
+  for (const auto* used : {&op.reads, &op.writes, &op.mutates}) {
+    for (const StorageId s : *used) is_idle[s] = 0;
+  }
+  std::vector<Idle> found;
+  size_t exec = 0;
+  for (int32_t at = 0; at < static_cast<int32_t>(schedule.size()); ++at) {
+    if (schedule[at].kind != Entry::Kind::kExec) continue;
+    const size_t reader = exec++;
+    if (at <= peak) continue;
+    for (const ValueId v : versions.Need(schedule[at].id)) {
+      const StorageId s = versions.storage[v];
+      if (is_idle[s] != 0 && problem_.bytes[s] > 0) {
+        found.push_back({v, reader, at});
+      }
+      is_idle[s] = 0;
+    }
+  }
+  const int64_t excess = evaluation.peak_bytes - budget_bytes_;
+  const auto price = [&](const Idle& idle) {
+    const int64_t bytes = problem_.bytes[versions.storage[idle.value]];
+    return static_cast<double>(RerunNs(graph.ops[versions.maker[idle.value]])) /
+           static_cast<double>(std::min(excess, bytes));
+  };
+  std::stable_sort(
+      found.begin(), found.end(),
+      [&](const Idle& a, const Idle& b) { return price(a) < price(b); });
+  return found;
+}
+
+void HostSearch::Repair(int64_t ticks) {
+  if (best_.empty() || Fits()) return;
+  const int64_t end = effort_.ticks() + ticks;
+  const StepGraph& graph = *problem_.graph;
+  std::vector<OpId> execs = best_execs_;
+  Placed now = {best_, evaluation_};
+  const auto lower = [&](const Idle& idle, const std::vector<Lifetime>& lives) {
+    // What neither is there by then nor can be on the host until then.
+    std::vector<uint8_t> is_gone(problem_.bytes.size());
+    for (size_t s = 0; s < is_gone.size(); ++s) {
+      is_gone[s] = graph.storages[s].stays;
+    }
+    for (const Lifetime& life : lives) {
+      if (life.born <= idle.entry && idle.entry < life.dead) {
+        is_gone[life.storage] = 0;
+      }
+    }
+    std::vector<OpId> changed = execs;
+    if (effort_.ticks() >= end ||
+        !RemakeBefore(changed, idle.reader, idle.value,
+                      [&](StorageId s) { return is_gone[s] != 0; })) {
+      return false;
+    }
+    Placed tried = PlaceTight(changed);
+    if (tried.schedule.empty() ||
+        tried.evaluation.peak_bytes >= now.evaluation.peak_bytes) {
+      return false;
+    }
+    now = std::move(tried);
+    execs = std::move(changed);
+    return true;
+  };
+  bool goes_on = true;
+  while (goes_on && now.evaluation.peak_bytes > budget_bytes_ &&
+         effort_.ticks() < end && !effort_.Over()) {
+    const std::vector<Lifetime> lives = Lifetimes(graph, now.schedule);
+    const std::vector<Idle> idle = IdleAtPeak(now, lives);
+    goes_on = std::any_of(idle.begin(), idle.end(),
+                          [&](const Idle& one) { return lower(one, lives); });
+  }
+  Keep(std::move(now), execs);
 }
 
 bool HostSearch::Change(std::vector<OpId>& execs) {

@@ -158,6 +158,38 @@ TEST(HostPlanTest, NothingIsSearchedWhereCopiesAloneCostNothing) {
   EXPECT_GT(searched->ticks, 20 * plan->ticks);
 }
 
+TEST(HostPlanTest, WhatCannotMoveIsMadeAgainWhereCopiesLackLittle) {
+  StepGraph graph = Layers(8, 4096);
+  for (const Op& op : graph.ops) {
+    if (op.name != "silu") continue;
+    for (const StorageId s : op.writes) graph.storages[s].stays = true;
+  }
+  Capabilities can{.link = kPcie};
+  can.link.out_bytes_per_s *= 100;
+  can.link.in_bytes_per_s *= 100;
+  const Problem problem = MakeProblem(graph, can);
+  const int64_t least = LargestWorkingSet(problem).smallest_budget_bytes;
+  const Schedule copies =
+      PlaceCopies(problem, BaseExecs(graph), least + least / 8);
+  const auto base = Evaluate(graph, copies, can);
+  ASSERT_TRUE(base.ok());
+  Request request = Within(least + least / 8, can);
+  request.target_gap = 0.01;
+  ASSERT_GT(base->peak_bytes, request.budget_bytes);
+
+  const auto plan = MakePlan(graph, request);
+
+  ASSERT_TRUE(plan.ok() && plan->feasible);
+  ExpectTrue(graph, *plan, request);
+  std::vector<int> runs(graph.op_count(), 0);
+  for (const Entry& entry : plan->schedule) {
+    if (entry.kind != Entry::Kind::kExec || ++runs[entry.id] == 1) continue;
+    EXPECT_EQ(graph.ops[entry.id].name, "silu");
+  }
+  EXPECT_LE(plan->overhead, 0.01);
+  EXPECT_LT(plan->ticks, 30'000'000);  // a search alone takes 600 million
+}
+
 TEST(HostPlanTest, LessHostMemoryIsKeptToAndWithoutAnyNothingChanges) {
   const StepGraph graph = Layers(4, 4096);
   int64_t bytes = 0;
