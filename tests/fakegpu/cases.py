@@ -220,6 +220,17 @@ JOBS = (
         checked=False,
         options=("--first", "plain"),
     ),
+    # torch checks that nothing else is in the pool of its graphs.
+    Case(
+        "compiled into CUDA graphs of torch's own",
+        ("--depth", "6", "--width", "128", "--batch", "256", "--compiled", "cudagraphs"),
+        "0.6x",
+        {"FAKEGPU_CUBLAS_WORKSPACE": "0"},
+        ends=UNPLANNED,
+        says="captures this model into CUDA graphs of its own",
+        checked=False,
+        ordered=True,
+    ),
     *(
         Case(
             f"a CUDA graph of {what}, replayed a hundred times",

@@ -32,9 +32,9 @@ inline void watch_device_blocks() {
       const auto stream =
           Named(static_cast<cudaStream_t>(entry.stream_), entry.device_);
       auto* const at = reinterpret_cast<void*>(entry.addr_);
-      if (entry.action_ == Entry::ALLOC && Captures(stream)) OwnedByGraph(at);
+      const bool of_graphs = entry.mempool_ != c10::MempoolId_t{0, 0};
       if (entry.action_ == Entry::FREE_COMPLETED)
-        SpoilDevice(stream, at, entry.size_);
+        SpoilDevice(stream, at, entry.size_, of_graphs);
     });
   });
 }

@@ -47,6 +47,7 @@ def parsed() -> argparse.Namespace:
     add("--graph", type=int, help="after so many steps a CUDA graph is captured and replayed")
     add("--eager", action="store_true", help="the same steps, with no graph captured")
     add("--graphed", choices=["step", "optimizer", "callable"], default="step")
+    add("--compiled", help="by this backend of torch.compile")
     add("--strays", type=int, help="from this step on a layer runs on a side stream")
     add("--fills", type=int, nargs=2, help="in this step's backward only so many MiB are free")
     add("--benchmark", action="store_true", help="cuDNN tries its algorithms")
@@ -257,6 +258,8 @@ def main() -> None:
     for number in range(asked.before):
         job.step(number)
     session: Any = None
+    if asked.compiled:
+        job.model = torch.compile(job.model, backend=asked.compiled)
     if asked.budget:
         import reprise
         from reprise.torch.training import armed
@@ -283,8 +286,9 @@ def main() -> None:
         waited = {name: int(n) for name, n in called.items() if "Synchronize" in name}
         measured = session.job.measured if session is not None else None
         checked = session.job.record.verdict().checks if session is not None else 0
-        quiet = session is None or (
-            session.job.step.run is None
+        quiet = not asked.budget or (
+            session is not None
+            and session.job.step.run is None
             and measured.planned_steps not in (0, planned)
             and checked == checks
             # Nor one whose values are compared again, which counts no check.
@@ -307,7 +311,7 @@ def main() -> None:
         "meter": session.job.meter.exact if session is not None else None,
         "requested": torch.cuda.max_memory_allocated(job.device),
     }
-    if session is not None:
+    if asked.budget:
         report = reprise.report(job.model)
         found |= {
             "stage": report.stage,

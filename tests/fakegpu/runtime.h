@@ -74,12 +74,11 @@ bool AtOnce();
 
 // Device memory that its stream may use for something else: it is filled before
 // the next work of the stream, which is the first that could do so. Not where it
-// goes back to the system before. Streams are named.
-void SpoilDevice(cudaStream_t stream, void* at, size_t bytes);
+// goes back to the system before. Streams are named. Memory of graphs is left
+// alone but while one is captured, whose launches fill it then: what lies there
+// between two of them is theirs, even where torch keeps no book of it.
+void SpoilDevice(cudaStream_t stream, void* at, size_t bytes, bool of_graphs);
 void KeepUnspoiled(void* at, size_t bytes);
-// Device memory of the graph that is captured, which each launch uses as the
-// capture did: what was freed in it is filled in each.
-void OwnedByGraph(void* at);
 // Host memory that is filled once the streams have come to where they are now.
 void SpoilHost(const std::vector<cudaStream_t>& streams, void* at,
                size_t bytes);

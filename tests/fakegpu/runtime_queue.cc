@@ -76,8 +76,7 @@ std::recursive_mutex lock;
 using Guard = std::lock_guard<std::recursive_mutex>;
 std::vector<Queue*> queues;  // never deleted: events may point at them
 std::map<int, Queue*> legacy;
-// Of the graph that is captured: its memory, and what of it is not spoiled yet.
-std::set<void*> owned_by_graph;
+// What was freed in the graph that is captured, and is not spoiled yet.
 Queue::Freed freed_in_graph;
 
 Queue* NewQueue(int device, bool blocking) {
@@ -222,17 +221,11 @@ void SettleAll() {
   for (Queue* const queue : queues) SpoilNow(std::exchange(queue->freed, {}));
 }
 
-void SpoilDevice(cudaStream_t stream, void* at, size_t bytes) {
+void SpoilDevice(cudaStream_t stream, void* at, size_t bytes, bool of_graphs) {
   const Guard guard(lock);
-  const bool owned = owned_by_graph.erase(at) > 0;
-  const bool in_graph = owned && Captures(stream);
-  auto& freed = in_graph ? freed_in_graph : Of(stream)->freed;
+  if (of_graphs && !Captures(stream)) return;
+  auto& freed = of_graphs ? freed_in_graph : Of(stream)->freed;
   freed.emplace_back(static_cast<char*>(at), bytes);
-}
-
-void OwnedByGraph(void* at) {
-  const Guard guard(lock);
-  owned_by_graph.insert(at);
 }
 
 void KeepUnspoiled(void* at, size_t bytes) {

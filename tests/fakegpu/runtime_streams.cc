@@ -293,7 +293,10 @@ FAKE_API cudaError_t cudaStreamBeginCaptureToGraph(
     const cudaGraphEdgeData*, size_t, cudaStreamCaptureMode mode) {
   return cudaStreamBeginCapture(stream, mode);
 }
-FAKE_API cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* to) {
+FAKE_API cudaError_t cudaStreamEndCapture(cudaStream_t stream,
+                                          cudaGraph_t* to) {
+  // What was freed after its last work is filled at the end of a launch.
+  if (fakegpu::Captures(stream)) fakegpu::Submit(stream, [] {});
   using namespace fakegpu;
   const GraphGuard guard(graph_lock);
   capturing = false;

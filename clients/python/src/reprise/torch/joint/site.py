@@ -39,6 +39,7 @@ from reprise.torch.internals.calls import Call, chained, method_of
 from reprise.torch.internals.contracts import ISOLATES
 from reprise.torch.internals.dynamo import compiled_parts, is_compiled
 from reprise.torch.internals.forward import ArmedForward
+from reprise.torch.meter.state import model_device
 
 _IN_PLACE = "_compiled_call_impl"
 Around = Callable[[Call, tuple[Any, ...], dict[str, Any]], Any]
@@ -79,6 +80,11 @@ class Site:
         compiles at its first call."""
         raise NotImplementedError
 
+    @property
+    def makes_graphs(self) -> bool:
+        """Whether torch captures what it compiles here into CUDA graphs of its own."""
+        raise NotImplementedError
+
     def arm(self, around: Around) -> None:
         """Redirects the calls of the model to `around`; where that fails they are as they were."""
         self._forward = ArmedForward(self._alive(), around)
@@ -114,6 +120,18 @@ class CompiledModule(Site):
             )
         self.backend: Callable[..., Any] = backend  # with its mode and options
         self.options = {"dynamic": context._dynamic, "fullgraph": bool(fullgraph)}
+
+    @property
+    def makes_graphs(self) -> bool:
+        name = getattr(self.backend, "compiler_name", "")
+        if self.root is None or model_device(self.root).type != "cuda":
+            return False
+        if name != "inductor":
+            return bool(name == "cudagraphs")
+        import torch._inductor.config as inductor
+
+        own: dict[str, Any] = getattr(self.backend, "config", {})  # of its mode and options
+        return bool(own.get("triton.cudagraphs", inductor.triton.cudagraphs))
 
     def compiled(self, wrap: Wrap) -> Callable[..., Any]:
         made: Callable[..., Any] = torch.compile(
@@ -206,6 +224,10 @@ class Pieces(Site):
         self._parts = parts
         # By part, what it runs; None: the program's own code.
         self._now: list[Callable[..., Any]] | None = None
+
+    @property
+    def makes_graphs(self) -> bool:
+        return any(part.makes_graphs for part in self._parts)
 
     def compiled(self, wrap: Wrap) -> Callable[..., Any]:
         shared: list[tuple[int, CompiledModule, Callable[..., Any]]] = []

@@ -41,6 +41,14 @@ from reprise.torch.training import armed
 # Seconds to wait for the first plan, unless REPRISE_PLAN_TIMEOUT says otherwise.
 DEFAULT_WAIT_S = 60.0
 
+# What torch captures itself keeps its memory in a pool that no peak counts, and writes each result
+# over that of its last run: a comparison would overwrite the gradients that it compares.
+MAKES_GRAPHS = (
+    'torch.compile captures this model into CUDA graphs of its own (mode="reduce-overhead" or '
+    '"max-autotune"), and what these keep in memory is not measured. Compile it in another mode, '
+    "or capture the steps of the eager model with torch.cuda.graph, which can be done under a plan"
+)
+
 _said_careful = False
 
 
@@ -76,7 +84,8 @@ def _begin(models: list[nn.Module], options: Options) -> None:
             armed.add(one, session)
         _may_hand_over(session)
     except Exception as error:
-        why = f"training without Reprise: {described(error)}"
+        own = isinstance(error, RepriseError)
+        why = f"training without Reprise: {error if own else described(error)}"
         armed.unarmed.update(dict.fromkeys(models, why))
         say(why)
 
@@ -127,7 +136,11 @@ def _hand_over(known: weakref.ref[Session], part: nn.Module | None) -> bool:
         if part is None:
             return False
         session.unarm()
-        job = _start_compiled(part, options)
+        try:
+            job = _start_compiled(part, options)
+        except RepriseError as error:
+            session.parts.planning.stop(f"training without a plan: {error}")
+            return True
         if job is None:
             return False
         for known_as in (part, model):
@@ -150,9 +163,12 @@ def _hand_over(known: weakref.ref[Session], part: nn.Module | None) -> bool:
 def _start_compiled(model: nn.Module, options: Options) -> CompiledJob | None:
     """Starts a job that plans the graphs of torch.compile, and returns it; None if nothing has
     compiled the model or its parts in a way that can be planned, or this torch has no place for
-    that."""
-    if supported() or (site_of(model) is None and pieces_of(model) is None):
+    that. RepriseError: it is compiled in a way that leaves no room for a plan."""
+    site = site_of(model) or pieces_of(model)
+    if supported() or site is None:
         return None
+    if site.makes_graphs:
+        raise RepriseError(MAKES_GRAPHS)
     assert options.budget is not None
     labels = {**_labels(model, options), "adapter": "torch.compile", "executor": "joint"}
     _, agent = _connect(labels)
