@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "planner/chains/chain_model.h"
-#include "planner/model/unread.h"
+#include "planner/model/list_moves.h"
 
 namespace reprise::planner {
 namespace {
