@@ -22,14 +22,6 @@ constexpr int64_t kNoLimit = int64_t{1} << 60;
 // around the best are halved.
 constexpr int kBudgets = 8, kHalvings = 3;
 
-std::vector<OpId> ExecsOf(const Schedule& schedule) {
-  std::vector<OpId> execs;
-  for (const Entry& entry : schedule) {
-    if (entry.kind == Entry::Kind::kExec) execs.push_back(entry.id);
-  }
-  return execs;
-}
-
 // Replaces what a plan says about proofs by what is true with host memory.
 void Prove(const Problem& problem, int64_t budget_bytes, const HostBound& bound,
            Plan& plan) {

@@ -23,14 +23,13 @@ constexpr int64_t kBoundTicksPerOp = 400;
 Solution SolveNamed(const Problem& problem, const Request& request,
                     Archive& archive, Effort& effort) {
   Generator generator(problem);
-  for (const Candidate& candidate :
+  for (const Archive::Point& candidate :
        StrategyCandidates(problem, request.strategy, generator)) {
-    const std::string name(NameOf(request.strategy));
     if (problem.capabilities.execution == Execution::kFree) {
-      archive.Add(candidate.peak_bytes, candidate.time_ns, candidate.execs,
-                  name);
+      archive.Add(candidate);
     } else {
-      AddSaved(problem, SavedBy(problem, candidate.execs), name, archive);
+      AddSaved(problem, SavedBy(problem, candidate.execs), candidate.solver,
+               archive);
     }
   }
   effort.Spend(generator.ticks());
@@ -63,8 +62,7 @@ Solution SolveReduced(const Problem& problem, const Reduction& reduction,
     const std::vector<OpId> execs = reduction.Expand(point->execs);
     const StatusOr<Evaluation> evaluation = EvaluateExecs(problem, execs);
     if (!evaluation.ok()) continue;
-    archive.Add(evaluation->peak_bytes, evaluation->time_ns, execs,
-                point->solver);
+    archive.Add(*evaluation, execs, point->solver);
   }
   // Named plans depend on names and modules, so use those of the original.
   Generator named(problem);

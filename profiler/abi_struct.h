@@ -3,6 +3,7 @@
 // agent reads and writes only the fields that both sides know.
 #pragma once
 
+#include <errno.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -35,5 +36,14 @@ bool WriteStruct(const T &from, T *to) {
     reinterpret_cast<char *>(to)[size - 1] = 0;
   return true;
 }
+
+// Restores errno on return: training code reads it after its own calls.
+class KeepErrno {
+ public:
+  ~KeepErrno() { errno = saved_; }
+
+ private:
+  int saved_ = errno;
+};
 
 }  // namespace reprise::profiler

@@ -154,6 +154,16 @@ extern __thread ThreadState t_thread __attribute__((tls_model("initial-exec")));
 // Returns gettid() of this thread, cached.
 uint32_t ThreadId();
 
+// Returns a record of this thread.
+inline reprise_slot NewRecord(uint16_t kind, uint64_t ts_ns) {
+  reprise_slot record = {};
+  record.kind = kind;
+  record.clock_id = REPRISE_CLOCK_MONOTONIC;
+  record.thread = ThreadId();
+  record.ts_ns = ts_ns;
+  return record;
+}
+
 // Ends all ops of this thread but the `depth` outermost. Also pops their ids
 // from the device tracer, even if its window has ended: its stack of ids
 // outlives windows.

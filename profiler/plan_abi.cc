@@ -42,7 +42,7 @@ extern "C" {
 REPRISE_EXPORT reprise_status reprise_graph_submit(const void *json, size_t n,
                                                    const reprise_want *want,
                                                    uint64_t *graph_id) {
-  const int saved_errno = errno;
+  KeepErrno keep;
   reprise_want wishes;
   if (json == nullptr || n == 0 || graph_id == nullptr ||
       !ReadStruct(want, &wishes))
@@ -74,7 +74,6 @@ REPRISE_EXPORT reprise_status reprise_graph_submit(const void *json, size_t n,
   }
   // This takes milliseconds, so other threads must not wait for it.
   const int fd = CreateSealedCopy("reprise-graph", json, n);
-  errno = saved_errno;
   if (fd < 0) return REPRISE_INERT;
   Locked guard(&agent->control);
   if (CurrentRing(agent) == nullptr) {  // stopped meanwhile
@@ -83,7 +82,6 @@ REPRISE_EXPORT reprise_status reprise_graph_submit(const void *json, size_t n,
   }
   RememberGraph(&agent->graphs, message, texts, fd);
   TakeTurn(agent, NowNs());
-  errno = saved_errno;
   return REPRISE_PENDING;
 }
 
@@ -91,7 +89,7 @@ REPRISE_EXPORT reprise_status reprise_plan_wait(uint64_t request_id,
                                                 uint64_t have_plan_id,
                                                 uint32_t timeout_ms,
                                                 reprise_plan *plan) {
-  const int saved_errno = errno;
+  KeepErrno keep;
   reprise_plan found;
   if (!ReadStruct(plan, &found)) return REPRISE_EINVAL;
   const uint32_t struct_size = found.struct_size;
@@ -118,7 +116,6 @@ REPRISE_EXPORT reprise_status reprise_plan_wait(uint64_t request_id,
       break;
   }
   WriteStruct(found, plan);
-  errno = saved_errno;
   return status;
 }
 

@@ -1,7 +1,5 @@
 // The calls of the C ABI that push a record. They take no lock and do not
 // allocate.
-#include <string.h>
-
 #include "profiler/abi_struct.h"
 #include "profiler/agent.h"
 #include "profiler/clock.h"
@@ -10,16 +8,6 @@
 
 namespace reprise::profiler {
 namespace {
-
-reprise_slot NewRecord(uint16_t kind, uint64_t ts_ns) {
-  reprise_slot record;
-  memset(&record, 0, sizeof record);
-  record.kind = kind;
-  record.clock_id = REPRISE_CLOCK_MONOTONIC;
-  record.thread = ThreadId();
-  record.ts_ns = ts_ns;
-  return record;
-}
 
 // Sends new names ahead of the first record that uses them. If another thread
 // holds the control lock or the queue is full, they are sent later.

@@ -19,10 +19,7 @@ void Publish(Agent *agent, Ring *ring) {
 
 void PushClock(Agent *agent, Ring *ring, uint64_t now_ns) {
   agent->clock_record_ns = now_ns;
-  reprise_slot record = {};
-  record.kind = REPRISE_RECORD_CLOCK;
-  record.clock_id = REPRISE_CLOCK_MONOTONIC;
-  record.thread = ThreadId();
+  reprise_slot record = NewRecord(REPRISE_RECORD_CLOCK, 0);
   record.body.clock.realtime = ReadClock(CLOCK_REALTIME);
   record.body.clock.boottime = ReadClock(CLOCK_BOOTTIME);
   record.ts_ns = NowNs();

@@ -42,23 +42,10 @@ void MarkPlace(Ring *ring, uint64_t step, uint64_t now_ns) {
 
 void PushStep(Ring *ring, uint64_t step, uint64_t now_ns) {
   MarkPlace(ring, step, now_ns);
-  reprise_slot record = {};
-  record.kind = REPRISE_RECORD_STEP;
-  record.clock_id = REPRISE_CLOCK_MONOTONIC;
-  record.thread = ThreadId();
-  record.ts_ns = now_ns;
+  reprise_slot record = NewRecord(REPRISE_RECORD_STEP, now_ns);
   record.body.step.step = step;
   Push(ring, record);
 }
-
-// Restores errno on return: training code reads it after its own calls.
-class KeepErrno {
- public:
-  ~KeepErrno() { errno = saved_; }
-
- private:
-  int saved_ = errno;
-};
 
 }  // namespace
 

@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "formats/convert/capabilities.h"
 
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/message.h>
+
 #include <charconv>
 #include <cstdint>
 #include <limits>
 #include <optional>
 #include <string>
-#include <utility>
 
 #include "base/str_cat.h"
 
 namespace reprise::formats {
 namespace {
+
+using google::protobuf::FieldDescriptor;
 
 // Returns the text up to `separator` and removes both from `rest`.
 std::string_view TakeUpTo(char separator, std::string_view& rest) {
@@ -21,39 +25,33 @@ std::string_view TakeUpTo(char separator, std::string_view& rest) {
   return head;
 }
 
+struct PresetOf {
+  std::string_view name;
+  bool backward_only, seeded, duplicates;
+  v1::FreePolicy frees = v1::FREE_POLICY_EAGER;
+  v1::Execution execution = v1::EXECUTION_UNSPECIFIED;
+};
+constexpr PresetOf kPresets[] = {
+    {"tape", true, false, true, v1::FREE_POLICY_PROGRAM},
+    {"graph", false, true, true},
+    // A TensorFlow graph, rewritten: a copy makes all of its outputs anew.
+    {"tf-graph", false, false, true},
+    {"once", true, false, false, v1::FREE_POLICY_EAGER, v1::EXECUTION_ONCE},
+    {"joint", true, false, false, v1::FREE_POLICY_EAGER, v1::EXECUTION_ONCE},
+    {"free", false, false, false}};
+
 std::optional<v1::Capabilities> Preset(std::string_view name) {
-  v1::Capabilities preset;
-  if (name == "tape") {
-    preset.set_executor("tape");
-    preset.set_recompute_in_backward_only(true);
-    preset.set_duplicate_outputs(true);
-    preset.set_free_policy(v1::FREE_POLICY_PROGRAM);
-    return preset;
-  }
-  if (name == "graph") {
-    preset.set_executor("graph");
-    preset.set_seeded_ok(true);
-    preset.set_duplicate_outputs(true);
-    preset.set_free_policy(v1::FREE_POLICY_EAGER);
-    return preset;
-  }
-  // A TensorFlow graph, rewritten: a copy makes all of its outputs anew.
-  if (name == "tf-graph") {
-    preset.set_executor("tf-graph");
-    preset.set_duplicate_outputs(true);
-    preset.set_free_policy(v1::FREE_POLICY_EAGER);
-    return preset;
-  }
-  if (name == "once" || name == "joint") {
-    preset.set_executor(std::string(name));
-    preset.set_recompute_in_backward_only(true);
-    preset.set_execution(v1::EXECUTION_ONCE);
-    preset.set_free_policy(v1::FREE_POLICY_EAGER);
-    return preset;
-  }
-  if (name == "free" || name.empty()) {
-    preset.set_free_policy(v1::FREE_POLICY_EAGER);
-    return preset;
+  if (name.empty()) name = "free";
+  for (const PresetOf& preset : kPresets) {
+    if (preset.name != name) continue;
+    v1::Capabilities made;
+    if (name != "free") made.set_executor(std::string(name));
+    made.set_recompute_in_backward_only(preset.backward_only);
+    made.set_seeded_ok(preset.seeded);
+    made.set_duplicate_outputs(preset.duplicates);
+    made.set_free_policy(preset.frees);
+    made.set_execution(preset.execution);
+    return made;
   }
   return std::nullopt;
 }
@@ -74,59 +72,44 @@ StatusOr<int64_t> Number(std::string_view key, std::string_view value,
 
 Status ApplyKey(std::string_view key, std::string_view value,
                 v1::Capabilities& to) {
-  constexpr int64_t kMaxRuns = std::numeric_limits<int32_t>::max();
-  constexpr int64_t kMaxNs = int64_t{1} << 50, kMaxLink = kMaxNs;
   if (key == "free_policy") {
-    if (value == "program") {
-      to.set_free_policy(v1::FREE_POLICY_PROGRAM);
-    } else if (value == "eager") {
-      to.set_free_policy(v1::FREE_POLICY_EAGER);
-    } else {
-      return InvalidArgument(
-          StrCat("capabilities: free_policy=", value.substr(0, 40),
-                 ": must be eager or program"));
-    }
-    return OkStatus();
+    to.set_free_policy(value == "program" ? v1::FREE_POLICY_PROGRAM
+                                          : v1::FREE_POLICY_EAGER);
+    if (value == "program" || value == "eager") return OkStatus();
+    return InvalidArgument(
+        StrCat("capabilities: free_policy=", value.substr(0, 40),
+               ": must be eager or program"));
   }
-  if (key == "max_runs") {
-    ASSIGN_OR_RETURN(const int64_t runs, Number(key, value, kMaxRuns));
-    to.set_max_runs(static_cast<uint32_t>(runs));
-    return OkStatus();
+  // The other keys are the fields with a number, of the capabilities or the
+  // link.
+  google::protobuf::Message* into = &to;
+  const auto* field = to.GetDescriptor()->FindFieldByName(std::string(key));
+  if (field == nullptr) {
+    field = v1::Link::descriptor()->FindFieldByName(std::string(key));
+    if (field != nullptr) into = to.mutable_link();
   }
-  if (key == "ns_per_op") {
-    ASSIGN_OR_RETURN(const int64_t ns, Number(key, value, kMaxNs));
-    to.set_ns_per_op(ns);
-    return OkStatus();
+  const auto type =
+      field == nullptr ? FieldDescriptor::CPPTYPE_MESSAGE : field->cpp_type();
+  const int64_t most = type == FieldDescriptor::CPPTYPE_BOOL ? 1
+                       : type == FieldDescriptor::CPPTYPE_UINT32
+                           ? std::numeric_limits<int>::max()
+                       : type == FieldDescriptor::CPPTYPE_INT64
+                           ? int64_t{1} << 50
+                           : 0;
+  if (most == 0) {
+    return InvalidArgument(
+        StrCat("capabilities: unknown key \"", key.substr(0, 40), "\""));
   }
-  using LinkSetter = void (v1::Link::*)(int64_t);
-  const std::pair<std::string_view, LinkSetter> kLink[] = {
-      {"out_bytes_per_s", &v1::Link::set_out_bytes_per_s},
-      {"in_bytes_per_s", &v1::Link::set_in_bytes_per_s},
-      {"latency_ns", &v1::Link::set_latency_ns},
-      {"host_bytes", &v1::Link::set_host_bytes},
-  };
-  for (const auto& [name, set] : kLink) {
-    if (key != name) continue;
-    ASSIGN_OR_RETURN(const int64_t number, Number(key, value, kMaxLink));
-    (to.mutable_link()->*set)(number);
-    return OkStatus();
+  ASSIGN_OR_RETURN(const int64_t number, Number(key, value, most));
+  const auto* fields = into->GetReflection();
+  if (type == FieldDescriptor::CPPTYPE_BOOL) {
+    fields->SetBool(into, field, number == 1);
+  } else if (type == FieldDescriptor::CPPTYPE_UINT32) {
+    fields->SetUInt32(into, field, static_cast<uint32_t>(number));
+  } else {
+    fields->SetInt64(into, field, number);
   }
-  using Setter = void (v1::Capabilities::*)(bool);
-  const std::pair<std::string_view, Setter> kFlags[] = {
-      {"recompute_in_backward_only",
-       &v1::Capabilities::set_recompute_in_backward_only},
-      {"seeded_ok", &v1::Capabilities::set_seeded_ok},
-      {"collective_ok", &v1::Capabilities::set_collective_ok},
-      {"duplicate_outputs", &v1::Capabilities::set_duplicate_outputs},
-  };
-  for (const auto& [name, set] : kFlags) {
-    if (key != name) continue;
-    ASSIGN_OR_RETURN(const int64_t flag, Number(key, value, 1));
-    (to.*set)(flag == 1);
-    return OkStatus();
-  }
-  return InvalidArgument(
-      StrCat("capabilities: unknown key \"", key.substr(0, 40), "\""));
+  return OkStatus();
 }
 
 // Whether an executor ran regions of the forward again, or is of a later
@@ -166,6 +149,13 @@ StatusOr<v1::Capabilities> ParseCapabilities(std::string_view text) {
   return InvalidArgument(StrCat("capabilities: no known executor in \"",
                                 text.substr(0, 80), "\"; known are ",
                                 KnownExecutors()));
+}
+
+planner::Link LinkOf(const v1::Link& link) {
+  return {.out_bytes_per_s = link.out_bytes_per_s(),
+          .in_bytes_per_s = link.in_bytes_per_s(),
+          .latency_ns = link.latency_ns(),
+          .host_bytes = link.host_bytes()};
 }
 
 StatusOr<planner::Capabilities> ToPlanner(const v1::Capabilities& proto) {
@@ -220,10 +210,7 @@ StatusOr<planner::Capabilities> ToPlanner(const v1::Capabilities& proto) {
       .ns_per_op = proto.ns_per_op(),
       .execution = execution == v1::EXECUTION_ONCE ? planner::Execution::kOnce
                                                    : planner::Execution::kFree,
-      .link = {.out_bytes_per_s = link.out_bytes_per_s(),
-               .in_bytes_per_s = link.in_bytes_per_s(),
-               .latency_ns = link.latency_ns(),
-               .host_bytes = link.host_bytes()},
+      .link = LinkOf(link),
   };
 }
 

@@ -43,6 +43,9 @@ v1::Capabilities WalkedAs(v1::Capabilities stored);
 // Returns the presets for error messages: "tape, graph, ..., free and once".
 std::string KnownExecutors();
 
+// Returns a link to host memory, of an executor or a plan; no host bytes: none.
+planner::Link LinkOf(const v1::Link& link);
+
 // INVALID_ARGUMENT: a number is negative or too large, or the executor is gone. An unspecified free
 // policy means that of the executor's preset.
 StatusOr<planner::Capabilities> ToPlanner(const v1::Capabilities& proto);

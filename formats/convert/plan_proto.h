@@ -63,9 +63,6 @@ v1::Plan ToProto(const Task& task, const planner::Plan& plan, double solve_ms);
 // have equal ids, wherever and whenever they are made.
 std::string PlanId(const v1::Plan& plan, const v1::Capabilities& capabilities);
 
-// Returns the link to host memory that a plan is for; no host bytes: none.
-planner::Link LinkOf(const v1::Plan& plan);
-
 // INVALID_ARGUMENT: an entry names no op or storage of `graph`. Does not check
 // that the schedule is valid; the evaluator does.
 StatusOr<planner::Schedule> ToSchedule(const v1::Plan& plan,

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/str_cat.h"
-#include "formats/convert/plan_proto.h"
+#include "formats/convert/capabilities.h"
 #include "formats/convert/sentence.h"
 
 namespace reprise::formats {
@@ -288,7 +288,7 @@ v1::Verification VerifyPlan(const planner::StepGraph& graph,
                             const verify::Executor& otherwise) {
   verify::Executor executor =
       plan.has_certificate() ? ToExecutor(plan.certificate()) : otherwise;
-  executor.link = LinkOf(plan);
+  executor.link = LinkOf(plan.link());
   const auto facts = verify::ReadFacts(graph, executor);
   if (!facts.ok()) {
     v1::Verification wrong;

@@ -6,7 +6,6 @@
 #include "base/str_cat.h"
 #include "formats/convert/graph_names.h"
 #include "formats/export/timeline.h"
-#include "planner/model/divide_bytes.h"
 
 namespace reprise::formats {
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/str_cat.h"
+#include "formats/convert/graph_names.h"
 #include "profiler/include/reprise_wire.h"
 
 namespace reprise::formats {
@@ -12,17 +13,6 @@ namespace reprise::formats {
 namespace {
 
 constexpr uint64_t kFirstAddress = uint64_t{1} << 40;
-
-const char* PhaseName(planner::Phase phase) {
-  switch (phase) {
-    case planner::Phase::kForward:
-      return "forward";
-    case planner::Phase::kBackward:
-      return "backward";
-    default:
-      return "optimizer";
-  }
-}
 
 }  // namespace
 
@@ -108,12 +98,13 @@ StatusOr<ExportTimeline> PredictedTimeline(
     const int64_t end_ns =
         exec < points.size() ? points[exec].start_ns : evaluation.time_ns;
     const planner::Op& op = graph.ops[id];
-    out.ops.push_back({.name = op.name,
-                       .module = op.module,
-                       .phase = PhaseName(op.phase),
-                       .start_ns = now_ns,
-                       .duration_ns = end_ns - now_ns,
-                       .run = runs[id]++});
+    out.ops.push_back(
+        {.name = op.name,
+         .module = op.module,
+         .phase = std::string(kPhaseNames[static_cast<size_t>(op.phase) + 1]),
+         .start_ns = now_ns,
+         .duration_ns = end_ns - now_ns,
+         .run = runs[id]++});
     out.curve.push_back({now_ns, point.bytes + reserve_bytes});
     // Bytes of no storage: the op's workspace and duplicate outputs.
     const int64_t space = point.bytes + reserve_bytes - live;

@@ -20,39 +20,6 @@ constexpr uint64_t kMostUnpackedBytes = uint64_t{64} << 30;
 
 }  // namespace
 
-class ByteSource::Input {
- public:
-  explicit Input(int fd) : file_(gzdopen(fd, "rb")) {
-    if (file_ != nullptr) gzbuffer(file_, kBlockBytes);
-  }
-  ~Input() {
-    if (file_ != nullptr) gzclose_r(file_);
-  }
-  // Like read(2), with the text of an error in `why`.
-  int Read(char* out, size_t size, std::string& why) {
-    if (file_ == nullptr) {
-      why = "cannot be read";
-      return -1;
-    }
-    const int got = gzread(file_, out, static_cast<unsigned>(size));
-    int code = Z_OK;
-    const char* text = gzerror(file_, &code);
-    if (got < 0 || (code != Z_OK && code != Z_STREAM_END && got == 0)) {
-      why = code == Z_ERRNO ? std::strerror(errno) : text;
-      if (why.rfind("<fd:", 0) == 0) why.erase(0, why.find(": ") + 2);
-      return -1;
-    }
-    return got;
-  }
-  uint64_t FileBytes() const {
-    const auto at = gzoffset(file_);
-    return at < 0 ? 0 : static_cast<uint64_t>(at);
-  }
-
- private:
-  gzFile file_;
-};
-
 StatusOr<ByteSource> ByteSource::OpenFile(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) {
@@ -67,7 +34,12 @@ StatusOr<ByteSource> ByteSource::OpenFile(const std::string& path) {
     return FailedPrecondition(StrCat(path, ": is a folder, not a file"));
   }
   ByteSource source;
-  source.input_ = std::make_shared<Input>(fd);
+  source.file_.reset(gzdopen(fd, "rb"), gzclose_r);
+  if (source.file_ == nullptr) {
+    close(fd);
+    return FailedPrecondition(StrCat(path, ": cannot be read"));
+  }
+  gzbuffer(source.file_.get(), kBlockBytes);
   source.block_.resize(kBlockBytes);
   return source;
 }
@@ -81,10 +53,13 @@ ByteSource ByteSource::Over(std::string_view bytes) {
 }
 
 bool ByteSource::Fill() {
-  if (!input_ || !status_.ok()) return false;
-  std::string why;
-  const int got = input_->Read(block_.data(), block_.size(), why);
-  if (got < 0) {
+  if (!file_ || !status_.ok()) return false;
+  const int got = gzread(file_.get(), block_.data(), kBlockBytes);
+  int code = Z_OK;
+  const char* text = gzerror(file_.get(), &code);
+  if (got < 0 || (code != Z_OK && code != Z_STREAM_END && got == 0)) {
+    std::string why = code == Z_ERRNO ? std::strerror(errno) : text;
+    if (why.starts_with("<fd:")) why.erase(0, why.find(": ") + 2);
     status_ = FailedPrecondition(
         StrCat("byte ", filled_, ": cannot be read on: ", why));
     return false;
@@ -95,7 +70,8 @@ bool ByteSource::Fill() {
     return false;
   }
   if (watch_) {
-    status_ = watch_(input_->FileBytes());
+    const auto file_bytes = std::max<int64_t>(gzoffset(file_.get()), 0);
+    status_ = watch_(static_cast<uint64_t>(file_bytes));
     if (!status_.ok()) return false;
   }
   at_ = block_.data();

@@ -16,6 +16,8 @@
 
 #include "base/status.h"
 
+struct gzFile_s;  // of zlib
+
 namespace reprise::formats {
 
 class ByteSource {
@@ -61,12 +63,10 @@ class ByteSource {
   const Status& status() const { return status_; }
 
  private:
-  class Input;
-
   ByteSource() = default;
   bool Fill();
 
-  std::shared_ptr<Input> input_;  // null: over bytes
+  std::shared_ptr<gzFile_s> file_;  // null: over bytes
   std::vector<char> block_;
   const char* at_ = nullptr;
   const char* end_ = nullptr;

@@ -6,7 +6,6 @@
 // which instructions are allowed.
 #pragma once
 
-#include <bit>
 #include <unordered_map>
 
 #include "base/str_cat.h"
@@ -115,15 +114,6 @@ class PickleMachine {
     stack_.push_back(!negative && (value >> 63) != 0
                          ? PickleValue::Uint(value)
                          : PickleValue::Int(static_cast<int64_t>(value)));
-    return OkStatus();
-  }
-
-  Status ReadFloat() {
-    uint64_t raw = 0;
-    RETURN_IF_ERROR(ReadUnsigned(8, raw));
-    uint64_t bits = 0;  // stored big-endian
-    for (int i = 0; i < 8; ++i) bits = bits << 8 | ((raw >> (8 * i)) & 0xff);
-    stack_.push_back(PickleValue::Float(std::bit_cast<double>(bits)));
     return OkStatus();
   }
 

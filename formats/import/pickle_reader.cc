@@ -8,8 +8,8 @@ namespace reprise::formats {
 
 namespace {
 
-// Known instructions that are rejected: they import, call, construct or change
-// objects, which plain data does not need.
+// Known instructions that are rejected: the first ones import, call, construct
+// or change objects, the others are not of plain data either.
 struct Refused {
   uint8_t opcode;
   const char* name;
@@ -46,26 +46,20 @@ constexpr Refused kRefused[] = {
     {'2', "DUP"},
     {0x8b, "LONG4"},
 };
-
-bool IsImport(std::string_view name) {
-  return name == "GLOBAL" || name == "STACK_GLOBAL" || name == "REDUCE" ||
-         name == "BUILD" || name == "INST" || name == "OBJ" ||
-         name == "NEWOBJ" || name == "NEWOBJ_EX" || name.starts_with("EXT") ||
-         name.ends_with("PERSID");
-}
+constexpr size_t kRunningCode = 13;  // of the first ones
 
 }  // namespace
 
 Status PickleMachine::Refuse(int opcode) const {
-  for (const Refused& one : kRefused) {
+  for (size_t i = 0; i < std::size(kRefused); ++i) {
+    const Refused& one = kRefused[i];
     if (one.opcode != opcode) continue;
-    if (IsImport(one.name)) {
-      return Wrong(StrCat("the pickle wants to run code (", one.name,
-                          "); only plain data is read"));
-    }
-    return Wrong(StrCat(one.name,
-                        " is not used by plain data of protocol 2 "
-                        "to 5"));
+    return Wrong(i < kRunningCode
+                     ? StrCat("the pickle wants to run code (", one.name,
+                              "); only plain data is read")
+                     : StrCat(one.name,
+                              " is not used by plain data of protocol "
+                              "2 to 5"));
   }
   return Wrong(StrCat("instruction ", opcode, " is unknown"));
 }
@@ -110,7 +104,9 @@ Status PickleMachine::Step(int opcode) {
     case 0x8a:
       return ReadLong();
     case 'G':
-      return ReadFloat();
+      RETURN_IF_ERROR(ReadUnsigned(8, number));
+      stack_.emplace_back(Kind::kFloat);
+      return OkStatus();
     case 0x8c:
       return ReadText(Kind::kText, 1);
     case 'X':

@@ -51,12 +51,12 @@ class PickleValue {
   enum class Kind : uint8_t {
     kNone,
     kBool,
-    kInt,   // in 64 bits
-    kUint,  // above 2^63
-    kFloat,
-    kGone,  // was read, taken and forgotten
-    kMark,  // used only by the reader
-    kText,  // this and all that follow are nodes
+    kInt,    // in 64 bits
+    kUint,   // above 2^63
+    kFloat,  // whose value nobody needs
+    kGone,   // was read, taken and forgotten
+    kMark,   // used only by the reader
+    kText,   // this and all that follow are nodes
     kBytes,
     kList,
     kTuple,
@@ -68,7 +68,6 @@ class PickleValue {
   static PickleValue Int(int64_t value);
   static PickleValue Uint(uint64_t value);
   static PickleValue Bool(bool value);
-  static PickleValue Float(double value);
   static PickleValue Node(Kind kind);
 
   PickleValue(const PickleValue& other);
@@ -92,11 +91,24 @@ class PickleValue {
   bool AsInt(int64_t& out) const;
   // Integers as 64 bits: for addresses.
   bool AsAddress(uint64_t& out) const;
-  bool AsNumber(double& out) const;
   std::string_view text() const;  // empty for every other kind
 
   // Returns the value of a key; null if there is none or this is not a dict.
   const PickleValue* Find(std::string_view key) const;
+  // The same as an integer, address or text; as if of another kind where there
+  // is none.
+  bool IntAt(std::string_view key, int64_t& out) const {
+    const PickleValue* value = Find(key);
+    return value != nullptr && value->AsInt(out);
+  }
+  bool AddressAt(std::string_view key, uint64_t& out) const {
+    const PickleValue* value = Find(key);
+    return value != nullptr && value->AsAddress(out);
+  }
+  std::string_view TextAt(std::string_view key) const {
+    const PickleValue* value = Find(key);
+    return value == nullptr ? std::string_view() : value->text();
+  }
   const std::vector<PickleValue>& items() const;
 
  private:
@@ -105,7 +117,6 @@ class PickleValue {
   Kind kind_ = Kind::kNone;
   union {
     int64_t number;
-    double real;
     PickleNode* node;
   } bits_ = {.number = 0};
 };
@@ -157,11 +168,6 @@ inline PickleValue PickleValue::Bool(bool value) {
   made.bits_.number = value;
   return made;
 }
-inline PickleValue PickleValue::Float(double value) {
-  PickleValue made(Kind::kFloat);
-  made.bits_.real = value;
-  return made;
-}
 inline PickleValue PickleValue::Node(Kind kind) {
   PickleValue made(kind);
   made.bits_.node = new PickleNode;
@@ -183,16 +189,6 @@ inline bool PickleValue::AsInt(int64_t& out) const {
 inline bool PickleValue::AsAddress(uint64_t& out) const {
   if (kind_ != Kind::kInt && kind_ != Kind::kUint) return false;
   out = static_cast<uint64_t>(bits_.number);
-  return true;
-}
-inline bool PickleValue::AsNumber(double& out) const {
-  if (kind_ == Kind::kFloat) {
-    out = bits_.real;
-    return true;
-  }
-  int64_t whole = 0;
-  if (!AsInt(whole)) return false;
-  out = static_cast<double>(whole);
   return true;
 }
 inline std::string_view PickleValue::text() const {

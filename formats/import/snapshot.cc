@@ -35,28 +35,20 @@ Status CheckDict(const PickleValue& item, const char* what) {
 
 StatusOr<TraceEntry> ReadEntry(const PickleValue& item) {
   RETURN_IF_ERROR(CheckDict(item, "a trace entry"));
-  const PickleValue* action = item.Find("action");
-  if (action == nullptr || !action->is_text()) {
-    return InvalidArgument("a trace entry without its action");
-  }
+  const std::string_view word = item.TextAt("action");
+  if (word.empty()) return InvalidArgument("a trace entry without its action");
   TraceEntry entry;
-  const std::string_view word = action->text();
   entry.oom = word == "oom";
-  if (const PickleValue* time = item.Find("time_us")) {
-    if (!time->AsInt(entry.time_us) || entry.time_us < 0 ||
-        entry.time_us > kMostMicroseconds) {
-      entry.time_us = -1;
-    }
+  if (!item.IntAt("time_us", entry.time_us) || entry.time_us < 0 ||
+      entry.time_us > kMostMicroseconds) {
+    entry.time_us = -1;
   }
   if (word != "alloc" && word != "free_completed") return entry;
   int64_t size = 0;
-  const PickleValue* bytes = item.Find("size");
-  if (bytes == nullptr || !bytes->AsInt(size) || size < 0 ||
-      size > kMostEntryBytes) {
+  if (!item.IntAt("size", size) || size < 0 || size > kMostEntryBytes) {
     return InvalidArgument(StrCat("an entry \"", word, "\" without its size"));
   }
-  const PickleValue* address = item.Find("addr");
-  if (address == nullptr || !address->AsAddress(entry.address)) {
+  if (!item.AddressAt("addr", entry.address)) {
     return InvalidArgument(
         StrCat("an entry \"", word, "\" without its address"));
   }
@@ -90,17 +82,14 @@ StatusOr<BlockEnd> ReadBlock(const PickleValue& item) {
         StrCat("a block of more than ", kMostSnapshotKeys, " keys"));
   }
   BlockEnd block;
-  const PickleValue* state = item.Find("state");
-  const std::string_view word = state ? state->text() : std::string_view();
+  const std::string_view word = item.TextAt("state");
   if (word.starts_with("active")) {
     block.state = word == "active_allocated" ? v1::BLOCK_STATE_ALLOCATED
                                              : v1::BLOCK_STATE_AWAITING_FREE;
   }
-  const PickleValue* size = item.Find("size");
-  const bool sized = size != nullptr && size->AsInt(block.bytes);
-  const PickleValue* asked = item.Find("requested_size");
-  const bool asks = asked != nullptr && asked->AsInt(block.asked_bytes) &&
-                    block.asked_bytes > 0;
+  const bool sized = item.IntAt("size", block.bytes);
+  const bool asks =
+      item.IntAt("requested_size", block.asked_bytes) && block.asked_bytes > 0;
   if (!asks) block.asked_bytes = 0;
   if (block.state == v1::BLOCK_STATE_FREE) return block;
   if (!sized && !asks) return InvalidArgument("a block without its size");
@@ -114,11 +103,8 @@ StatusOr<BlockEnd> ReadBlock(const PickleValue& item) {
 StatusOr<SegmentEnd> ReadSegment(const PickleValue& item) {
   SegmentEnd end;
   RETURN_IF_ERROR(CheckDict(item, "a segment"));
-  if (const PickleValue* device = item.Find("device")) {
-    if (!device->AsInt(end.device)) end.device = 0;
-  }
-  const PickleValue* total = item.Find("total_size");
-  if (total == nullptr || !total->AsInt(end.reserved) || end.reserved < 0 ||
+  (void)item.IntAt("device", end.device);
+  if (!item.IntAt("total_size", end.reserved) || end.reserved < 0 ||
       end.reserved > kMostEntryBytes) {
     return InvalidArgument("a segment without its total_size");
   }
@@ -145,16 +131,11 @@ StatusOr<SegmentEnd> ReadSegment(const PickleValue& item) {
 RecordedSegment SegmentFor(const PickleValue& item, int64_t reserved,
                            RecordingNames& names) {
   RecordedSegment segment{.bytes = reserved};
-  if (const PickleValue* address = item.Find("address")) {
-    (void)address->AsAddress(segment.address);
-  }
+  (void)item.AddressAt("address", segment.address);
   int64_t stream = 0;
-  if (const PickleValue* value = item.Find("stream")) {
-    if (value->AsInt(stream)) segment.stream = static_cast<uint64_t>(stream);
-  }
-  if (const PickleValue* pool = item.Find("segment_type")) {
-    segment.pool = Cut(pool->text(), 64);
-  }
+  (void)item.IntAt("stream", stream);
+  segment.stream = static_cast<uint64_t>(stream);
+  segment.pool = Cut(item.TextAt("segment_type"), 64);
   int64_t at = 0;
   const auto add = [&](RecordedBlock block) {
     block.bytes = std::min(block.bytes, reserved - at);
@@ -166,9 +147,7 @@ RecordedSegment SegmentFor(const PickleValue& item, int64_t reserved,
     const StatusOr<BlockEnd> block = ReadBlock(value);
     if (!block.ok()) continue;  // the first pass has refused it
     uint64_t address = 0;
-    const PickleValue* where = value.Find("address");
-    if (where != nullptr && where->AsAddress(address) &&
-        address > segment.address) {
+    if (value.AddressAt("address", address) && address > segment.address) {
       const auto offset = static_cast<int64_t>(
           std::min<uint64_t>(address - segment.address, kMostEntryBytes));
       add({.bytes = offset - at});
@@ -191,15 +170,11 @@ Status TakeLive(const PickleValue& item, StackTexts& known,
                 RecordingNames& names, uint64_t& index,
                 const TakeMemoryEvent& take) {
   uint64_t next = 0;
-  if (const PickleValue* address = item.Find("address")) {
-    (void)address->AsAddress(next);
-  }
+  (void)item.AddressAt("address", next);
   for (const PickleValue& value : item.Find("blocks")->items()) {
     ASSIGN_OR_RETURN(const BlockEnd block, ReadBlock(value));
     uint64_t address = next;
-    if (const PickleValue* where = value.Find("address")) {
-      (void)where->AsAddress(address);
-    }
+    (void)value.AddressAt("address", address);
     next = address + static_cast<uint64_t>(std::max<int64_t>(block.bytes, 0));
     if (block.state == v1::BLOCK_STATE_FREE) continue;
     MemoryEvent event{

@@ -18,9 +18,7 @@ constexpr size_t kMostNameBytes = 512;
 // megabytes.
 std::string_view PathOf(const PickleValue& frame) {
   if (frame.items().size() > 2 * kMostSnapshotKeys) return {};
-  const PickleValue* file = frame.Find("filename");
-  if (file == nullptr) return {};
-  std::string_view path = file->text();
+  std::string_view path = frame.TextAt("filename");
   if (path.size() <= kMostPathBytes) return path;
   path.remove_prefix(path.size() - kMostPathBytes);
   // No file name is that long, so the truncated part is a folder, or this is no
@@ -28,6 +26,19 @@ std::string_view PathOf(const PickleValue& frame) {
   const size_t slash = path.find('/');
   return slash == std::string_view::npos ? path.substr(0, 0)
                                          : path.substr(slash);
+}
+
+// Returns "train.py:12 loss" of a frame, whose file is called so; empty: it has
+// none.
+std::string FrameText(const PickleValue& frame, std::string_view file) {
+  std::string text(file);
+  int64_t line = 0;
+  if (!text.empty() && frame.IntAt("line", line) && line > 0) {
+    text += StrCat(":", line);
+  }
+  const std::string_view name = Cut(frame.TextAt("name"), kMostNameBytes);
+  if (name.empty()) return text;
+  return StrCat(text, text.empty() ? "" : " ", name);
 }
 
 }  // namespace
@@ -56,20 +67,8 @@ std::string NameOfStack(const PickleValue* frames) {
   if (best == nullptr && !all.empty()) best = &all[0];
   if (best == nullptr || best->items().size() > 2 * kMostSnapshotKeys)
     return "";
-  const PickleValue* line = best->Find("line");
-  const PickleValue* name = best->Find("name");
-  std::string text;
-  int64_t number = 0;
-  if (const std::string_view path = PathOf(*best); !path.empty()) {
-    text = path.substr(path.rfind('/') + 1);
-    if (line != nullptr && line->AsInt(number) && number > 0) {
-      text += StrCat(":", number);
-    }
-  }
-  if (name != nullptr && !name->text().empty()) {
-    text += StrCat(text.empty() ? "" : " ", Cut(name->text(), kMostNameBytes));
-  }
-  return text;
+  const std::string_view path = PathOf(*best);
+  return FrameText(*best, path.substr(path.rfind('/') + 1));
 }
 
 std::string LinesOfStack(const PickleValue* frames) {
@@ -79,17 +78,7 @@ std::string LinesOfStack(const PickleValue* frames) {
   for (size_t i = 0; i < std::min(all.size(), kMostFrames); ++i) {
     if (all[i].items().size() > 2 * kMostSnapshotKeys) continue;
     if (lines.size() > kMostPathBytes) break;
-    const PickleValue* line = all[i].Find("line");
-    const PickleValue* name = all[i].Find("name");
-    std::string text(Cut(PathOf(all[i]), kMostNameBytes));
-    int64_t number = 0;
-    if (!text.empty() && line != nullptr && line->AsInt(number) && number > 0) {
-      text += StrCat(":", number);
-    }
-    if (name != nullptr && !name->text().empty()) {
-      text +=
-          StrCat(text.empty() ? "" : " ", Cut(name->text(), kMostNameBytes));
-    }
+    std::string text = FrameText(all[i], Cut(PathOf(all[i]), kMostNameBytes));
     std::replace(text.begin(), text.end(), '\n', ' ');
     if (!lines.empty()) lines += '\n';
     lines += text.empty() ? "?" : text;

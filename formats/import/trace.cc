@@ -53,7 +53,7 @@ bool IsOp(const TraceEvent& event) {
 
 struct RawAllocation {
   uint32_t process = 0;
-  TraceAllocation event;
+  MemoryEvent event;
   int64_t total = -1, reserved = 0;
   int64_t device_type = 0, device_id = -1;
 };
@@ -231,7 +231,7 @@ struct StepReading {
   Span span;
   std::vector<Call> calls;
   std::vector<std::pair<int64_t, int64_t>> kernels;  // external id, ns
-  std::vector<TraceKernel> drawn;
+  std::vector<RecordedKernel> drawn;
   std::vector<std::string> names;  // of kernels
   std::unordered_map<std::string, uint32_t> name_ids;
   std::vector<std::string> frame_texts;
@@ -550,7 +550,7 @@ StatusOr<Trace> Trace::Open(const OpenSource& open, std::string name,
   into.kernels = std::move(reading.drawn);
   into.kernel_names = std::move(reading.names);
   std::stable_sort(into.kernels.begin(), into.kernels.end(),
-                   [](const TraceKernel& a, const TraceKernel& b) {
+                   [](const RecordedKernel& a, const RecordedKernel& b) {
                      return a.start_ns < b.start_ns;
                    });
 
@@ -566,7 +566,7 @@ StatusOr<Trace> Trace::Open(const OpenSource& open, std::string name,
     if (one.device_type != where.first || one.device_id != where.second) {
       continue;
     }
-    TraceAllocation event = one.event;
+    MemoryEvent event = one.event;
     event.time_ns -= reading.span.start_ns;
     if (event.time_ns < 0) {
       if (!before.Add(0, event.bytes)) break;

@@ -88,31 +88,17 @@ struct TraceStack {
   std::string module;
 };
 
-struct TraceAllocation {
-  int64_t time_ns = 0;
-  uint64_t address = 0;
-  int64_t bytes = 0;  // negative: a free
-  uint32_t thread = 0;
-};
-
-struct TraceKernel {
-  int64_t start_ns = 0;  // since the step's begin; negative: it ran before
-  int64_t duration_ns = 0;
-  uint64_t stream = 0;
-  uint32_t device = 0;
-  uint32_t name = 0;  // in TraceStep.kernel_names
-  v1::RecordKind kind = v1::RECORD_KIND_KERNEL;
-};
-
 struct TraceStep {
   int64_t duration_ns = 0;
   int64_t baseline_bytes = 0;
   bool has_kernels = false;
-  bool is_device = false;               // memory of a GPU
-  std::vector<TraceOp> ops;             // by start
-  std::vector<TraceStack> stacks;       // [0] is of ops without frames
-  std::vector<TraceAllocation> events;  // by time
-  std::vector<TraceKernel> kernels;     // by start; they run within the step
+  bool is_device = false;           // memory of a GPU
+  std::vector<TraceOp> ops;         // by start
+  std::vector<TraceStack> stacks;   // [0] is of ops without frames
+  std::vector<MemoryEvent> events;  // by time, since its begin; without names
+  // By start; they run within the step, and may have begun before. Their names
+  // are places in kernel_names.
+  std::vector<RecordedKernel> kernels;
   std::vector<std::string> kernel_names;
 };
 

@@ -65,7 +65,7 @@ class Builder {
  private:
   // Returns the graph's number of the op to which an allocation belongs: the
   // running op, else the next one.
-  int32_t OpOf(const TraceAllocation& event) const {
+  int32_t OpOf(const MemoryEvent& event) const {
     const int at = by_time_.At(event.thread, event.time_ns);
     if (at >= 0) return at + 1;
     const int begun = by_time_.BegunBy(event.time_ns);
@@ -73,7 +73,7 @@ class Builder {
   }
   // Returns the op to which a free belongs: the running op, else the most
   // recent. Memory that is freed as an op begins belongs to an earlier op.
-  int32_t LastBefore(const TraceAllocation& event) const {
+  int32_t LastBefore(const MemoryEvent& event) const {
     const int at = by_time_.At(event.thread, event.time_ns - 1);
     return at >= 0 ? at + 1 : by_time_.BegunBy(event.time_ns - 1);
   }
@@ -82,7 +82,7 @@ class Builder {
     std::unordered_map<uint64_t, size_t> open;
     std::vector<int64_t> highest(op_count_), at_begin(op_count_, -1);
     int64_t live = 0;
-    for (const TraceAllocation& event : step_.events) {
+    for (const MemoryEvent& event : step_.events) {
       const int32_t op = event.bytes > 0 ? OpOf(event) : LastBefore(event);
       const auto slot = static_cast<size_t>(op);
       if (at_begin[slot] < 0) {

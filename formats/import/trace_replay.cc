@@ -94,14 +94,13 @@ class OpMarks {
 
 Status Trace::ReplayKernels(RecordingNames& names,
                             const TakeKernel& take) const {
-  for (const TraceKernel& kernel : step_.kernels) {
+  for (const RecordedKernel& kernel : step_.kernels) {
+    RecordedKernel out = kernel;
     const int64_t late = std::max<int64_t>(-kernel.start_ns, 0);
-    RETURN_IF_ERROR(take({.start_ns = kernel.start_ns + late,
-                          .duration_ns = kernel.duration_ns - late,
-                          .stream = kernel.stream,
-                          .device = kernel.device,
-                          .name = names.Intern(step_.kernel_names[kernel.name]),
-                          .kind = kernel.kind}));
+    out.start_ns += late;
+    out.duration_ns -= late;
+    out.name = names.Intern(step_.kernel_names[kernel.name]);
+    RETURN_IF_ERROR(take(out));
   }
   return OkStatus();
 }
@@ -119,15 +118,12 @@ Status Trace::Replay(RecordingNames& names, const TakeMemoryEvent& take,
     ids.push_back({.owner = names.Intern(stack.owner),
                    .lines = names.InternStack(stack.lines)});
   }
-  for (const TraceAllocation& event : step_.events) {
+  for (const MemoryEvent& event : step_.events) {
     if (marks) {
       RETURN_IF_ERROR(marks->Until(event.time_ns));
     }
     const int op = ops.At(event.thread, event.time_ns);
-    MemoryEvent out{.time_ns = event.time_ns,
-                    .address = event.address,
-                    .bytes = event.bytes,
-                    .thread = event.thread};
+    MemoryEvent out = event;
     if (event.bytes > 0 && op >= 0) {
       const TraceOp& by = step_.ops[static_cast<size_t>(op)];
       out.stack = ids[by.stack].lines;

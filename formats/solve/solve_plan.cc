@@ -16,6 +16,7 @@
 namespace reprise::formats {
 namespace {
 
+using Point = planner::Archive::Point;
 using planner::Plan;
 using planner::Progress;
 
@@ -41,7 +42,7 @@ bool IsImpossible(const Plan& plan) {
 // The exchange between searches on several threads.
 class SharedFinds : public planner::Exchange {
  public:
-  void Offer(const Found& found) override {
+  void Offer(const Point& found) override {
     const std::lock_guard lock(mutex_);
     if (!best_ || found.time_ns < best_->time_ns) best_ = found;
   }
@@ -49,7 +50,7 @@ class SharedFinds : public planner::Exchange {
     const std::lock_guard lock(mutex_);
     bound_ns_ = std::max(bound_ns_, added_ns);
   }
-  std::optional<Found> Faster(int64_t time_ns) override {
+  std::optional<Point> Faster(int64_t time_ns) override {
     const std::lock_guard lock(mutex_);
     if (!best_ || best_->time_ns >= time_ns) return std::nullopt;
     return best_;
@@ -94,7 +95,7 @@ class SharedFinds : public planner::Exchange {
 
  private:
   std::mutex mutex_;
-  std::optional<Found> best_;
+  std::optional<Point> best_;
   int64_t bound_ns_ = 0;
   std::atomic<bool> wanted_ = false;
   const std::function<void()>* help_ = nullptr;

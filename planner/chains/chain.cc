@@ -9,16 +9,15 @@ namespace {
 
 constexpr int kFewestArticulations = 3;
 
-// Returns the last forward op that reads a value, or its maker.
-OpId LastForwardUse(const Problem& problem, ValueId v, OpId boundary) {
+}  // namespace
+
+OpId LastForwardUse(const Problem& problem, ValueId v) {
   OpId last = problem.versions.maker[v];
   for (const OpId use : problem.Uses(v)) {
-    if (use < boundary) last = use;
+    if (use < problem.first_backward) last = use;
   }
   return last;
 }
-
-}  // namespace
 
 Chain FindChain(const Problem& problem) {
   Chain chain{.boundary = problem.first_backward};
@@ -33,7 +32,7 @@ Chain FindChain(const Problem& problem) {
         problem.BytesOf(v) == 0) {
       continue;
     }
-    const OpId end = LastForwardUse(problem, v, chain.boundary);
+    const OpId end = LastForwardUse(problem, v);
     bytes[maker] += problem.BytesOf(v);
     bytes[end] -= problem.BytesOf(v);
     ++count[maker];
@@ -115,7 +114,7 @@ std::vector<int32_t> StagesOfOps(const Problem& problem, const Chain& chain) {
     for (const ValueId v : versions.Need(o)) {
       const OpId maker = versions.maker[v];
       if (maker >= chain.boundary || problem.rules.may_remake[v] == 0) continue;
-      const OpId last = LastForwardUse(problem, v, chain.boundary);
+      const OpId last = LastForwardUse(problem, v);
       const bool crosses = last > chain.ends[stage_of[maker]];
       reads = std::max(reads, stage_of[maker] + (crosses ? 1 : 0));
     }

@@ -36,6 +36,9 @@ struct Chain {
   int stage_count() const { return static_cast<int>(ends.size()); }
 };
 
+// Returns the last forward op that reads a value, or its maker.
+OpId LastForwardUse(const Problem& problem, ValueId v);
+
 // Finds the chain of a problem's graph.
 Chain FindChain(const Problem& problem);
 

@@ -58,14 +58,6 @@ std::vector<OpId> ChainModel::Execs(const std::vector<RotorStep>& steps) const {
   return execs;
 }
 
-OpId ChainModel::LastUse(ValueId v, OpId before) const {
-  OpId last = problem_.versions.maker[v];
-  for (const OpId use : problem_.Uses(v)) {
-    if (use < before) last = use;
-  }
-  return last;
-}
-
 void ChainModel::FindGradients() {
   const int count = problem_.op_count;
   std::vector<int64_t> alive(count + 1, 0);
@@ -105,7 +97,7 @@ int64_t ChainModel::ForwardPeak(int stage,
       live += problem_.bytes[s];
       OpId last = o;
       for (ValueId v = first; v <= problem_.versions.Last(s); ++v) {
-        last = std::max(last, LastUse(v, chain_.boundary));
+        last = std::max(last, LastForwardUse(problem_, v));
       }
       if (kept[s] == 0 && last <= chain_.ends[stage]) {
         ends.emplace_back(last, problem_.bytes[s]);
@@ -152,7 +144,7 @@ void ChainModel::AddStage(int i) {
       const ValueId v = versions.Last(s);
       const auto uses = problem_.Uses(v);
       if (problem_.rules.may_remake[v] == 0 || uses.empty()) continue;
-      const bool crosses = LastUse(v, chain_.boundary) > chain_.ends[i];
+      const bool crosses = LastForwardUse(problem_, v) > chain_.ends[i];
       if (uses.back() < chain_.boundary && !crosses) continue;
       saved.push_back({s, o,
                        static_cast<double>(problem_.rules.rerun_ns[o] + 1) /

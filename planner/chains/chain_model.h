@@ -37,9 +37,6 @@ class ChainModel {
   std::vector<OpId> Execs(const std::vector<RotorStep>& steps) const;
 
  private:
-  // Returns the last op before `before` that reads a value, or its maker.
-  OpId LastUse(ValueId v, OpId before) const;
-
   // Finds the bytes made by backward ops that are alive before the backward of
   // each stage begins, from the last stage to the first; [0] is before the
   // backward of stage 0.

@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "planner/chains/chain_model.h"
-#include "planner/model/unread.h"
+#include "planner/model/list_moves.h"
 
 namespace reprise::planner {
 namespace {
@@ -22,7 +22,7 @@ constexpr int kMostChainRounds = 4;
 // executor forbids their positions. Returns false if they cannot be run.
 bool ReplayExecs(const Problem& problem, std::vector<OpId> execs,
                  Generator& generator, Effort& effort,
-                 ChainSchedule& schedule) {
+                 Archive::Point& schedule) {
   if (execs.empty()) return false;
   execs = WithoutUnread(problem, execs);
   const StatusOr<Evaluation> evaluation = EvaluateExecs(problem, execs);
@@ -75,7 +75,7 @@ struct ChainSchedules::State {
 
   // Adds Revolve's schedule with the most slots that fit, found by bisection.
   void AddRevolve(int64_t budget_bytes, Generator& generator, Effort& effort,
-                  std::vector<ChainSchedule>& schedules) {
+                  std::vector<Archive::Point>& schedules) {
     if (model == nullptr) model = std::make_unique<ChainModel>(problem, *chain);
     const int length = chain->stage_count();
     int low = 1, high = length;
@@ -83,7 +83,7 @@ struct ChainSchedules::State {
       const int slots = low + (high - low) / 2;
       auto known = revolved.find(slots);
       if (known == revolved.end()) {
-        ChainSchedule schedule{.solver = "revolve"};
+        Archive::Point schedule{.solver = "revolve"};
         const bool ran =
             RevolveForwardSteps(length, slots) <=
                 int64_t{kMostExecsPerOp} * length &&
@@ -127,14 +127,14 @@ struct ChainSchedules::State {
   }
 
   void AddRotor(Joined& at, int64_t budget_bytes, Generator& generator,
-                Effort& effort, std::vector<ChainSchedule>& schedules) const {
+                Effort& effort, std::vector<Archive::Point>& schedules) const {
     const int64_t bytes = budget_bytes - at.model.FixedBytes();
     if (bytes <= 0) return;
     MakeTable(at, bytes, effort);
     int64_t within = bytes;
     for (int round = 0; round < kMostChainRounds && !effort.Over(); ++round) {
       if (at.rotor->TimeNs(within) == Rotor::kImpossible) return;
-      ChainSchedule schedule{.solver = "rotor"};
+      Archive::Point schedule{.solver = "rotor"};
       if (!ReplayExecs(problem, at.model.Execs(at.rotor->Steps(within)),
                        generator, effort, schedule)) {
         return;
@@ -157,10 +157,10 @@ ChainSchedules::ChainSchedules(const Problem& problem)
     : state_(std::make_unique<State>(problem)) {}
 ChainSchedules::~ChainSchedules() = default;
 
-std::vector<ChainSchedule> ChainSchedules::For(int64_t budget_bytes,
-                                               Generator& generator,
-                                               Effort& effort) {
-  std::vector<ChainSchedule> schedules;
+std::vector<Archive::Point> ChainSchedules::For(int64_t budget_bytes,
+                                                Generator& generator,
+                                                Effort& effort) {
+  std::vector<Archive::Point> schedules;
   State& state = *state_;
   if (!state.chain) state.chain = FindChain(state.problem);
   if (state.chain->stage_count() < 2) return schedules;

@@ -15,23 +15,16 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "planner/chains/chain.h"
 #include "planner/chains/rotor.h"
+#include "planner/model/archive.h"
 #include "planner/model/effort.h"
 #include "planner/model/flags.h"
 #include "planner/model/problem.h"
 
 namespace reprise::planner {
-
-struct ChainSchedule {
-  int64_t peak_bytes = 0;
-  int64_t time_ns = 0;
-  std::vector<OpId> execs = {};
-  std::string solver = {};
-};
 
 // Makes the chain schedules of one problem for any number of budgets. Models
 // and tables are built once; a table of a larger budget answers smaller ones as
@@ -44,8 +37,8 @@ class ChainSchedules {
   // Returns the schedules for this budget that were not returned before; empty
   // if the graph is not a chain of at least two stages, or if none can be run.
   // O(stages^2 slots) ticks for a table, O(ops) for a schedule.
-  std::vector<ChainSchedule> For(int64_t budget_bytes, Generator& generator,
-                                 Effort& effort);
+  std::vector<Archive::Point> For(int64_t budget_bytes, Generator& generator,
+                                  Effort& effort);
 
  private:
   struct State;

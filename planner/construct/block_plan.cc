@@ -244,8 +244,7 @@ void BlockPlan::FitSaving(const std::vector<ValueId>& saved, const Score& score,
     TakeCounts(cuts);
     const Generated generated = generator.Generate(MakeFlags(), effort);
     if (!generated.valid) return;
-    archive.Add(generated.peak_bytes, generated.time_ns, generator.execs(),
-                "blocks");
+    archive.Add(generated, generator.execs(), "blocks");
     if (score.Of(generated) < best.score) {
       best = {score.Of(generated), classes_, single_flags_};
     }
@@ -387,8 +386,7 @@ bool BlockPlan::Anneal(const Score& score, Random& random, int64_t ticks,
     if (now >= best) continue;
     best = now;
     best_classes = classes_;
-    archive.Add(generated.peak_bytes, generated.time_ns, generator.execs(),
-                "block-moves");
+    archive.Add(generated, generator.execs(), "block-moves");
   }
   classes_ = std::move(best_classes);
   return best < to_beat;

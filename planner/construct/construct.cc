@@ -38,8 +38,7 @@ Flags FromCuts(const Problem& problem, const ConstructOptions& options,
     if (options.ticks > 0 && effort.ticks() - begin > options.ticks) break;
     const Generated generated = generator.Generate(flags, effort);
     if (!generated.valid) break;
-    archive.Add(generated.peak_bytes, generated.time_ns, generator.execs(),
-                "min-cut");
+    archive.Add(generated, generator.execs(), "min-cut");
     if (score.Of(generated) < best_score) {
       best_score = score.Of(generated);
       best = flags;
@@ -86,8 +85,7 @@ void Restore(const Problem& problem, const Score& score, int64_t ticks,
     const int64_t now = score.Of(generated);
     if (now < best) {
       best = now;
-      archive.Add(generated.peak_bytes, generated.time_ns, generator.execs(),
-                  "restore");
+      archive.Add(generated, generator.execs(), "restore");
     } else {
       flags[f] = was;
     }

@@ -42,15 +42,13 @@ Flags FlagsKeeping(const Problem& problem, const Keep& keep, bool in_place) {
 
 // Adds the plan that keeps these values, as far as the executor allows.
 void AddKeeping(const Problem& problem, Strategy strategy, const Keep& keep,
-                Generator& generator, std::vector<Candidate>& candidates) {
+                Generator& generator, std::vector<Archive::Point>& candidates) {
   for (const bool in_place : {true, false}) {
     const Generated generated =
         generator.Generate(FlagsKeeping(problem, keep, in_place));
     if (!generated.valid) continue;
-    candidates.push_back({.strategy = strategy,
-                          .peak_bytes = generated.peak_bytes,
-                          .time_ns = generated.time_ns,
-                          .execs = generator.execs()});
+    candidates.push_back({generated.peak_bytes, generated.time_ns,
+                          generator.execs(), std::string(NameOf(strategy))});
     return;
   }
 }
@@ -79,7 +77,8 @@ std::vector<int32_t> BlockOfStages(const Problem& problem, const Chain& chain) {
 
 // Adds the plan that recomputes every block and keeps what leaves it.
 void AddPerBlock(const Problem& problem, const Chain& chain,
-                 Generator& generator, std::vector<Candidate>& candidates) {
+                 Generator& generator,
+                 std::vector<Archive::Point>& candidates) {
   const std::vector<int32_t> block_of = BlockOfStages(problem, chain);
   const auto keep = [&](ValueId v) {
     if (block_of.empty()) return true;
@@ -96,7 +95,7 @@ void AddPerBlock(const Problem& problem, const Chain& chain,
 // Adds the plan that keeps what crosses a cut, and the last segment.
 void AddSegments(const Problem& problem, const Chain& chain,
                  const std::vector<OpId>& cuts, Generator& generator,
-                 std::vector<Candidate>& candidates) {
+                 std::vector<Archive::Point>& candidates) {
   const auto keep = [&](ValueId v) {
     const OpId maker = problem.versions.maker[v];
     const auto cut = std::lower_bound(cuts.begin(), cuts.end(), maker);
@@ -111,7 +110,8 @@ void AddSegments(const Problem& problem, const Chain& chain,
 
 // Adds the plans of kMemory: several segment sizes around the square roots.
 void AddSquareRoots(const Problem& problem, const Chain& chain,
-                    Generator& generator, std::vector<Candidate>& candidates) {
+                    Generator& generator,
+                    std::vector<Archive::Point>& candidates) {
   const std::vector<int64_t> made = BytesMade(problem, chain, 0);
   double boundary_bytes = 0, largest = 0;
   for (int i = 0; i < chain.stage_count(); ++i) {
@@ -145,7 +145,7 @@ void AddSquareRoots(const Problem& problem, const Chain& chain,
   }
   add(std::move(cuts));
   std::stable_sort(candidates.begin(), candidates.end(),
-                   [](const Candidate& a, const Candidate& b) {
+                   [](const Archive::Point& a, const Archive::Point& b) {
                      if (a.peak_bytes != b.peak_bytes) {
                        return a.peak_bytes < b.peak_bytes;
                      }
@@ -172,14 +172,14 @@ StatusOr<Strategy> ParseStrategy(std::string_view name) {
       StrCat("strategy ", std::string(name.substr(0, 40)), ": must be ", all));
 }
 
-std::vector<Candidate> StrategyCandidates(const Problem& problem,
-                                          Strategy strategy,
-                                          Generator& generator) {
+std::vector<Archive::Point> StrategyCandidates(const Problem& problem,
+                                               Strategy strategy,
+                                               Generator& generator) {
   const auto wanted = [&](Strategy one) {
     return strategy == one || strategy == Strategy::kAuto;
   };
   const Chain chain = FindChain(problem);
-  std::vector<Candidate> candidates;
+  std::vector<Archive::Point> candidates;
   if (chain.ends.empty()) {
     AddKeeping(
         problem, strategy, [](ValueId) { return true; }, generator, candidates);
@@ -213,10 +213,9 @@ std::vector<Candidate> StrategyCandidates(const Problem& problem,
 
 void AddStrategies(const Problem& problem, Generator& generator,
                    Archive& archive) {
-  for (const Candidate& candidate :
+  for (const Archive::Point& candidate :
        StrategyCandidates(problem, Strategy::kAuto, generator)) {
-    archive.Add(candidate.peak_bytes, candidate.time_ns, candidate.execs,
-                std::string(NameOf(candidate.strategy)));
+    archive.Add(candidate);
   }
 }
 

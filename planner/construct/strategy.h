@@ -37,19 +37,12 @@ std::string_view NameOf(Strategy strategy);
 // INVALID_ARGUMENT: there is no such strategy; the message lists them.
 StatusOr<Strategy> ParseStrategy(std::string_view name);
 
-// A plan of a strategy.
-struct Candidate {
-  Strategy strategy = Strategy::kSaveAll;
-  int64_t peak_bytes = 0;
-  int64_t time_ns = 0;
-  std::vector<OpId> execs = {};
-};
 // Returns the plans of a strategy, or of all for kAuto. kMemory has several;
 // the one with the smallest peak comes first. Empty if the executor cannot run
-// them. O(candidates * execs).
-std::vector<Candidate> StrategyCandidates(const Problem& problem,
-                                          Strategy strategy,
-                                          Generator& generator);
+// them. Their solvers are the names. O(candidates * execs).
+std::vector<Archive::Point> StrategyCandidates(const Problem& problem,
+                                               Strategy strategy,
+                                               Generator& generator);
 // Adds all of them to the archive, each by its name.
 void AddStrategies(const Problem& problem, Generator& generator,
                    Archive& archive);

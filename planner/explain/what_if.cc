@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "planner/model/unread.h"
+#include "planner/model/list_moves.h"
 
 namespace reprise::planner {
 namespace {

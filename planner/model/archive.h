@@ -20,8 +20,8 @@ class Archive {
   struct Point {
     int64_t peak_bytes = 0;
     int64_t time_ns = 0;
-    std::vector<OpId> execs;
-    std::string solver;
+    std::vector<OpId> execs = {};
+    std::string solver = {};
   };
 
   // Adds the schedule unless a known one has no higher peak and no longer time,
@@ -29,6 +29,13 @@ class Archive {
   // win. Returns whether it was added.
   bool Add(int64_t peak_bytes, int64_t time_ns, const std::vector<OpId>& execs,
            const std::string& solver);
+  // The same, with the figures of an evaluation, a generated schedule or a
+  // point.
+  bool Add(const auto& figures, const std::vector<OpId>& execs,
+           const std::string& solver) {
+    return Add(figures.peak_bytes, figures.time_ns, execs, solver);
+  }
+  bool Add(const Point& point) { return Add(point, point.execs, point.solver); }
 
   // Returns the fastest schedule within the budget, or null.
   const Point* Best(int64_t budget_bytes) const;

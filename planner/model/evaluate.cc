@@ -55,15 +55,16 @@ class Evaluator {
   };
 
   // Returns an error about a storage at the current entry.
-  Status Wrong(StorageId s, std::string_view what) const {
+  Status Wrong(StorageId s, const auto&... what) const {
     return InvalidArgument(
-        StrCat("schedule[", entry_, "]: storage ", s, " ", what));
+        StrCat("schedule[", entry_, "]: storage ", s, " ", what...));
   }
-  // Names the current entry and its op, for errors.
-  std::string Where(OpId op) const {
+  // The same about an op.
+  Status WrongOp(OpId op, const auto&... what) const {
     const std::string& name = graph_.ops[op].name;
-    return StrCat("schedule[", entry_, "]: op ", op,
-                  name.empty() ? "" : " (" + name.substr(0, 80) + ")");
+    return InvalidArgument(
+        StrCat("schedule[", entry_, "]: op ", op,
+               name.empty() ? "" : " (" + name.substr(0, 80) + ")", what...));
   }
   // Returns the version of a storage that is present, for messages; 0 if
   // absent.
@@ -101,18 +102,14 @@ class Evaluator {
 
   // Frees a storage. An error if it is absent, or the program still holds it.
   Status FreeStorage(StorageId s) {
-    if (present_[s] == kNoValue) {
-      return InvalidArgument(StrCat("schedule[", entry_, "]: storage ", s,
-                                    " is freed but not present"));
-    }
+    if (present_[s] == kNoValue) return Wrong(s, "is freed but not present");
     if (host_[s].under != Under::kNothing) {
       return Wrong(s, "is freed while a copy of it is under way");
     }
     const OpId held = rules_.held_until[s];
     if (lives_[s] == 1 && held != kNoOp && runs_[held] == 0) {
-      return InvalidArgument(
-          StrCat("schedule[", entry_, "]: storage ", s, " is freed before op ",
-                 held, " has run, up to which the program holds it"));
+      return Wrong(s, "is freed before op ", held,
+                   " has run, up to which the program holds it");
     }
     present_[s] = kNoValue;
     live_ -= graph_.storages[s].bytes;
@@ -178,8 +175,8 @@ class Evaluator {
         host.value = present_[s];
         host_live_ += bytes;
         if (host_live_ > link.host_bytes) {
-          return Wrong(s, StrCat("is sent: the host then holds ", host_live_,
-                                 " bytes, and may hold ", link.host_bytes));
+          return Wrong(s, "is sent: the host then holds ", host_live_,
+                       " bytes, and may hold ", link.host_bytes);
         }
         result_.host_peak_bytes = std::max(result_.host_peak_bytes, host_live_);
         return Begin(s, Under::kSend, link.out_bytes_per_s, out_ns_);
@@ -216,19 +213,18 @@ class Evaluator {
   Status CheckMayRun(OpId o) {
     if (runs_[o] == 0) {
       if (o == next_) return OkStatus();
-      return InvalidArgument(StrCat(Where(o),
-                                    " runs for the first time before "
-                                    "op ",
-                                    next_));
+      return WrongOp(o,
+                     " runs for the first time before "
+                     "op ",
+                     next_);
     }
     if (capabilities_.max_runs > 0 && runs_[o] >= capabilities_.max_runs) {
-      return InvalidArgument(StrCat(Where(o), " runs more than ",
-                                    capabilities_.max_runs, " times"));
+      return WrongOp(o, " runs more than ", capabilities_.max_runs, " times");
     }
     if (!rules_.may_rerun[o]) {
-      return InvalidArgument(StrCat(Where(o),
-                                    " must not run again: its kind, "
-                                    "its phase or the executor forbids it"));
+      return WrongOp(o,
+                     " must not run again: its kind, "
+                     "its phase or the executor forbids it");
     }
     if (!rules_.MayRunAgain(o, next_)) return MisplacedRerun(o);
     return OkStatus();
@@ -237,17 +233,16 @@ class Evaluator {
   // Returns why `o` must not run again right before the next op in base order.
   Status MisplacedRerun(OpId o) const {
     if (next_ < graph_.op_count() && !graph_.ops[next_].replay_point) {
-      return InvalidArgument(
-          StrCat(Where(o), " runs again right before op ", next_,
-                 ", where the executor cannot run anything again"));
+      return WrongOp(o, " runs again right before op ", next_,
+                     ", where the executor cannot run anything again");
     }
     if (!rules_.IsInWindow(o, next_)) {
-      return InvalidArgument(StrCat(Where(o), " runs again right before op ",
-                                    next_, ", outside its replay windows"));
+      return WrongOp(o, " runs again right before op ", next_,
+                     ", outside its replay windows");
     }
-    return InvalidArgument(StrCat(Where(o),
-                                  " runs again, but the next op in base order "
-                                  "is not a backward op"));
+    return WrongOp(o,
+                   " runs again, but the next op in base order "
+                   "is not a backward op");
   }
 
   // Checks that every input is present at the version that the op needs.
@@ -256,19 +251,17 @@ class Evaluator {
       const StorageId s = versions_.storage[v];
       if (present_[s] != v) {
         const int32_t number = PresentNumber(s);
-        return InvalidArgument(
-            StrCat(Where(o), " needs storage ", s, " at version ",
-                   versions_.Number(v), ", but ",
-                   number == 0 ? "it is not present"
-                               : StrCat("version ", number, " is present")));
+        return WrongOp(o, " needs storage ", s, " at version ",
+                       versions_.Number(v), ", but ",
+                       number == 0 ? "it is not present"
+                                   : StrCat("version ", number, " is present"));
       }
       if (host_[s].under == Under::kFetch) {
-        return InvalidArgument(
-            StrCat(Where(o), " reads storage ", s, " before it is fetched"));
+        return WrongOp(o, " reads storage ", s, " before it is fetched");
       }
       if (graph_.storages[s].pinned && lives_[s] > 1) {
-        return InvalidArgument(StrCat(Where(o), " reads storage ", s,
-                                      ", which is pinned, from a second life"));
+        return WrongOp(o, " reads storage ", s,
+                       ", which is pinned, from a second life");
       }
     }
     return OkStatus();
@@ -289,16 +282,15 @@ class Evaluator {
           workspace += graph_.storages[s].bytes;
         }
       } else {
-        return InvalidArgument(StrCat(Where(o), " writes storage ", s,
-                                      ", but version ", PresentNumber(s),
-                                      " is present: free it first"));
+        return WrongOp(o, " writes storage ", s, ", but version ",
+                       PresentNumber(s), " is present: free it first");
       }
     }
     for (const ValueId v : versions_.Make(o)) {
       const StorageId s = versions_.storage[v];
       if (host_[s].under != Under::kNothing) {
-        return InvalidArgument(StrCat(Where(o), " changes storage ", s,
-                                      " while a copy of it is under way"));
+        return WrongOp(o, " changes storage ", s,
+                       " while a copy of it is under way");
       }
       present_[s] = v;
       if (host_[s].value != v) EndHostCopy(s);
@@ -317,9 +309,9 @@ class Evaluator {
     if (keeps_state && last_run_[o] == entry_) live_ -= op.state_bytes;
     const int64_t run_ns = again ? rules_.rerun_ns[o] : op.time_ns;
     if (run_ns > std::numeric_limits<int64_t>::max() - result_.time_ns) {
-      return InvalidArgument(StrCat(Where(o),
-                                    ": the times of all runs sum to "
-                                    "more than 2^63"));
+      return WrongOp(o,
+                     ": the times of all runs sum to "
+                     "more than 2^63");
     }
     result_.time_ns += run_ns;
     ++result_.execs;
@@ -386,6 +378,14 @@ std::optional<Entry> EntryOf(int64_t code) {
   if (kind >= static_cast<int64_t>(Entry::Kind::kFetched)) return std::nullopt;
   return Entry{.kind = static_cast<Entry::Kind>(kind + 1),
                .id = static_cast<StorageId>(below % int64_t{kMaxOps})};
+}
+
+std::vector<OpId> ExecsOf(std::span<const Entry> schedule) {
+  std::vector<OpId> execs;
+  for (const Entry& entry : schedule) {
+    if (entry.kind == Entry::Kind::kExec) execs.push_back(entry.id);
+  }
+  return execs;
 }
 
 bool UsesHost(std::span<const Entry> schedule) {

@@ -108,6 +108,8 @@ inline int64_t CodeOf(const Entry& entry) {
 }
 // Returns the entry of a code; nothing if there is no such kind.
 std::optional<Entry> EntryOf(int64_t code);
+// Returns the ops that a schedule runs, in order.
+std::vector<OpId> ExecsOf(std::span<const Entry> schedule);
 // Returns whether a schedule uses the link to host memory.
 bool UsesHost(std::span<const Entry> schedule);
 // Returns the time of one copy, in ns, rounded up; at most 2^62.

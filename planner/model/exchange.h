@@ -9,10 +9,8 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
-#include <string>
-#include <vector>
 
-#include "planner/model/step_graph.h"
+#include "planner/model/archive.h"
 
 namespace reprise::planner {
 
@@ -21,24 +19,16 @@ enum class Part : uint8_t { kAll, kProve, kImprove };
 
 class Exchange {
  public:
-  // A schedule, in terms of the graph that is searched; all searches reduce it
-  // alike.
-  struct Found {
-    int64_t peak_bytes = 0;
-    int64_t time_ns = 0;
-    std::vector<OpId> execs = {};
-    std::string solver = {};
-  };
-
   virtual ~Exchange() = default;
 
-  // Offers a schedule within the budget, or a bound, to the others.
-  virtual void Offer(const Found& found) = 0;
+  // Offers a schedule within the budget, or a bound, to the others. Schedules
+  // are in terms of the graph that is searched; all searches reduce it alike.
+  virtual void Offer(const Archive::Point& found) = 0;
   virtual void OfferBound(int64_t added_ns) = 0;
 
   // Returns the fastest schedule if it takes less than `time_ns`; and the best
   // bound.
-  virtual std::optional<Found> Faster(int64_t time_ns) = 0;
+  virtual std::optional<Archive::Point> Faster(int64_t time_ns) = 0;
   virtual int64_t BoundNs() = 0;
 
   // Splits a piece of work: calls `mine` on this thread and, until it has

@@ -325,12 +325,4 @@ void Generator::Account(Generated& result) {
   }
 }
 
-void Generator::AliveAt(int32_t exec, std::vector<StorageId>& storages) const {
-  for (const Life& life : lives_) {
-    if (life.born <= exec && exec <= life.last) {
-      storages.push_back(life.storage);
-    }
-  }
-}
-
 }  // namespace reprise::planner

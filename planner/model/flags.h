@@ -70,8 +70,6 @@ class Generator {
 
   // Execs of the last Generate.
   const std::vector<OpId>& execs() const { return execs_; }
-  // Appends the storages alive while the exec at this position runs.
-  void AliveAt(int32_t exec, std::vector<StorageId>& storages) const;
   // Bytes while each exec runs.
   const std::vector<int64_t>& bytes_at() const { return bytes_at_; }
   // By op: the position of its first run in execs().

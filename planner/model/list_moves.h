@@ -79,4 +79,11 @@ bool RemakeInputs(const Problem& problem, const ExecList& list,
 ExecList::Node PlaceFor(const Problem& problem, const ExecList& list, OpId op,
                         ExecList::Node reader);
 
+// Returns execs without dead re-runs, whose outputs are all made again, or the
+// step ends, before any op reads them, and without those that only fed them.
+// Constructions that run whole stretches again leave some. First runs stay.
+// O(execs + arities).
+std::vector<OpId> WithoutUnread(const Problem& problem,
+                                const std::vector<OpId>& execs);
+
 }  // namespace reprise::planner

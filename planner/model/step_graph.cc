@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "base/str_cat.h"
-#include "planner/model/divide_bytes.h"
 
 namespace reprise::planner {
 namespace {
@@ -156,6 +155,20 @@ Status CheckOp(const StepGraph& graph, OpId o, std::vector<OpId>& writer,
 }
 
 }  // namespace
+
+std::vector<StaticPart> DivideBytes(int64_t bytes,
+                                    std::span<const StaticPart> parts,
+                                    Category rest) {
+  std::vector<StaticPart> divided;
+  const auto take = [&](Category category, int64_t most) {
+    const int64_t taken = std::min(most, bytes);
+    if (taken > 0) divided.push_back({.category = category, .bytes = taken});
+    bytes -= taken;
+  };
+  for (const StaticPart& part : parts) take(part.category, part.bytes);
+  take(rest, bytes);
+  return divided;
+}
 
 std::vector<StaticPart> StaticMemory(const StepGraph& graph) {
   return DivideBytes(

@@ -126,6 +126,12 @@ struct StepGraph {
 // Returns whether any op may run again in some places only.
 bool HasReplayWindows(const StepGraph& graph);
 
+// Divides bytes among parts, in their order, as far as they go. What the parts
+// leave is a last one, of category `rest`. Leaves out what is empty.
+std::vector<StaticPart> DivideBytes(int64_t bytes,
+                                    std::span<const StaticPart> parts,
+                                    Category rest);
+
 // Returns static_bytes by category: the parts, and as unknown what they leave of
 // it; kStatic if there are no parts.
 std::vector<StaticPart> StaticMemory(const StepGraph& graph);

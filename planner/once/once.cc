@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "base/str_cat.h"
-#include "planner/model/unread.h"
+#include "planner/model/list_moves.h"
 
 namespace reprise::planner {
 namespace {
@@ -130,10 +130,7 @@ StatusOr<Evaluation> EvaluateOnce(const Problem& problem,
                                   std::span<const Entry> schedule) {
   ASSIGN_OR_RETURN(const Evaluation evaluation,
                    Evaluate(*problem.graph, schedule, problem.capabilities));
-  std::vector<OpId> execs;
-  for (const Entry& entry : schedule) {
-    if (entry.kind == Entry::Kind::kExec) execs.push_back(entry.id);
-  }
+  const std::vector<OpId> execs = ExecsOf(schedule);
   const std::vector<OpId> runs = OnceExecs(problem, SavedIn(problem, execs));
   for (size_t i = 0; i < std::max(execs.size(), runs.size()); ++i) {
     if (i < execs.size() && i < runs.size() && execs[i] == runs[i]) continue;

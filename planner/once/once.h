@@ -7,7 +7,7 @@
 // program holds into the backward, is saved whatever the set says. At a backward
 // op that needs something that is not there, it runs again, with what is missing
 // for it, in base order, and stays until its last reader. Re-runs whose results
-// are not read are left out (unread.h). No op runs more than twice.
+// are not read are left out (list_moves.h). No op runs more than twice.
 //
 //   saved x0, x3    op 0, op 1, op 2, op 3, op 4, [op 1, op 2], op 5, ...
 //                   op 5 reads x2, which needs x1

@@ -19,7 +19,7 @@ constexpr size_t kMostStarts = 4;
 std::vector<SavedSet> SavedSets(const Problem& problem, int64_t budget_bytes,
                                 Generator& generator, Effort& effort) {
   std::vector<SavedSet> sets;
-  for (const Candidate& candidate :
+  for (const Archive::Point& candidate :
        StrategyCandidates(problem, Strategy::kAuto, generator)) {
     sets.push_back(SavedBy(problem, candidate.execs));
   }
@@ -225,7 +225,7 @@ bool AddSaved(const Problem& problem, const SavedSet& saved,
       problem,
       WithFrees(*problem.graph, execs, problem.capabilities.free_policy));
   if (!evaluation.ok()) return false;
-  archive.Add(evaluation->peak_bytes, evaluation->time_ns, execs, solver);
+  archive.Add(*evaluation, execs, solver);
   return true;
 }
 

@@ -43,8 +43,7 @@ void Search::AnnealEach(size_t count, const std::function<bool()>& is_over,
       lock.lock();
       ticks += effort.ticks();
       if (const Archive::Point* best = found.Best(request_.budget_bytes)) {
-        archive_.Add(best->peak_bytes, best->time_ns, best->execs,
-                     best->solver);
+        archive_.Add(*best);
       }
       over = over || is_over();
       --running;

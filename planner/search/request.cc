@@ -66,8 +66,7 @@ Status CheckHasNoHost(const Request& request) {
 }
 
 Known::Known(const Problem& problem) : generator(problem), chains(problem) {
-  archive.Add(problem.base.peak_bytes, problem.base.time_ns,
-              BaseExecs(*problem.graph), "base");
+  archive.Add(problem.base, BaseExecs(*problem.graph), "base");
 }
 
 int64_t TicksOf(const Problem& problem, const Request& request) {

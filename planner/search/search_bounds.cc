@@ -57,8 +57,7 @@ std::vector<OpId> Search::StartFrom(const std::vector<KeepSet>& keep_sets,
   for (const Retention tail : {Retention::kAgain, Retention::kSave}) {
     const Generated generated = GenerateKeeping(keep_sets, tail);
     if (!generated.valid) continue;
-    archive_.Add(generated.peak_bytes, generated.time_ns, generator_.execs(),
-                 solver);
+    archive_.Add(generated, generator_.execs(), solver);
     // Starts from windows come first: they are often a few moves from optimal.
     starts_.insert(starts_.begin(), generator_.execs());
     if (std::ssize(starts_) > kMostStarts) starts_.pop_back();

@@ -46,10 +46,9 @@ void Search::AddStrategies(int64_t) {
 }
 
 void Search::AddChains(int64_t) {
-  for (const ChainSchedule& schedule :
+  for (const Archive::Point& schedule :
        known_.chains.For(request_.budget_bytes, generator_, effort_)) {
-    archive_.Add(schedule.peak_bytes, schedule.time_ns, schedule.execs,
-                 schedule.solver);
+    archive_.Add(schedule);
   }
 }
 

@@ -70,7 +70,7 @@ void Search::Squeeze(int64_t ticks) {
 int64_t Search::AddExecs(const std::vector<OpId>& execs, const char* solver) {
   const auto evaluation = EvaluateExecs(problem_, execs);
   if (!evaluation.ok()) return Score::kWorst;
-  archive_.Add(evaluation->peak_bytes, evaluation->time_ns, execs, solver);
+  archive_.Add(*evaluation, execs, solver);
   return evaluation->time_ns;
 }
 

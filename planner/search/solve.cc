@@ -233,14 +233,10 @@ void Search::Trade() {
   const int64_t time_ns = HasNone() ? Score::kWorst : Best()->time_ns;
   const auto other = exchange->Faster(time_ns);
   if (other && TakesPlans()) {
-    archive_.Add(other->peak_bytes, other->time_ns, other->execs,
-                 other->solver);
+    archive_.Add(*other);
     log_.Add("exchange", Now());
   } else if (!other && !HasNone()) {
-    exchange->Offer({.peak_bytes = Best()->peak_bytes,
-                     .time_ns = time_ns,
-                     .execs = Best()->execs,
-                     .solver = Best()->solver});
+    exchange->Offer(*Best());
   }
 }
 

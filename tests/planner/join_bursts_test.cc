@@ -26,14 +26,6 @@ StatusOr<Evaluation> Replay(const Problem& problem,
       problem.capabilities);
 }
 
-std::vector<OpId> ExecsOf(const Schedule& schedule) {
-  std::vector<OpId> execs;
-  for (const Entry& entry : schedule) {
-    if (entry.kind == Entry::Kind::kExec) execs.push_back(entry.id);
-  }
-  return execs;
-}
-
 TEST(JoinBurstsTest, KeepsTheBudgetAndIsNeverSlowerInGraphsWithEveryFeature) {
   Random random(23);
   int tried = 0, faster = 0;

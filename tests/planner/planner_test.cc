@@ -200,18 +200,18 @@ TEST(MakePlanTest, EveryPassSaysWhenItIsWorthATry) {
 // Stores the best plan and bound that it is offered.
 class Notes : public Exchange {
  public:
-  void Offer(const Found& found) override {
+  void Offer(const Archive::Point& found) override {
     if (!best || found.time_ns < best->time_ns) best = found;
   }
   void OfferBound(int64_t added_ns) override {
     bound_ns = std::max(bound_ns, added_ns);
   }
-  std::optional<Found> Faster(int64_t time_ns) override {
+  std::optional<Archive::Point> Faster(int64_t time_ns) override {
     return best && best->time_ns < time_ns ? best : std::nullopt;
   }
   int64_t BoundNs() override { return bound_ns; }
 
-  std::optional<Found> best;
+  std::optional<Archive::Point> best;
   int64_t bound_ns = 0;
 };
 

@@ -259,9 +259,11 @@ TEST(SeveralWindowsTest, TreesUnderDifferentGuessesFindTheSameOptimum) {
 // Lets two threads join every piece of work that is split, until it is done.
 class TwoHelpers : public Exchange {
  public:
-  void Offer(const Found&) override {}
+  void Offer(const Archive::Point&) override {}
   void OfferBound(int64_t) override {}
-  std::optional<Found> Faster(int64_t) override { return std::nullopt; }
+  std::optional<Archive::Point> Faster(int64_t) override {
+    return std::nullopt;
+  }
   int64_t BoundNs() override { return 0; }
   void Together(const std::function<void()>& mine,
                 const std::function<void()>& help) override {

@@ -152,7 +152,7 @@ TEST(StrategyTest, ThePortfolioIsNeverWorseThanANamedPlan) {
          {Capabilities{}, TapeCapabilities()}) {
       const Problem problem = MakeProblem(*graph, capabilities);
       Generator generator(problem);
-      for (const Candidate& candidate :
+      for (const Archive::Point& candidate :
            StrategyCandidates(problem, Strategy::kAuto, generator)) {
         const auto evaluation = Evaluate(
             *graph,
@@ -168,7 +168,7 @@ TEST(StrategyTest, ThePortfolioIsNeverWorseThanANamedPlan) {
 
         ASSERT_TRUE(plan.feasible);
         EXPECT_LE(plan.evaluation.time_ns, candidate.time_ns)
-            << NameOf(candidate.strategy);
+            << candidate.solver;
       }
     }
   }
@@ -221,7 +221,7 @@ TEST(ChainPlanTest, EqualsRevolveOnUniformChains) {
     Generator generator(problem);
 
     int64_t best = Rotor::kImpossible;
-    for (const ChainSchedule& schedule :
+    for (const Archive::Point& schedule :
          ChainSchedules(problem).For(budget, generator, effort)) {
       if (schedule.peak_bytes > budget) continue;
       best = std::min(best, schedule.time_ns - problem.base.time_ns);

@@ -62,7 +62,8 @@ class Console {
   // Like Error, with a given sentence and exit code.
   int Fail(int exit_code, std::string_view sentence);
 
-  // Progress replaces the progress line; ClearProgress removes it.
+  // Progress replaces the progress line; ClearProgress removes it, as does all
+  // that is written.
   void Progress(std::string_view text);
   void ClearProgress();
   bool shows_progress() const { return progress_; }

@@ -54,11 +54,6 @@ std::string FolderOf(const std::string& path) {
   return folder.empty() ? "." : folder;
 }
 
-bool EndsWith(std::string_view text, std::string_view end) {
-  return text.size() >= end.size() &&
-         text.substr(text.size() - end.size()) == end;
-}
-
 }  // namespace
 
 StatusOr<std::string> ReadFile(const std::string& path, int64_t most) {
@@ -180,7 +175,7 @@ Status WriteFile(const std::string& path, std::string_view text, bool force) {
 StatusOr<GraphFile> ReadGraph(const std::string& path) {
   ASSIGN_OR_RETURN(const std::string text,
                    ReadFile(path, formats::kMaxGraphTextBytes));
-  StatusOr<v1::StepGraph> graph = EndsWith(path, ".pb")
+  StatusOr<v1::StepGraph> graph = path.ends_with(".pb")
                                       ? formats::ReadGraphBytes(text)
                                       : formats::ReadGraphText(text);
   if (!graph.ok()) {
@@ -196,7 +191,7 @@ StatusOr<GraphFile> ReadGraph(const std::string& path) {
 std::string PlanPathFor(const std::string& graph_path) {
   std::string name = fs::path(graph_path).filename().string();
   for (const std::string_view end : {".json", ".pb", ".graph"}) {
-    if (EndsWith(name, end)) name.resize(name.size() - end.size());
+    if (name.ends_with(end)) name.resize(name.size() - end.size());
   }
   name += ".plan.json";
   const std::string folder = fs::path(graph_path).parent_path().string();

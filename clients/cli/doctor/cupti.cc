@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Checks libcupti: where it is, its version, and what has the injection slot.
-#include <dlfcn.h>
 #include <link.h>
 #include <unistd.h>
 
@@ -12,6 +11,7 @@
 #include "base/str_cat.h"
 #include "clients/cli/core/files.h"
 #include "clients/cli/doctor/doctor.h"
+#include "clients/cli/server/runtime_paths.h"
 
 namespace reprise::cli {
 namespace {
@@ -22,9 +22,8 @@ constexpr int kOldestApi = 18;
 // Returns the paths that the agent searches, in its order.
 std::vector<std::string> Places(const PythonFacts& python) {
   std::vector<std::string> places;
-  if (const char* named = std::getenv("REPRISE_CUPTI_PATH");
-      named != nullptr && *named != '\0') {
-    places.push_back(named);
+  if (std::string named = Environment("REPRISE_CUPTI_PATH"); !named.empty()) {
+    places.push_back(std::move(named));
   }
   for (const char* name :
        {"libcupti.so.13", "libcupti.so.12", "libcupti.so.11.8",
@@ -42,11 +41,8 @@ std::string VersionOf(const std::string& place) {
   return InChild([&]() -> std::string {
     void* library = dlopen(place.c_str(), RTLD_LAZY | RTLD_LOCAL);
     if (library == nullptr) return "none";
-    using Version = int (*)(uint32_t*);
-    const auto get =
-        reinterpret_cast<Version>(dlsym(library, "cuptiGetVersion"));
     uint32_t version = 0;
-    if (get == nullptr || get(&version) != 0) return "broken";
+    if (Call(library, "cuptiGetVersion", &version) != 0) return "broken";
     link_map* map = nullptr;
     std::string path = place;
     if (dlinfo(library, RTLD_DI_LINKMAP, &map) == 0 && map != nullptr) {
@@ -92,8 +88,7 @@ std::vector<Check> Libraries(const PythonFacts& python) {
   for (const std::string& place : Places(python)) {
     const std::string text = VersionOf(place);
     if (text == "none") {
-      const char* named = std::getenv("REPRISE_CUPTI_PATH");
-      if (named != nullptr && place == named) {
+      if (place == Environment("REPRISE_CUPTI_PATH")) {
         found.push_back({Health::kProblem, "libcupti",
                          StrCat("REPRISE_CUPTI_PATH is ", place,
                                 ", which cannot be loaded"),
@@ -173,11 +168,10 @@ std::vector<Check> Libraries(const PythonFacts& python) {
 }
 
 Check Injection() {
-  const char* slot = std::getenv("CUDA_INJECTION64_PATH");
-  if (slot == nullptr || *slot == '\0') {
+  const std::string path = Environment("CUDA_INJECTION64_PATH");
+  if (path.empty()) {
     return {Health::kOk, "injection", "CUDA_INJECTION64_PATH is free", ""};
   }
-  const std::string path = slot;
   if (path.find("libreprise_agent") != std::string::npos) {
     return Exists(path)
                ? Check{Health::kOk, "injection",

@@ -142,8 +142,6 @@ Check ClockOffset(const v1::ServerStatus& status, int64_t asked_ns,
 // Checks the server and returns its status; empty if none answers.
 v1::ServerStatus CheckServer(const Globals& globals, bool listening,
                              std::vector<Check>& checks) {
-  const bool asked =
-      !globals.server.empty() || std::getenv("REPRISE_SERVER") != nullptr;
   // Even if nothing connects: an expired certificate may be the cause.
   const auto endpoint = FindServer(globals);
   if (endpoint.ok() && endpoint->tls) {
@@ -151,7 +149,7 @@ v1::ServerStatus CheckServer(const Globals& globals, bool listening,
   }
   const auto client = ServerClient::Connect(globals);
   if (!client.ok()) {
-    const bool broken = listening || asked;
+    const bool broken = listening || NamesServer(globals);
     checks.push_back(
         {broken ? Health::kProblem : Health::kOk, "server",
          broken ? client.status().message()

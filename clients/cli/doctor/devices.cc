@@ -3,16 +3,13 @@
 // GPUs as NVIDIA's management library reports them, and what prevents CUPTI
 // from tracing on them. Uses our own declarations, so no header of the driver
 // is needed.
-#include <dlfcn.h>
-#include <unistd.h>
-
 #include <bit>
-#include <cstdlib>
 #include <fstream>
 #include <sstream>
 
 #include "base/str_cat.h"
 #include "clients/cli/doctor/doctor.h"
+#include "clients/cli/server/runtime_paths.h"
 
 namespace reprise::cli {
 namespace {
@@ -26,101 +23,54 @@ constexpr auto kExpandable =
 struct ComputeState {  // nvmlConfComputeSystemState_t
   unsigned environment, feature, tools;
 };
-class Nvml {
- public:
-  // Every query is optional: older libraries lack some.
-  bool Open() {
-    library_ = dlopen("libnvidia-ml.so.1", RTLD_LAZY);
-    using Init = int (*)();
-    const auto init = Find<Init>("nvmlInit_v2");
-    return init != nullptr && init() == 0;
+
+// Returns the NUMA node that the device is near; -1: not known, or there is no
+// other.
+int NodeOf(void* nvml, void* device) {
+  unsigned long near = 0;
+  constexpr unsigned kSize = 1, kNodeScope = 0;
+  if (Call(nvml, "nvmlDeviceGetMemoryAffinity", device, kSize, &near,
+           kNodeScope) != 0 ||
+      !std::has_single_bit(near)) {
+    return -1;
   }
+  const int node = std::countr_zero(near);
+  std::ifstream nodes("/sys/devices/system/node/online");
+  std::string online;
+  nodes >> online;
+  return node == 0 && online == "0" ? -1 : node;
+}
 
-  unsigned Count() const {
-    unsigned count = 0;
-    const auto ask = Find<int (*)(unsigned*)>("nvmlDeviceGetCount_v2");
-    return ask != nullptr && ask(&count) == 0 ? count : 0;
-  }
-
-  void* Device(unsigned index) const {
-    void* device = nullptr;
-    const auto ask =
-        Find<int (*)(unsigned, void**)>("nvmlDeviceGetHandleByIndex_v2");
-    return ask != nullptr && ask(index, &device) == 0 ? device : nullptr;
-  }
-
-  std::string Name(void* device) const {
-    char name[96] = "a GPU";
-    if (const auto ask =
-            Find<int (*)(void*, char*, unsigned)>("nvmlDeviceGetName")) {
-      ask(device, name, sizeof name);
-    }
-    return name;
-  }
-
-  bool Partitioned(void* device) const {
-    unsigned current = 0;
-    unsigned pending = 0;
-    const auto ask =
-        Find<int (*)(void*, unsigned*, unsigned*)>("nvmlDeviceGetMigMode");
-    return ask != nullptr && ask(device, &current, &pending) == 0 &&
-           current == 1;
-  }
-
-  bool Virtual(void* device) const {
-    unsigned mode = 0;
-    const auto ask =
-        Find<int (*)(void*, unsigned*)>("nvmlDeviceGetVirtualizationMode");
-    return ask != nullptr && ask(device, &mode) == 0 && mode == kVirtualGpu;
-  }
-
-  // Returns the NUMA node that the device is near; -1: not known, or there is no
-  // other.
-  int Node(void* device) const {
-    unsigned long near = 0;
-    constexpr unsigned kNodeScope = 0;
-    const auto ask = Find<int (*)(void*, unsigned, unsigned long*, unsigned)>(
-        "nvmlDeviceGetMemoryAffinity");
-    if (ask == nullptr || ask(device, 1, &near, kNodeScope) != 0 ||
-        !std::has_single_bit(near)) {
-      return -1;
-    }
-    const int node = std::countr_zero(near);
-    std::ifstream nodes("/sys/devices/system/node/online");
-    std::string online;
-    nodes >> online;
-    return node == 0 && online == "0" ? -1 : node;
-  }
-
-  bool Confidential() const {
-    ComputeState state{};
-    const auto ask =
-        Find<int (*)(ComputeState*)>("nvmlSystemGetConfComputeState");
-    return ask != nullptr && ask(&state) == 0 && state.feature == 1;
-  }
-
- private:
-  template <typename Function>
-  Function Find(const char* name) const {
-    return library_ == nullptr
-               ? nullptr
-               : reinterpret_cast<Function>(dlsym(library_, name));
-  }
-
-  void* library_ = nullptr;
-};
-
-// Returns one line per fact: "confidential", "gpu MIG VIRTUAL NODE NAME".
+// Returns one line per fact: "confidential", "gpu MIG VIRTUAL NODE NAME". Every
+// query is optional: older libraries lack some.
 std::string AskNvml() {
-  Nvml nvml;
-  if (!nvml.Open()) return "none\n";
-  std::string said = nvml.Confidential() ? "confidential\n" : "";
-  for (unsigned index = 0; index < nvml.Count(); ++index) {
-    void* device = nvml.Device(index);
-    if (device == nullptr) continue;
-    said += StrCat("gpu ", nvml.Partitioned(device) ? 1 : 0, " ",
-                   nvml.Virtual(device) ? 1 : 0, " ", nvml.Node(device), " ",
-                   nvml.Name(device), "\n");
+  void* nvml = dlopen("libnvidia-ml.so.1", RTLD_LAZY);
+  if (Call(nvml, "nvmlInit_v2") != 0) return "none\n";
+  ComputeState state{};
+  std::string said;
+  if (Call(nvml, "nvmlSystemGetConfComputeState", &state) == 0 &&
+      state.feature == 1) {
+    said = "confidential\n";
+  }
+  unsigned count = 0;
+  if (Call(nvml, "nvmlDeviceGetCount_v2", &count) != 0) return said;
+  for (unsigned index = 0; index < count; ++index) {
+    void* device = nullptr;
+    if (Call(nvml, "nvmlDeviceGetHandleByIndex_v2", index, &device) != 0 ||
+        device == nullptr) {
+      continue;
+    }
+    unsigned current = 0, pending = 0, mode = 0;
+    const bool mig =
+        Call(nvml, "nvmlDeviceGetMigMode", device, &current, &pending) == 0 &&
+        current == 1;
+    const bool is_virtual =
+        Call(nvml, "nvmlDeviceGetVirtualizationMode", device, &mode) == 0 &&
+        mode == kVirtualGpu;
+    char name[96] = "a GPU";
+    Call(nvml, "nvmlDeviceGetName", device, name, unsigned{sizeof name});
+    said += StrCat("gpu ", mig ? 1 : 0, " ", is_virtual ? 1 : 0, " ",
+                   NodeOf(nvml, device), " ", name, "\n");
   }
   return said;
 }
@@ -160,10 +110,10 @@ Check CheckOf(const std::string& name, bool partitioned, bool virtual_gpu,
 // environment.
 Check CheckAllocator() {
   for (const char* name : {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}) {
-    const char* text = std::getenv(name);
-    if (text == nullptr || *text == '\0') continue;
+    const std::string text = Environment(name);
+    if (text.empty()) continue;
     const bool expandable =
-        std::string(text).find("expandable_segments:True") != std::string::npos;
+        text.find("expandable_segments:True") != std::string::npos;
     return {Health::kOk, "allocator", StrCat(name, " is ", text),
             expandable ? "" : kExpandable};
   }

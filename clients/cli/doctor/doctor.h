@@ -6,8 +6,11 @@
 // broken.
 #pragma once
 
+#include <dlfcn.h>
+
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -78,5 +81,17 @@ Check CheckCertificate(const Endpoint& endpoint);
 // longer than `patience`. Call it before any thread is started.
 std::string InChild(const std::function<std::string()>& work,
                     std::chrono::seconds patience = std::chrono::seconds(10));
+
+// Calls a function of a loaded library, whose arguments have exactly these
+// types; empty if there is no such function or library.
+template <typename... Arguments>
+std::optional<int> Call(void* library, const char* name,
+                        Arguments... arguments) {
+  if (library == nullptr) return std::nullopt;
+  const auto call =
+      reinterpret_cast<int (*)(Arguments...)>(dlsym(library, name));
+  if (call == nullptr) return std::nullopt;
+  return call(arguments...);
+}
 
 }  // namespace reprise::cli

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Checks the machine: driver, namespaces, what the ring needs, and the agent.
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -49,23 +48,14 @@ const std::string& AskDriver() {
   static const std::string said = InChild([]() -> std::string {
     void* library = dlopen("libcuda.so.1", RTLD_LAZY);
     if (library == nullptr) return "none";
-    using Version = int (*)(int*);
-    using Init = int (*)(unsigned);
-    using Count = int (*)(int*);
-    const auto version =
-        reinterpret_cast<Version>(dlsym(library, "cuDriverGetVersion"));
-    const auto init = reinterpret_cast<Init>(dlsym(library, "cuInit"));
-    const auto count =
-        reinterpret_cast<Count>(dlsym(library, "cuDeviceGetCount"));
-    if (version == nullptr || init == nullptr || count == nullptr) {
+    int number = 0, devices = 0;
+    const auto version = Call(library, "cuDriverGetVersion", &number);
+    const auto error = Call(library, "cuInit", 0u);
+    if (!version || !error ||
+        (error == 0 && !Call(library, "cuDeviceGetCount", &devices))) {
       return "broken";
     }
-    int number = 0;
-    int devices = 0;
-    version(&number);
-    const int error = init(0);
-    if (error == 0) count(&devices);
-    return StrCat(number, " ", error, " ", devices);
+    return StrCat(number, " ", *error, " ", devices);
   });
   return said;
 }
@@ -118,10 +108,8 @@ Check Namespaces() {
   std::string container;
   if (Exists("/.dockerenv")) container = "docker";
   if (Exists("/run/.containerenv")) container = "podman";
-  if (std::getenv("KUBERNETES_SERVICE_HOST") != nullptr) {
-    container = "kubernetes";
-  }
-  if (std::getenv("APPTAINER_CONTAINER") != nullptr) container = "apptainer";
+  if (!Environment("KUBERNETES_SERVICE_HOST").empty()) container = "kubernetes";
+  if (!Environment("APPTAINER_CONTAINER").empty()) container = "apptainer";
   std::istringstream map(Slurp("/proc/self/uid_map"));
   int64_t inside = 0;
   int64_t outside = 0;
@@ -257,10 +245,8 @@ Check CheckAgent(const PythonFacts& python) {
   }
   const std::string abi = InChild([&]() -> std::string {
     void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (library == nullptr) return "";
-    const auto version = reinterpret_cast<decltype(&reprise_abi_version)>(
-        dlsym(library, "reprise_abi_version"));
-    return version == nullptr ? "" : std::to_string(version());
+    const auto version = Call(library, "reprise_abi_version");
+    return version ? std::to_string(*version) : "";
   });
   if (abi.empty()) {
     return {Health::kProblem, "agent library",

@@ -4,9 +4,7 @@
 // it, and which process listens.
 #include <grp.h>
 #include <pwd.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,9 +13,9 @@
 #include <fstream>
 #include <sstream>
 
-#include "base/fd.h"
 #include "base/str_cat.h"
 #include "clients/cli/doctor/doctor.h"
+#include "clients/cli/server/private_daemon.h"
 #include "clients/cli/server/runtime_paths.h"
 
 namespace reprise::cli {
@@ -26,30 +24,6 @@ namespace {
 std::string UserName(uid_t uid) {
   const passwd* user = getpwuid(uid);
   return user != nullptr ? user->pw_name : StrCat("uid ", uid);
-}
-
-// The result of connecting as an agent does.
-struct Knock {
-  int error = 0;  // errno
-  ucred peer{};   // the listener; pid 0: in an unseen namespace
-};
-
-// Connects and disconnects.
-Knock KnockAt(const std::string& path) {
-  Knock knock;
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof address.sun_path) return {ENAMETOOLONG, {}};
-  std::memcpy(address.sun_path, path.c_str(), path.size());
-  const Fd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  if (!fd.valid()) return {errno, {}};
-  socklen_t size = sizeof knock.peer;
-  if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address),
-              sizeof address) != 0) {
-    return {errno, {}};
-  }
-  (void)getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &knock.peer, &size);
-  return knock;
 }
 
 // Reports the lock of the daemon in this folder without trying to take it,
@@ -98,7 +72,7 @@ Check Denied(const std::string& path, const std::string& whose,
   Check check{Health::kProblem, "socket", StrCat(whose, ": permission denied"),
               ""};
   const std::string name = GroupName(about.st_gid);
-  if (std::getenv("KUBERNETES_SERVICE_HOST") != nullptr) {
+  if (!Environment("KUBERNETES_SERVICE_HOST").empty()) {
     check.advice = StrCat("give the pod one fsGroup (here ", about.st_gid,
                           "), so that both containers may use ", path);
   } else if ((about.st_mode & S_IWGRP) == 0) {
@@ -118,9 +92,8 @@ Check Denied(const std::string& path, const std::string& whose,
 
 Check CheckSocket(bool& listening) {
   const std::string path = AgentSocket();
-  const char* named = std::getenv("REPRISE_SOCKET");
   const std::string from =
-      named != nullptr && *named != '\0' ? " (REPRISE_SOCKET)" : "";
+      Environment("REPRISE_SOCKET").empty() ? "" : " (REPRISE_SOCKET)";
   struct stat about {};
   if (stat(path.c_str(), &about) != 0) {
     const std::string folder = path.substr(0, path.rfind('/'));

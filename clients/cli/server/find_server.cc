@@ -163,6 +163,10 @@ std::string Endpoint::Page(const std::string& path, bool with_token) const {
                 with_token ? token : "");
 }
 
+bool NamesServer(const Globals& globals) {
+  return !globals.server.empty() || !Environment("REPRISE_SERVER").empty();
+}
+
 StatusOr<Endpoint> FindServer(const Globals& globals) {
   std::string named = globals.server;
   if (named.empty()) named = Environment("REPRISE_SERVER");

@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <spawn.h>
 #include <sys/file.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -91,9 +90,8 @@ bool IsProgram(const std::string& path) {
 // Returns the path of reprised: REPRISE_DAEMON, else next to this program, else
 // in PATH.
 StatusOr<std::string> FindReprised() {
-  const char* named = std::getenv("REPRISE_DAEMON");
-  if (named != nullptr && *named != '\0') {
-    if (IsProgram(named)) return std::string(named);
+  if (const std::string named = Environment("REPRISE_DAEMON"); !named.empty()) {
+    if (IsProgram(named)) return named;
     return FailedPrecondition(
         StrCat("REPRISE_DAEMON=", named, ": is not a program"));
   }
@@ -103,8 +101,7 @@ StatusOr<std::string> FindReprised() {
     const std::string beside = (self.parent_path() / "reprised").string();
     if (IsProgram(beside)) return beside;
   }
-  const char* path = std::getenv("PATH");
-  std::string rest = path == nullptr ? "" : path;
+  std::string rest = Environment("PATH");
   while (!rest.empty()) {
     const size_t colon = rest.find(':');
     const std::string folder = rest.substr(0, colon);
@@ -207,15 +204,21 @@ Status AwaitDaemon(pid_t pid, const std::string& program,
 
 }  // namespace
 
-bool DaemonAnswers(const std::string& path) {
+Knock KnockAt(const std::string& path) {
+  Knock knock;
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof address.sun_path) return false;
-  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  if (path.size() >= sizeof address.sun_path) return {ENAMETOOLONG, {}};
+  std::memcpy(address.sun_path, path.c_str(), path.size());
   const Fd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  return fd.valid() &&
-         connect(fd.get(), reinterpret_cast<const sockaddr*>(&address),
-                 sizeof address) == 0;
+  socklen_t size = sizeof knock.peer;
+  if (!fd.valid() ||
+      connect(fd.get(), reinterpret_cast<const sockaddr*>(&address),
+              sizeof address) != 0) {
+    return {errno, {}};
+  }
+  (void)getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &knock.peer, &size);
+  return knock;
 }
 
 StatusOr<Daemon> EnsureDaemon() {

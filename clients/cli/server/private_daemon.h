@@ -7,6 +7,7 @@
 // start at the same time end up with one daemon.
 #pragma once
 
+#include <sys/socket.h>
 #include <sys/types.h>
 
 #include <string>
@@ -25,9 +26,18 @@ struct Daemon {
 // the daemon's last line of output.
 StatusOr<Daemon> EnsureDaemon();
 
-// Returns whether something listens there. A connection without HELLO is not a
-// session.
-bool DaemonAnswers(const std::string& socket);
+// The result of connecting as an agent does, and disconnecting: a connection
+// without HELLO is not a session.
+struct Knock {
+  int error = 0;  // errno
+  ucred peer{};   // the listener; pid 0: in an unseen namespace
+};
+Knock KnockAt(const std::string& socket);
+
+// Returns whether something listens there.
+inline bool DaemonAnswers(const std::string& socket) {
+  return KnockAt(socket).error == 0;
+}
 
 // Stops a daemon that this process started, and waits for it.
 void StopDaemon(const Daemon& daemon);

@@ -4,7 +4,6 @@
 #include <grpcpp/grpcpp.h>
 
 #include <atomic>
-#include <cstdlib>
 #include <random>
 #include <thread>
 
@@ -106,9 +105,8 @@ StatusOr<v1::Plan> ReadPlanEvents(grpc::ClientReader<v1::PlanEvent>& stream,
 StatusOr<ServerClient> ServerClient::ConnectOrStart(const Globals& globals,
                                                     bool to_store) {
   StatusOr<ServerClient> client = Connect(globals);
-  const char* named = std::getenv("REPRISE_SERVER");
   if (client.ok() || client.status().code() != Code::kUnavailable ||
-      !globals.server.empty() || (named != nullptr && *named != '\0')) {
+      NamesServer(globals)) {
     return client;
   }
   const StatusOr<std::string> folder = DefaultDataDir();
@@ -174,12 +172,6 @@ StatusOr<v1::LiveMemory> ServerClient::GetMemory(const std::string& run_id,
   // A recording of millions of events is indexed by its first question.
   return Ask(*query_, &v1::Query::Stub::GetMemory, request, endpoint_,
              seconds(60));
-}
-
-StatusOr<v1::Plan> ServerClient::GetPlan(const std::string& plan_id) const {
-  v1::GetPlanRequest request;
-  request.set_plan_id(plan_id);
-  return Ask(*planner_, &v1::Planner::Stub::GetPlan, request, endpoint_);
 }
 
 StatusOr<v1::Explanation> ServerClient::Explain(

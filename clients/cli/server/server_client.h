@@ -43,6 +43,9 @@ struct Endpoint {
   std::string Page(const std::string& path, bool with_token) const;
 };
 
+// Returns whether --server or REPRISE_SERVER names one.
+bool NamesServer(const Globals& globals);
+
 // Finds the server: --server, else REPRISE_SERVER, else server.json next to the
 // agent's socket. The token is from --token-file, else REPRISE_TOKEN_FILE, else
 // from the file that server.json names if it describes the same server.
@@ -82,7 +85,6 @@ class ServerClient {
   // largest allocations. Waits a minute.
   StatusOr<v1::LiveMemory> GetMemory(const std::string& run_id, bool planned,
                                      uint32_t limit) const;
-  StatusOr<v1::Plan> GetPlan(const std::string& plan_id) const;
   StatusOr<v1::Explanation> Explain(const std::string& plan_id) const;
   StatusOr<v1::Verification> Verify(const std::string& plan_id) const;
   // Of two runs or plans, by their ids.

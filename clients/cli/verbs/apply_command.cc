@@ -42,7 +42,6 @@ class ApplyCommand : public Command {
     const auto run = client->GetRun(run_);
     if (!run.ok()) return console.Error(run.status());
     const auto plan = client->ApplyBudget(run->run_id(), budget_, console);
-    console.ClearProgress();
     if (plan.ok()) return Report(*run, *plan, globals, console);
     const int code = console.Error(plan.status());
     if (plan.status().code() == Code::kFailedPrecondition) {

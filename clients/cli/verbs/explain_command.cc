@@ -67,7 +67,6 @@ class ExplainCommand : public Command {
     } else {
       explanation = ExplainStored(globals, console);
     }
-    console.ClearProgress();
     if (!explanation.ok()) {
       return wrong_usage_ ? console.UsageError(explanation.status().message())
                           : console.Error(explanation.status());

@@ -74,7 +74,7 @@ StatusOr<planner::Capabilities> CapabilitiesOf(const v1::Plan& plan) {
   named.set_seeded_ok(true);
   named.set_collective_ok(true);
   ASSIGN_OR_RETURN(planner::Capabilities can, formats::ToPlanner(named));
-  can.link = formats::LinkOf(plan);
+  can.link = formats::LinkOf(plan.link());
   return can;
 }
 

@@ -70,13 +70,11 @@ class ImportCommand : public Command {
         // An error of the file takes precedence: it can be reported without a
         // server.
         const StatusOr<formats::ImportedFile> import = Read(console);
-        console.ClearProgress();
         return console.Error(import.ok() ? status : import.status());
       }
       client = *std::move(connected);
     }
     const StatusOr<formats::ImportedFile> import = Read(console);
-    console.ClearProgress();
     if (!import.ok()) return console.Error(import.status());
     return client ? Upload(*import, *client, globals, console)
                   : Write(*import, globals, console);
@@ -133,7 +131,6 @@ class ImportCommand : public Command {
     const bool folded = import.folds();
     console.Progress("sending to " + client.endpoint().target);
     const Status sent = import.Send(client.channel(), identity);
-    console.ClearProgress();
     if (sent.code() == Code::kUnauthenticated) {
       // In the words of every other verb.
       return console.Error(

@@ -122,11 +122,9 @@ Status CheckProgram(const std::string& program) {
 Variables Attached(const std::string& socket) {
   Variables environment{{"REPRISE_SOCKET", socket}};
   if (const std::string folder = LaunchFolder(); !folder.empty()) {
-    const char* const before = getenv("PYTHONPATH");
-    const bool alone = before == nullptr || *before == '\0';
+    const std::string before = Environment("PYTHONPATH");
     environment.emplace_back(
-        "PYTHONPATH",
-        alone ? folder : StrCat(folder, ":", std::string(before)));
+        "PYTHONPATH", before.empty() ? folder : StrCat(folder, ":", before));
   }
   return environment;
 }
@@ -190,8 +188,7 @@ StatusOr<JobResult> RunJob(const std::vector<std::string>& command,
 }
 
 StatusOr<std::vector<std::pair<std::string, std::string>>> TakeInjectionSlot() {
-  const char* const before = std::getenv(kSlot);
-  const std::string holder = before == nullptr ? "" : before;
+  const std::string holder = Environment(kSlot);
   std::vector<std::pair<std::string, std::string>> environment;
   if (holder == "none") return environment;
   if (!holder.empty() && !IsAgent(holder)) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/str_cat.h"
+#include "clients/cli/core/console.h"
 #include "formats/convert/graph_names.h"
 
 namespace reprise::cli {
@@ -29,11 +30,6 @@ std::string StorageLabel(const planner::StepGraph& graph,
   std::string name = StrCat("op ", alive.made_by, " ", op.name);
   if (!op.module.empty()) name += " (" + op.module + ")";
   return Shown(name);
-}
-
-std::string Column(std::string_view text, size_t width, bool right) {
-  std::string padding(width > text.size() ? width - text.size() : 0, ' ');
-  return right ? padding + std::string(text) : std::string(text) + padding;
 }
 
 }  // namespace
@@ -97,19 +93,19 @@ std::string PeakText(const planner::StepGraph& graph, const PeakReport& report,
              " ", Shown(graph.ops[static_cast<size_t>(at.peak_op)].name), ", ",
              report.alive.size(), " storages)\n");
   for (const CategoryBytes& category : report.categories) {
-    text += StrCat("  ", Column(FormatBytes(category.bytes), 11, true), "  ",
+    text += StrCat("  ", Right(FormatBytes(category.bytes), 11), "  ",
                    category.text, "\n");
   }
   text += "  largest storages\n";
   for (size_t i = 0; i < report.alive.size() && i < most; ++i) {
     const AliveStorage& alive = report.alive[i];
-    text += StrCat("  ", Column(FormatBytes(alive.bytes), 11, true), "  ",
-                   Column(CategoryWord(graph, alive.storage), 15, false), "  ",
-                   StorageLabel(graph, alive), "\n");
+    text += StrCat("  ", Right(FormatBytes(alive.bytes), 11), "  ",
+                   Left(std::string(CategoryWord(graph, alive.storage)), 15),
+                   "  ", StorageLabel(graph, alive), "\n");
   }
   if (report.alive.size() > most) {
-    text += StrCat("  ", Column("", 11, true), "  and ",
-                   report.alive.size() - most, " more\n");
+    text += StrCat("  ", Right("", 11), "  and ", report.alive.size() - most,
+                   " more\n");
   }
   return text;
 }

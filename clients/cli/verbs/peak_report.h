@@ -48,13 +48,6 @@ std::string PeakText(const planner::StepGraph& graph, const PeakReport& report,
 // Returns the same as the JSON value of "at_peak" and "categories".
 std::string PeakJson(const planner::StepGraph& graph, const PeakReport& report);
 
-// A comparison as tables: the two sides, then bytes at the peak by category,
-// module and source line, then what runs again.
-
-// `all`: also rows that are equal. At most `most` lines in a table.
-std::string ComparisonText(const v1::Comparison& comparison, bool all,
-                           int most);
-
 // An explanation as text: what the plan does, by groups of equal blocks; what
 // is largest at the peak; and what the opposite decision would cost. For an
 // impossible budget, what makes it impossible.

@@ -66,7 +66,6 @@ class PlanCommand : public Command {
     }
     const StatusOr<v1::Plan> plan =
         is_file_ ? PlanFile(console) : PlanStored(globals, console);
-    console.ClearProgress();
     if (!plan.ok()) {
       return budget_refused_ ? console.UsageError(plan.status().message())
                              : console.Error(plan.status());

@@ -32,7 +32,6 @@ using std::chrono::seconds;
 using std::chrono::steady_clock;
 
 constexpr auto kFirstRankPatience = seconds(10);
-constexpr auto kChangePatience = seconds(10);
 
 // Waits until the first rank has started a daemon. A private daemon does not
 // exit before the command that started it, and that must be the rank that asks
@@ -73,30 +72,18 @@ StatusOr<Watchers> TryWatchers(const Globals& globals) {
 // Connects before the job starts, because a private daemon that another command
 // started may exit soon after it. A daemon that is just exiting may still
 // answer on its socket while its server does not; the next one is ready
-// shortly.
-StatusOr<Watchers> FindWatchers(const Globals& globals) {
-  const char* const server = getenv("REPRISE_SERVER");
-  const bool named =
-      !globals.server.empty() || (server != nullptr && *server != '\0');
-  const auto limit = steady_clock::now() + kChangePatience;
+// shortly. `after` the job, when its own daemon is gone, an exiting one may also
+// hold its folder for another moment.
+StatusOr<Watchers> AwaitWatchers(const Globals& globals, bool after) {
+  const auto limit = steady_clock::now() + seconds(after ? 5 : 10);
   while (true) {
     StatusOr<Watchers> watchers = TryWatchers(globals);
-    if (watchers.ok() || named ||
-        watchers.status().code() != Code::kUnavailable ||
-        steady_clock::now() > limit) {
+    const bool may_come =
+        after || (watchers.status().code() == Code::kUnavailable &&
+                  !NamesServer(globals));
+    if (watchers.ok() || !may_come || steady_clock::now() > limit) {
       return watchers;
     }
-    std::this_thread::sleep_for(milliseconds(50));
-  }
-}
-
-// Finds a daemon after the job's own is gone. A daemon that is exiting holds
-// its folder for another moment.
-StatusOr<Watchers> OthersAfter(const Globals& globals) {
-  const auto limit = steady_clock::now() + seconds(5);
-  while (true) {
-    StatusOr<Watchers> watchers = TryWatchers(globals);
-    if (watchers.ok() || steady_clock::now() > limit) return watchers;
     std::this_thread::sleep_for(milliseconds(50));
   }
 }
@@ -117,10 +104,7 @@ const char* EndWord(v1::RunState state) {
 // Explains it as far as it is known here, outside the job. `has_budget`: the
 // job was given one.
 std::string WhyNeverAttached(bool has_budget) {
-  const char* const disabled = getenv("REPRISE_DISABLE");
-  if (disabled != nullptr && std::string(disabled) == "1") {
-    return "REPRISE_DISABLE=1";
-  }
+  if (Environment("REPRISE_DISABLE") == "1") return "REPRISE_DISABLE=1";
   if (LaunchFolder().empty()) {
     return "the Python package is not beside this command; set REPRISE_LAUNCH "
            "to its folder reprise/launch, or call reprise.auto(model) where "
@@ -231,7 +215,7 @@ class RunCommand : public Command {
     const std::string run_id = launched ? launched->run_id : NewUuid();
     const bool speaks = !launched || launched->rank == 0;
     if (!speaks) AwaitFirstRank();
-    StatusOr<Watchers> watchers = FindWatchers(globals);
+    StatusOr<Watchers> watchers = AwaitWatchers(globals, /*after=*/false);
     if (!watchers.ok()) return RunUnwatched(watchers.status(), console);
     if (!slot.ok()) console.Fail(0, slot.status().message());
 
@@ -258,7 +242,7 @@ class RunCommand : public Command {
     if (run.status().code() == Code::kUnavailable) {
       // The daemon was started by an earlier job and exited after the last record
       // of ours. Another daemon can report what it stored.
-      StatusOr<Watchers> others = OthersAfter(globals);
+      StatusOr<Watchers> others = AwaitWatchers(globals, /*after=*/true);
       if (others.ok()) {
         next = others->daemon;
         watchers->client = std::move(others->client);

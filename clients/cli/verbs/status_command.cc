@@ -4,7 +4,6 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <string>
 
 #include "base/data_dir.h"
@@ -48,17 +47,12 @@ class StatusCommand : public Command {
   int Run(const Globals& globals, Console& console) override {
     const auto client = ServerClient::Connect(globals);
     if (!client.ok()) {
-      if (client.status().code() == Code::kInvalidArgument) {
-        return console.UsageError(client.status().message());
-      }
       const StatusOr<std::string> folder = DefaultDataDir();
       // A named server is elsewhere: what is stored here is unrelated to it.
-      const char* variable = std::getenv("REPRISE_SERVER");
-      const bool named =
-          !globals.server.empty() || (variable != nullptr && *variable != '\0');
-      if (named || client.status().code() != Code::kUnavailable ||
-          !folder.ok() || !Exists(*folder + "/reprise.db")) {
-        return console.Error(client.status());
+      if (NamesServer(globals) ||
+          client.status().code() != Code::kUnavailable || !folder.ok() ||
+          !Exists(*folder + "/reprise.db")) {
+        return console.ConnectError(client.status());
       }
       return console.Error(
           Unavailable(StrCat("no server is running here; ", StoredIn(*folder),

@@ -63,7 +63,6 @@ class SweepCommand : public Command {
     options_ = *options;
     const Status status =
         is_file ? SweepFile(console) : SweepStored(globals, console);
-    console.ClearProgress();
     if (!status.ok()) return console.Error(status);
     if (points_.empty()) {
       return CatchInterrupt::Asked()

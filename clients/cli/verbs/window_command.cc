@@ -56,15 +56,10 @@ class WindowCommand : public Command {
     uint32_t recorded = 0;
     while (true) {
       const auto now = client.GetRun(run.run_id());
-      if (!now.ok()) {
-        console.ClearProgress();
-        return console.Error(now.status());
-      }
+      if (!now.ok()) return console.Error(now.status());
       const v1::WindowStatus& window = now->window();
-      const bool over = window.state() == v1::WINDOW_STATE_DONE ||
-                        window.state() == v1::WINDOW_STATE_REFUSED;
-      if (over) {
-        console.ClearProgress();
+      if (window.state() == v1::WINDOW_STATE_DONE ||
+          window.state() == v1::WINDOW_STATE_REFUSED) {
         return Report(window, globals, console);
       }
       if (window.recorded() > recorded) {
@@ -72,7 +67,6 @@ class WindowCommand : public Command {
         moved_at = Clock::now();
       }
       if (CatchInterrupt::Asked()) {
-        console.ClearProgress();
         return console.Error(
             Cancelled("interrupted; the job records its steps all the same"));
       }
@@ -80,7 +74,6 @@ class WindowCommand : public Command {
       if (window.at_step() <= now->steps() + 1 &&
           Clock::now() - moved_at >
               std::chrono::duration<double>(patience_s_)) {
-        console.ClearProgress();
         return console.Error(DeadlineExceeded(
             StrCat("run ", run.run_id(), ": ", recorded, " of ", window.steps(),
                    " steps were recorded, and then none for ",

@@ -10,7 +10,6 @@
 #include "base/str_cat.h"
 #include "formats/convert/compare.h"
 #include "formats/convert/digest.h"
-#include "planner/model/divide_bytes.h"
 #include "server/service/calls/handlers.h"
 #include "server/service/memory/evidence.h"
 #include "server/service/memory/step_cache.h"
