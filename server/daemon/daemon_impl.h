@@ -28,7 +28,6 @@
 #include "server/net/listener.h"
 #include "server/net/routes.h"
 #include "server/net/tokens.h"
-#include "server/service/calls/audit.h"
 #include "server/service/calls/handlers.h"
 #include "server/store/store.h"
 
@@ -199,7 +198,6 @@ class RunningDaemon final : public Daemon {
   std::unique_ptr<WorkerPool> short_work_;
   std::unique_ptr<WorkerPool> planners_;
   ByteShare sent_graphs_{options_.max_sent_graph_bytes};
-  std::unique_ptr<Audit> audit_;
   std::unique_ptr<Services> services_;
   MethodTable methods_{metrics_};
   std::unique_ptr<Committer> committer_;

@@ -5,9 +5,10 @@
 #include <type_traits>
 
 #include "base/str_cat.h"
+#include "profiler/include/reprise_wire.h"
+#include "server/core/change.h"
 #include "server/core/log.h"
 #include "server/ingest/chunk_check.h"
-#include "server/store/audit_rows.h"
 #include "server/store/session_rows.h"
 #include "server/store/window_rows.h"
 
@@ -17,6 +18,48 @@ namespace {
 constexpr size_t kBatchItems = 64;
 // Number of streams cached in memory; others are looked up in the store.
 constexpr size_t kMaxRemembered = 4096;
+
+void LogOpened(const Producer& producer, const v1::Hello& hello) {
+  if (producer.caller.who.empty()) return;  // an import, which is logged there
+  const auto& labels = hello.info().labels();
+  const bool imported = labels.contains("imported");
+  const auto name = labels.find("name");
+  LogChange({.caller = producer.caller,
+             .action = imported ? "import" : "session",
+             .run_id = producer.run_id,
+             .subject = imported && name != labels.end()
+                            ? name->second
+                            : StrCat("session ", producer.session_id)});
+}
+
+// Logs what the session's executor did with plans, in the name of the caller who
+// opened the session.
+void LogApplied(const Producer& producer, const v1::Columns& columns) {
+  if (columns.checks().empty() && columns.states().empty()) return;
+  Change change{.caller = producer.caller,
+                .action = "withdraw",
+                .run_id = producer.run_id};
+  for (const v1::VerifyReport& check : columns.checks()) {
+    if (!check.failed()) continue;
+    change.subject = StrCat("plan ", check.plan_id());
+    change.detail = StrCat("a check of step ", check.step(), " found ",
+                           check.differing(), " differing values");
+    LogChange(change);
+  }
+  for (const v1::PlanState& state : columns.states()) {
+    const uint32_t what = state.state();
+    // In the others the job runs without a plan, or left it.
+    if (what < REPRISE_PLAN_APPLIED || what > REPRISE_PLAN_UNCHECKED) continue;
+    change.action = what == REPRISE_PLAN_STOPPED ? "stop" : "apply";
+    change.subject = StrCat("plan ", state.plan_id());
+    change.outcome = what == REPRISE_PLAN_REFUSED     ? "refused"
+                     : what == REPRISE_PLAN_UNCHECKED ? "unchecked"
+                                                      : "ok";
+    change.detail = state.why();
+    LogChange(change);
+  }
+}
+
 }  // namespace
 
 Committer::Committer(Store& store, RunHub& hub, Metrics& metrics,
@@ -98,8 +141,14 @@ void Committer::CommitBatch(std::span<const CommitItem> batch) {
     }
     const auto* checked = std::get_if<CheckedChunk>(&item.what);
     if (checked != nullptr) Count(*checked, results[i]);
+    if (results[i].stored && checked != nullptr) {
+      LogApplied(item.producer, checked->columns);
+    } else if (results[i].stored) {
+      LogOpened(item.producer, std::get<v1::Hello>(item.what));
+    }
     item.done(results[i]);
-    if (results[i].stored && checked->columns.steps_size() > 0 && on_steps_ &&
+    if (results[i].stored && checked != nullptr &&
+        checked->columns.steps_size() > 0 && on_steps_ &&
         !item.producer.forwarded) {
       on_steps_(item.producer.run_id, {checked->columns.steps().begin(),
                                        checked->columns.steps().end()});
@@ -153,18 +202,7 @@ Status Committer::ApplyHello(Database& db, const Producer& producer,
     return OkStatus();
   }
   RETURN_IF_ERROR(opened.status());
-  if (*opened && !producer.caller.who.empty()) {
-    const auto& labels = hello.info().labels();
-    const bool imported = labels.contains("imported");
-    const auto name = labels.find("name");
-    v1::AuditEntry entry = NewEntry(
-        producer.caller, imported ? "import" : "session", producer.run_id,
-        imported && name != labels.end()
-            ? name->second
-            : StrCat("session ", producer.session_id));
-    entry.set_outcome("ok");
-    RETURN_IF_ERROR(InsertAudit(db, entry));
-  }
+  result.stored = *opened;
   ASSIGN_OR_RETURN(result.committed, CommittedOf(db, producer));
   return OkStatus();
 }

@@ -58,7 +58,7 @@ struct CommitResult {
   uint64_t committed = 0;
   // The item came after a hole, so it was not stored.
   bool hole = false;
-  // The item was a chunk that had not been stored before.
+  // The item was a chunk, or a session's Hello, that had not been stored before.
   bool stored = false;
 };
 

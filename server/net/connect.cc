@@ -233,23 +233,19 @@ void ServeConnect(const MethodTable& table, HttpRequest request,
     return;
   }
   const Encoding encoding = EncodingOf(request.Header("content-type"));
-  const bool one_piece = method->streams && encoding.known && encoding.json &&
-                         !encoding.stream && HasOnePiece(request.path);
+  const bool one_piece = method->streams && encoding.json && !encoding.stream;
   if (!encoding.known || (encoding.stream != method->streams && !one_piece)) {
     HttpResponse refusal = Refusal(
         415, InvalidArgument(StrCat(
                  request.path, " takes Content-Type ",
-                 !method->streams ? "application/json or application/proto"
-                 : HasOnePiece(request.path)
+                 method->streams
                      ? "application/json, application/connect+json or +proto"
-                     : "application/connect+json or +proto")));
+                     : "application/json or application/proto")));
     refusal.headers.emplace_back(
-        "Accept-Post",
-        !method->streams ? "application/json, application/proto"
-        : HasOnePiece(request.path)
-            ? "application/json, application/connect+json, "
-              "application/connect+proto"
-            : "application/connect+json, application/connect+proto");
+        "Accept-Post", method->streams
+                           ? "application/json, application/connect+json, "
+                             "application/connect+proto"
+                           : "application/json, application/proto");
     reply->Respond(std::move(refusal));
     return;
   }

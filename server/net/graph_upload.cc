@@ -34,7 +34,7 @@ class GraphPosts::Upload final : public HttpUpload {
       : services_(services),
         run_id_(QueryValue(head.query, "runId")),
         graph_id_(QueryValue(head.query, "graphId")),
-        caller_(services.audit.Identify(head.peer, access)),
+        caller_(services.identify(head.peer, access)),
         json_(json),
         sent_(std::make_shared<Sent>(services.sent_graphs)) {}
 

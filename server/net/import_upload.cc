@@ -13,10 +13,10 @@
 
 #include "base/str_cat.h"
 #include "formats/import/import_file.h"
+#include "server/core/change.h"
 #include "server/core/log.h"
 #include "server/net/connect.h"
 #include "server/net/http.h"
-#include "server/store/audit_rows.h"
 #include "server/store/run_rows.h"
 
 namespace reprise::server {
@@ -146,11 +146,12 @@ class ImportUploads::Upload final : public HttpUpload {
 // One thread per allowed upload, so that none waits for another.
 ImportUploads::ImportUploads(std::string folder,
                              std::shared_ptr<grpc::Channel> channel,
-                             Store& store, Audit& audit, uint64_t max_bytes)
+                             Store& store, IdentifyCaller identify,
+                             uint64_t max_bytes)
     : folder_(std::move(folder)),
       channel_(std::move(channel)),
       store_(store),
-      audit_(audit),
+      identify_(std::move(identify)),
       max_bytes_(max_bytes),
       workers_(kMaxImports, size_t{2} * kMaxImports) {}
 
@@ -184,8 +185,8 @@ HttpUploadStart ImportUploads::Begin(const HttpRequest& head,
                        " files are being imported already; try again when "
                        "one is done")))};
   }
-  return {.upload = std::make_unique<Upload>(
-              *this, name, audit_.Identify(head.peer, access)),
+  return {.upload = std::make_unique<Upload>(*this, name,
+                                             identify_(head.peer, access)),
           .max_bytes = max_bytes_};
 }
 
@@ -232,11 +233,12 @@ void ImportUploads::Import(const File& file, const std::string& name,
     });
   }
   if (status.ok()) status = import->Send(channel_, identity);
-  v1::AuditEntry entry =
-      NewEntry(caller, "import", status.ok() ? identity.run_id : "", name);
-  entry.set_outcome(std::string(OutcomeOf(status)));
-  entry.set_detail(status.message());
-  audit_.Add(std::move(entry));
+  Change change{.caller = caller,
+                .action = "import",
+                .run_id = status.ok() ? identity.run_id : "",
+                .subject = name};
+  change.End(status);
+  LogChange(change);
   if (!status.ok()) {
     LogInfo("import_failed", StrCat("not imported: ", status.message()),
             {{"file", name}});

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include <algorithm>
-#include <array>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -19,11 +17,6 @@ namespace reprise::server {
 namespace {
 
 using google::protobuf::Message;
-
-constexpr std::array<std::string_view, 6> kPaths = {
-    "/reprise.v1.Planner/Plan",     "/reprise.v1.Planner/Sweep",
-    "/reprise.v1.Planner/GetGraph", "/reprise.v1.Query/WatchRun",
-    "/reprise.v1.Query/ReadStep",   "/reprise.v1.Control/ApplyBudget"};
 
 Status TooLarge() {
   return ResourceExhausted(
@@ -159,10 +152,6 @@ class OnePieceCall final : public Call {
 };
 
 }  // namespace
-
-bool HasOnePiece(std::string_view path) {
-  return std::find(kPaths.begin(), kPaths.end(), path) != kPaths.end();
-}
 
 std::shared_ptr<Call> MakeOnePieceCall(std::shared_ptr<HttpReply> reply,
                                        std::string peer, Access access) {

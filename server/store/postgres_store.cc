@@ -124,12 +124,6 @@ class PostgresStore final : public Store {
   // The server's autovacuum and checkpoints do this.
   Status GiveBack() override { return OkStatus(); }
   Status Checkpoint() override { return OkStatus(); }
-  Status CopyTo(const std::string&) override {
-    return FailedPrecondition(
-        StrCat(place_,
-               ": is copied with PostgreSQL's own tools: pg_dump "
-               "--format=custom, or a base backup"));
-  }
 
  private:
   // Returns the transaction's id.

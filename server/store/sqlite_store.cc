@@ -53,13 +53,6 @@ Status CheckSqliteTables(Database& database, const std::string& path) {
   }
 }
 
-std::string Quoted(const std::string& text) {
-  std::string out = "'";
-  for (const char c : text)
-    out += c == '\'' ? std::string("''") : std::string(1, c);
-  return out + "'";
-}
-
 class SqliteStore final : public Store {
  public:
   SqliteStore(const StoreOptions& options, Database writer)
@@ -150,11 +143,6 @@ class SqliteStore final : public Store {
       idle_readers_.clear();
     }
     return writer_.Execute("PRAGMA wal_checkpoint(TRUNCATE)");
-  }
-
-  Status CopyTo(const std::string& path) override {
-    ASSIGN_OR_RETURN(Database from, Database::Open(path_));
-    return from.Execute(StrCat("VACUUM INTO ", Quoted(path)));
   }
 
  private:

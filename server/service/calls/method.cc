@@ -73,7 +73,7 @@ void MethodTable::Start(const Method& method,
   call = std::make_shared<MeasuredCall>(std::move(call), method.path, metrics_);
   const auto begin = [this, &method, message, call](const Status& may) {
     const std::shared_ptr<Call> wrapped =
-        wrap_ ? wrap_(method.path, *message, call) : call;
+        wrap_ ? wrap_(*message, call) : call;
     if (may.ok()) {
       method.start(message, wrapped);
     } else {

@@ -60,8 +60,7 @@ using CallGate = std::function<void(
 
 // Replaces a call before it starts; for what is done around every call.
 using CallWrapper = std::function<std::shared_ptr<Call>(
-    std::string_view path, const google::protobuf::Message& request,
-    std::shared_ptr<Call> call)>;
+    const google::protobuf::Message& request, std::shared_ptr<Call> call)>;
 
 struct Method {
   std::string path;  // "/reprise.v1.Query/GetRun"
