@@ -70,7 +70,6 @@ class RunningCollector final : public Collector {
 
   std::vector<AgentSnapshot> Agents() const override { return loop_.Agents(); }
   int ConnectedAgents() const override { return loop_.ConnectedAgents(); }
-  bool EverHadAgent() const override { return loop_.EverHadAgent(); }
   int64_t spool_bytes() const override { return loop_.spool_bytes(); }
 
   CollectorStats stats() const override {
@@ -150,8 +149,7 @@ StatusOr<std::unique_ptr<Collector>> Collector::Start(
   if (options.channel == nullptr) {
     return InvalidArgument("collector: needs a channel to the server");
   }
-  ASSIGN_OR_RETURN(Spool spool,
-                   Spool::Open(options.spool_path, options.durable_power_loss));
+  ASSIGN_OR_RETURN(Spool spool, Spool::Open(options.spool_path));
   ASSIGN_OR_RETURN(std::unique_ptr<SpoolReader> reader,
                    SpoolReader::Open(options.spool_path));
   ASSIGN_OR_RETURN(Fd listener, ListenForAgents(options.agent_socket));

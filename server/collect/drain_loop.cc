@@ -230,17 +230,8 @@ void DrainLoop::SetTrouble(const Status& status) {
   if (!status.ok()) {
     text = StrCat("spool: ", status.message(), "; records wait in the rings");
   }
-  bool changed = false;
-  {
-    const std::lock_guard lock(mutex_);
-    changed = trouble_ != text;
-    trouble_ = text;
-  }
-  if (changed) Log(text.empty() ? "spool: stores again" : text);
-}
-
-void DrainLoop::Log(const std::string& line) const {
-  if (options_.log) options_.log(line);
+  const std::lock_guard lock(mutex_);
+  trouble_ = std::move(text);
 }
 
 }  // namespace reprise::server

@@ -1,57 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/collect/spool.h"
 
-#include <charconv>
 #include <cstring>
 
 #include "base/str_cat.h"
 #include "server/collect/spool_sql.h"  // generated: kSpoolSql
 #include "server/store/damage.h"
+#include "server/store/migrate.h"
 
 namespace reprise::server {
 
 namespace {
 
 constexpr size_t kNamesBytes = 256 << 10;
-constexpr std::string_view kMigrationMark = "\n-- migration ";
-
-struct Migration {
-  int64_t number = 0;
-  std::string sql;
-};
-
-std::vector<Migration> Migrations() {
-  std::vector<Migration> migrations;
-  std::string_view sql = kSpoolSql;
-  for (size_t at = sql.find(kMigrationMark); at != std::string_view::npos;) {
-    sql.remove_prefix(at + kMigrationMark.size());
-    at = sql.find(kMigrationMark);
-    Migration& migration = migrations.emplace_back();
-    std::from_chars(sql.data(), sql.data() + sql.size(), migration.number);
-    const std::string_view part = sql.substr(0, at);
-    migration.sql = part.substr(part.find('\n'));
-  }
-  return migrations;
-}
-
-Status Migrate(Database& database) {
-  ASSIGN_OR_RETURN(const int64_t version, database.UserVersion());
-  const std::vector<Migration> migrations = Migrations();
-  if (version > migrations.back().number) {
-    return FailedPrecondition(
-        StrCat("spool: has schema ", version, ", this version knows ",
-               migrations.back().number, "; use the newer daemon"));
-  }
-  for (const Migration& migration : migrations) {
-    if (migration.number <= version) continue;
-    RETURN_IF_ERROR(database.Transaction([&]() -> Status {
-      RETURN_IF_ERROR(database.Execute(migration.sql));
-      return database.Execute(
-          StrCat("PRAGMA user_version = ", migration.number));
-    }));
-  }
-  return OkStatus();
-}
+constexpr Migration kSpoolSchema[] = {{1, "spool", kSpoolSql}};
 
 std::string_view SlotBytes(const std::vector<reprise_slot>& slots) {
   return {reinterpret_cast<const char*>(slots.data()),
@@ -77,19 +39,16 @@ uint64_t Unsigned(int64_t value) { return static_cast<uint64_t>(value); }
 
 }  // namespace
 
-StatusOr<Spool> Spool::Open(const std::string& path, bool durable_power_loss) {
+StatusOr<Spool> Spool::Open(const std::string& path) {
   if (path.empty()) return InvalidArgument("spool: the path is empty");
   ASSIGN_OR_RETURN(Database database, Database::Open(path, kPageBytes));
   RETURN_IF_ERROR(CheckWhole(database, path));
-  RETURN_IF_ERROR(Migrate(database));
+  RETURN_IF_ERROR(Migrate(database, kSpoolSchema));
   RETURN_IF_ERROR(database.Execute(
       StrCat("PRAGMA wal_autocheckpoint = ", kCheckpointBytes / kPageBytes)));
   // Debian's SQLite overwrites deleted data by default: every acknowledged
   // chunk was read again and overwritten with zeros.
   RETURN_IF_ERROR(database.Execute("PRAGMA secure_delete = OFF"));
-  if (durable_power_loss) {
-    RETURN_IF_ERROR(database.Execute("PRAGMA synchronous = FULL"));
-  }
   Spool spool(std::move(database));
   ASSIGN_OR_RETURN(
       spool.save_session_,

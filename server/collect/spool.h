@@ -46,9 +46,9 @@ struct SpooledSession {
 
 class Spool {
  public:
-  // Creates or migrates the file. `durable_power_loss`: fsync every commit.
-  // FAILED_PRECONDITION: a newer version wrote it; otherwise as Database::Open.
-  static StatusOr<Spool> Open(const std::string& path, bool durable_power_loss);
+  // Creates or migrates the file. FAILED_PRECONDITION: a newer version wrote it;
+  // otherwise as Database::Open.
+  static StatusOr<Spool> Open(const std::string& path);
 
   StatusOr<std::vector<SpooledSession>> LoadSessions();
   StatusOr<std::vector<SpooledName>> LoadNames(int64_t key);
