@@ -11,6 +11,8 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
+#include <string_view>
 
 #include "base/status.h"
 #include "server/store/database.h"
@@ -31,7 +33,12 @@ std::span<const Migration> Migrations();
 // the first release.
 Status Migrate(Database& database, std::span<const Migration> migrations);
 
-// The same in the transaction that the caller has begun.
+// DATA_LOSS: the database at `place` has the right version, but lacks a table of
+// the compiled-in migrations. `has` answers for the name of one with a row.
+Status CheckTables(Database& database, const std::string& place,
+                   std::string_view has);
+
+// The same as Migrate in the transaction that the caller has begun.
 Status MigrateInTransaction(Database& database,
                             std::span<const Migration> migrations);
 

@@ -30,29 +30,6 @@ int64_t FileBytes(const std::string& path) {
   return ::stat(path.c_str(), &info) == 0 ? info.st_size : 0;
 }
 
-// A file may have the right schema version but lack tables.
-Status CheckSqliteTables(Database& database, const std::string& path) {
-  constexpr char kTables[] =
-      "SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name";
-  ASSIGN_OR_RETURN(Database fresh, Database::Open(":memory:"));
-  RETURN_IF_ERROR(Migrate(fresh, Migrations()));
-  ASSIGN_OR_RETURN(Statement wanted, fresh.Prepare(kTables));
-  ASSIGN_OR_RETURN(
-      Statement has,
-      database.Prepare("SELECT 1 FROM sqlite_schema WHERE name = ?1"));
-  while (true) {
-    ASSIGN_OR_RETURN(const bool more, wanted.Step());
-    if (!more) return OkStatus();
-    has.Reset();
-    RETURN_IF_ERROR(has.Bind(1, wanted.Text(0)));
-    ASSIGN_OR_RETURN(const bool found, has.Step());
-    if (found) continue;
-    return {Code::kDataLoss,
-            StrCat(path, ": the table ", std::string(wanted.Text(0)),
-                   " is missing")};
-  }
-}
-
 class SqliteStore final : public Store {
  public:
   SqliteStore(const StoreOptions& options, Database writer)
@@ -168,7 +145,8 @@ StatusOr<std::unique_ptr<Store>> OpenSqliteStore(const StoreOptions& options) {
   ASSIGN_OR_RETURN(Database writer, Database::Open(options.path));
   RETURN_IF_ERROR(CheckWhole(writer, options.path));
   RETURN_IF_ERROR(Migrate(writer, Migrations()));
-  RETURN_IF_ERROR(CheckSqliteTables(writer, options.path));
+  RETURN_IF_ERROR(CheckTables(writer, options.path,
+                              "SELECT 1 FROM sqlite_schema WHERE name = ?"));
   // A read-only file opens without an error, so try to write now.
   RETURN_IF_ERROR(writer.Transaction([&]() -> Status {
     ASSIGN_OR_RETURN(const int64_t version, writer.UserVersion());
