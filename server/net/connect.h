@@ -72,6 +72,6 @@ inline constexpr size_t kMaxOnePieceBytes = 32 << 20;
 
 // Returns a call that responds once, when the answer is complete.
 std::shared_ptr<Call> MakeOnePieceCall(std::shared_ptr<HttpReply> reply,
-                                       std::string peer, Access access);
+                                       const HttpRequest& request);
 
 }  // namespace reprise::server

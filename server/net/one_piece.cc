@@ -38,11 +38,8 @@ std::string List(std::string_view name, const Texts& texts, Get get) {
 
 class OnePieceCall final : public Call {
  public:
-  OnePieceCall(std::shared_ptr<HttpReply> reply, std::string peer,
-               Access access)
-      : reply_(std::move(reply)),
-        peer_(std::move(peer)),
-        access_(std::move(access)) {}
+  OnePieceCall(std::shared_ptr<HttpReply> reply, const HttpRequest& request)
+      : Call(request.peer, request.access), reply_(std::move(reply)) {}
 
   void Send(const Message& message) override {
     const std::lock_guard lock(mutex_);
@@ -73,8 +70,6 @@ class OnePieceCall final : public Call {
     const std::lock_guard lock(mutex_);
     return answered_ || !failed_.ok();
   }
-  std::string peer() const override { return peer_; }
-  Access access() const override { return access_; }
 
  private:
   // Keeps what the answer needs of a message. Requires mutex_, as all below.
@@ -137,8 +132,6 @@ class OnePieceCall final : public Call {
   }
 
   const std::shared_ptr<HttpReply> reply_;
-  const std::string peer_;
-  const Access access_;
   mutable std::mutex mutex_;
   bool answered_ = false;
   Status failed_ = OkStatus();
@@ -154,9 +147,8 @@ class OnePieceCall final : public Call {
 }  // namespace
 
 std::shared_ptr<Call> MakeOnePieceCall(std::shared_ptr<HttpReply> reply,
-                                       std::string peer, Access access) {
-  return std::make_shared<OnePieceCall>(std::move(reply), std::move(peer),
-                                        std::move(access));
+                                       const HttpRequest& request) {
+  return std::make_shared<OnePieceCall>(std::move(reply), request);
 }
 
 }  // namespace reprise::server

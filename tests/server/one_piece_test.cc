@@ -331,7 +331,7 @@ class KeptReply final : public HttpReply {
 
 TEST(OnePieceTest, AnAnswerThatIsTooLargeEndsTheCall) {
   const auto reply = std::make_shared<KeptReply>();
-  const auto call = MakeOnePieceCall(reply, "ipv4:127.0.0.1:1", kOwnAccess);
+  const auto call = MakeOnePieceCall(reply, HttpRequest());
   v1::StepPart part;
   part.add_names()->set_text(std::string(kMaxOnePieceBytes / 2, 'x'));
 

@@ -82,10 +82,12 @@ std::optional<Change> ChangeOf(const Message& message) {
   return Change{.action = "remove", .subject = SubjectOf(*remove)};
 }
 
-class LoggedCall final : public Call {
+class LoggedCall final : public CallAround {
  public:
   LoggedCall(Store& store, Change change, std::shared_ptr<Call> call)
-      : store_(store), change_(std::move(change)), call_(std::move(call)) {}
+      : CallAround(std::move(call)),
+        store_(store),
+        change_(std::move(change)) {}
 
   void Send(const Message& message) override {
     if (const auto* event = Is<v1::PlanEvent>(message)) {
@@ -95,7 +97,7 @@ class LoggedCall final : public Call {
         removed_.push_back(run.run_id());
       }
     }
-    call_->Send(message);
+    CallAround::Send(message);
   }
   void Finish(const Status& status) override {
     change_.End(status);
@@ -112,12 +114,8 @@ class LoggedCall final : public Call {
       change_.run_id = run_id;
       LogChange(change_);
     }
-    call_->Finish(status);
+    CallAround::Finish(status);
   }
-  size_t unsent() const override { return call_->unsent(); }
-  bool cancelled() const override { return call_->cancelled(); }
-  std::string peer() const override { return call_->peer(); }
-  Access access() const override { return call_->access(); }
 
  private:
   void NotePlan(const v1::Plan& plan) {
@@ -127,7 +125,6 @@ class LoggedCall final : public Call {
 
   Store& store_;
   Change change_;
-  const std::shared_ptr<Call> call_;
   std::vector<std::string> removed_;
 };
 
