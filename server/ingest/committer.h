@@ -67,7 +67,7 @@ struct CommitItem {
   std::variant<v1::Hello, v1::Defs, CheckedChunk, v1::Lost, v1::Bye, v1::Caps>
       what;
   // Called once, on the committer's thread, after the commit or its failure.
-  std::function<void(const CommitResult&)> done;
+  std::function<void(const CommitResult&)> done = {};
 };
 
 // Called with step reports that were just committed, unless another daemon
