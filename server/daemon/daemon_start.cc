@@ -339,22 +339,4 @@ Status RunningDaemon::StartUplink() {
   });
 }
 
-Status RunningDaemon::AnnounceSelf() {
-  announced_ = true;
-  if (IsAnyPort()) {
-    KeepPort(options_.data_dir, (*http_listener_)->address().port);
-  }
-  const std::string http = http_address();
-  return Announce(
-      {.agent_socket = options_.agent_socket,
-       .data_dir = options_.data_dir,
-       .place = store_->place(),
-       .version = kVersion,
-       .http = http,
-       .grpc = grpc_address(),
-       .url = http.empty() ? "" : PageAddress(),
-       .certificate = tls_ == nullptr ? "" : options_.tls.certificate,
-       .token = tokens_->own()});
-}
-
 }  // namespace reprise::server
