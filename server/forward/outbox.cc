@@ -13,18 +13,6 @@ namespace {
 
 constexpr size_t kNamesBytes = 256 << 10;
 
-void AddLabels(std::string_view lines, v1::SessionInfo& info) {
-  while (!lines.empty()) {
-    const size_t end = lines.find('\n');
-    const std::string_view line = lines.substr(0, end);
-    lines.remove_prefix(end == std::string_view::npos ? lines.size() : end + 1);
-    const size_t equals = line.find('=');
-    if (equals == std::string_view::npos) continue;
-    (*info.mutable_labels())[std::string(line.substr(0, equals))] =
-        std::string(line.substr(equals + 1));
-  }
-}
-
 uint64_t Unsigned(int64_t value) { return static_cast<uint64_t>(value); }
 uint32_t Small(int64_t value) { return static_cast<uint32_t>(value); }
 
@@ -185,7 +173,10 @@ StatusOr<std::vector<StoredSession>> LoadStoredSession(
     info.set_local_rank(Small(row.Int(6)));
     info.set_world(Small(row.Int(7)));
     info.set_uid(Small(row.Int(8)));
-    AddLabels(row.Text(9), info);
+    ForEachLabel(
+        row.Text(9), [&](std::string_view key, std::string_view value) {
+          (*info.mutable_labels())[std::string(key)] = std::string(value);
+        });
     info.set_monotonic_ns(row.Int(10));
     info.set_realtime_ns(row.Int(11));
     if (row.Int(12) != v1::RUN_STATE_RUNNING) {

@@ -17,7 +17,8 @@
 namespace reprise::server {
 
 // Creates the run's row if needed: a graph may arrive before its session does.
-Status EnsureRun(Database& db, std::string_view run_id, int64_t now_ns);
+Status EnsureRun(Database& db, std::string_view run_id, int64_t now_ns,
+                 std::string_view owner = "");
 
 // Returns ALREADY_EXISTS if it is the run of another user, and the caller is no
 // admin.
