@@ -59,11 +59,10 @@ class RunningCollector final : public Collector {
                             uint64_t seq) { loop_.Acked(key, seq); },
             .finished = [this](int64_t key) { loop_.Finished(key); },
             .epoch_taken = [this](int64_t key) { loop_.EpochTaken(key); },
-            .plan = [this](int64_t key,
-                           const v1::PlanRef& plan) { Replan(key, plan); },
-            .window =
-                [this](int64_t key, const v1::OpenWindow& window) {
-                  loop_.OpenWindow(key, window);
+            .asked =
+                [this](int64_t key, const v1::Down& down) {
+                  if (down.has_plan()) Replan(key, down.plan());
+                  if (down.has_window()) loop_.OpenWindow(key, down.window());
                 }});
     return loop_.Start(*forwarder_, *relay_);
   }

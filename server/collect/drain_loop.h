@@ -83,6 +83,8 @@ class DrainLoop {
 
   void Run();
   void Post(std::function<void()> task);
+  // The same for a session, if it is still there.
+  void PostTo(int64_t key, std::function<void(AgentSession&)> task);
   void RunPosted();
   int WaitMilliseconds() const;
 

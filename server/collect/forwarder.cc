@@ -177,7 +177,7 @@ bool Forwarder::Step(int64_t key, Link& link) {
     Open(link, *entry.hello);
   }
   for (v1::Down down; link.stream->TakeAnswer(down);) {
-    Answer(key, link, std::move(down));
+    Answer(key, link, down);
   }
   grpc::Status status;
   if (link.stream->Over(status)) return OnOver(link, status);
@@ -222,7 +222,7 @@ void Forwarder::Open(Link& link, const v1::Hello& hello) {
   link.stream = IngestStream::Open(*stub_, up, signal_);
 }
 
-void Forwarder::Answer(int64_t key, Link& link, v1::Down down) {
+void Forwarder::Answer(int64_t key, Link& link, const v1::Down& down) {
   switch (down.m_case()) {
     case v1::Down::kWelcome:
       OnWelcome(key, link, down.welcome());
@@ -240,10 +240,8 @@ void Forwarder::Answer(int64_t key, Link& link, v1::Down down) {
       link.stream->HalfClose();
       break;
     case v1::Down::kPlan:
-      events_.plan(key, std::move(*down.mutable_plan()));
-      break;
     case v1::Down::kWindow:
-      events_.window(key, down.window());
+      events_.asked(key, down);
       break;
     case v1::Down::M_NOT_SET:
       break;
