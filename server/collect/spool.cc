@@ -105,12 +105,10 @@ StatusOr<std::vector<SpooledName>> Spool::LoadNames(int64_t key) {
 }
 
 StatusOr<int64_t> Spool::LoadBytes(int64_t key) {
-  ASSIGN_OR_RETURN(
-      const auto row,
-      database_.First("SELECT coalesce(sum(length(body)), 0) FROM chunks "
-                      "WHERE session = ?",
-                      key));
-  return row ? row->Int(0) : 0;
+  return LoadNumber(database_,
+                    "SELECT coalesce(sum(length(body)), 0) FROM chunks "
+                    "WHERE session = ?",
+                    key);
 }
 
 Status Spool::SaveSession(const SpooledSession& s) {
@@ -132,13 +130,11 @@ Status Spool::AddChunk(int64_t key, uint64_t seq, const NewChunk& chunk) {
 
 StatusOr<int64_t> Spool::DeleteUpTo(int64_t key, uint64_t seq) {
   ASSIGN_OR_RETURN(
-      Statement sum,
-      database_.Select("SELECT coalesce(sum(length(body)), 0) FROM chunks "
-                       "WHERE session = ? AND seq <= ?",
-                       key, seq));
-  ASSIGN_OR_RETURN(const bool row, sum.Step());
-  const int64_t bytes = row ? sum.Int(0) : 0;
-  sum.Reset();
+      const int64_t bytes,
+      LoadNumber(database_,
+                 "SELECT coalesce(sum(length(body)), 0) FROM chunks "
+                 "WHERE session = ? AND seq <= ?",
+                 key, seq));
   RETURN_IF_ERROR(database_.Run(
       "DELETE FROM chunks WHERE session = ? AND seq <= ?", key, seq));
   return bytes;

@@ -209,4 +209,12 @@ class Database {
   std::unique_ptr<DatabaseDriver> driver_;
 };
 
+// Returns the number that a SELECT has in its first row; 0 if it has none.
+template <typename... Args>
+StatusOr<int64_t> LoadNumber(Database& db, std::string_view sql,
+                             const Args&... args) {
+  ASSIGN_OR_RETURN(const auto row, db.First(sql, args...));
+  return row ? row->Int(0) : 0;
+}
+
 }  // namespace reprise::server

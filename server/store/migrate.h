@@ -28,6 +28,9 @@ struct Migration {
 // The compiled-in migrations, in their order.
 std::span<const Migration> Migrations();
 
+// postgres.sql.
+extern const std::string_view kPostgresAdditions;
+
 // Applies the missing migrations, each in its own transaction.
 // FAILED_PRECONDITION: a newer version wrote the database, or one from before
 // the first release.

@@ -8,7 +8,6 @@
 #include "base/str_cat.h"
 #include "server/store/migrate.h"
 #include "server/store/postgres.h"
-#include "server/store/postgres_additions.h"
 
 namespace reprise::server {
 namespace {

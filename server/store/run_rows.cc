@@ -163,6 +163,11 @@ StatusOr<v1::Run> LoadRun(Database& db, std::string_view run_id) {
   return FromRow(*row);
 }
 
+StatusOr<v1::Run> LoadNamedRun(Database& db, std::string_view text) {
+  ASSIGN_OR_RETURN(const std::string run_id, ResolveRunId(db, text));
+  return LoadRun(db, run_id);
+}
+
 StatusOr<std::vector<v1::Run>> LoadRuns(Database& db, int64_t limit) {
   ASSIGN_OR_RETURN(
       Statement select,
@@ -172,8 +177,7 @@ StatusOr<std::vector<v1::Run>> LoadRuns(Database& db, int64_t limit) {
 }
 
 StatusOr<int64_t> CountRuns(Database& db) {
-  ASSIGN_OR_RETURN(const auto row, db.First("SELECT count(*) FROM runs"));
-  return row ? row->Int(0) : 0;
+  return LoadNumber(db, "SELECT count(*) FROM runs");
 }
 
 Status RemoveRun(Database& db, std::string_view run_id) {

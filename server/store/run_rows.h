@@ -44,6 +44,8 @@ std::string_view IdIn(std::string_view text);
 
 // Returns a run without its verdict. NOT_FOUND.
 StatusOr<v1::Run> LoadRun(Database& db, std::string_view run_id);
+// The same of a text as ResolveRunId takes it.
+StatusOr<v1::Run> LoadNamedRun(Database& db, std::string_view text);
 
 // Returns the newest runs, newest first, without verdicts.
 StatusOr<std::vector<v1::Run>> LoadRuns(Database& db, int64_t limit);

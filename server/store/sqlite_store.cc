@@ -96,17 +96,10 @@ class SqliteStore final : public Store {
   // The bytes of used pages: removed data leaves free pages, which the file
   // returns later.
   StatusOr<int64_t> UsedBytes() override {
-    int64_t used = 0;
-    RETURN_IF_ERROR(Read([&](Database& db) -> Status {
-      ASSIGN_OR_RETURN(
-          const auto row,
-          db.First("SELECT (p.page_count - f.freelist_count) * s.page_size"
-                   " FROM pragma_page_count p, pragma_freelist_count f,"
-                   " pragma_page_size s"));
-      if (row) used = row->Int(0);
-      return OkStatus();
-    }));
-    return used;
+    return Get(LoadNumber<>,
+               "SELECT (p.page_count - f.freelist_count) * s.page_size"
+               " FROM pragma_page_count p, pragma_freelist_count f,"
+               " pragma_page_size s");
   }
 
   Status GiveBack() override {

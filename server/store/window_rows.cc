@@ -110,11 +110,12 @@ StatusOr<std::vector<v1::SessionReport>> LoadSessionReports(
 }
 
 StatusOr<uint64_t> LoadLastStep(Database& db, std::string_view run_id) {
-  ASSIGN_OR_RETURN(const auto row,
-                   db.First("SELECT step FROM steps WHERE run_id = ?"
-                            " ORDER BY id DESC LIMIT 1",
-                            run_id));
-  return row ? static_cast<uint64_t>(row->Int(0)) : uint64_t{0};
+  ASSIGN_OR_RETURN(const int64_t step,
+                   LoadNumber(db,
+                              "SELECT step FROM steps WHERE run_id = ?"
+                              " ORDER BY id DESC LIMIT 1",
+                              run_id));
+  return static_cast<uint64_t>(step);
 }
 
 StatusOr<std::optional<v1::WindowStatus>> LoadWindow(

@@ -66,14 +66,13 @@ std::optional<Walk> LoadWalk(Database& db, const v1::Moment& moment,
 
 // Returns whether the job had reported the step before it died.
 StatusOr<bool> WasReported(Database& db, const MomentRow& row) {
-  ASSIGN_OR_RETURN(Statement select,
-                   db.Prepare("SELECT 1 FROM steps WHERE session_id = ?"
-                              " AND run_id = (SELECT run_id FROM sessions"
-                              "  WHERE session_id = ?)"
-                              " AND step = ? LIMIT 1"));
-  RETURN_IF_ERROR(
-      select.BindAll(row.session_id, row.session_id, row.moment.step()));
-  return select.Step();
+  ASSIGN_OR_RETURN(
+      const auto found,
+      db.First("SELECT 1 FROM steps WHERE session_id = ?1 AND run_id ="
+               " (SELECT run_id FROM sessions WHERE session_id = ?1)"
+               " AND step = ?2 LIMIT 1",
+               row.session_id, row.moment.step()));
+  return found.has_value();
 }
 
 const char* PhaseWords(v1::Phase phase) {
@@ -209,11 +208,9 @@ StatusOr<v1::GetMomentsResponse> GetMoments(
       limit(request.most_storages(), kDefaultStorages);
   v1::GetMomentsResponse response;
   RETURN_IF_ERROR(services.store.Read([&](Database& db) -> Status {
-    ASSIGN_OR_RETURN(const std::string run_id,
-                     ResolveRunId(db, request.run_id()));
-    ASSIGN_OR_RETURN(const v1::Run run, LoadRun(db, run_id));
+    ASSIGN_OR_RETURN(const v1::Run run, LoadNamedRun(db, request.run_id()));
     ASSIGN_OR_RETURN(std::vector<MomentRow> rows,
-                     LoadMoments(db, run_id, kMostMoments));
+                     LoadMoments(db, run.run_id(), kMostMoments));
     for (MomentRow& row : rows) {
       v1::ShownMoment& shown = *response.add_moments();
       *shown.mutable_moment() = row.moment;

@@ -170,12 +170,10 @@ StatusOr<v1::Timeline> GetTimeline(Services& services,
   v1::Run run;
   Curves curves;
   RETURN_IF_ERROR(services.store.Read([&](Database& db) -> Status {
-    ASSIGN_OR_RETURN(const std::string run_id,
-                     ResolveRunId(db, request.run_id()));
-    ASSIGN_OR_RETURN(run, LoadRun(db, run_id));
+    ASSIGN_OR_RETURN(run, LoadNamedRun(db, request.run_id()));
     RETURN_IF_ERROR(
-        Measure(services, db, run_id, /*planned=*/true, curves.measured));
-    return Measure(services, db, run_id, /*planned=*/false,
+        Measure(services, db, run.run_id(), /*planned=*/true, curves.measured));
+    return Measure(services, db, run.run_id(), /*planned=*/false,
                    curves.measured_base);
   }));
   v1::Timeline timeline;
