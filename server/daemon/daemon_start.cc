@@ -324,15 +324,13 @@ Status RunningDaemon::StartCollector() {
 
 Status RunningDaemon::StartUplink() {
   if (options_.forward.target.empty()) return OkStatus();
-  const UplinkOptions uplink{.forward = options_.forward,
-                             .channel = central_,
-                             .started_ns = started_ns_};
   const std::string path = options_.data_dir + "/forward.db";
   return OpenAnyway(path, [&]() -> Status {
     ASSIGN_OR_RETURN(Outbox outbox,
                      Outbox::Open(path, options_.forward.target));
     uplink_ = std::make_unique<Uplink>(
-        *store_, hub_, uplink, std::move(outbox),
+        *store_, hub_, options_.forward, central_, started_ns_,
+        std::move(outbox),
         [this](const std::string& run_id, const std::string& session_id,
                const v1::Down& down) { Relay(run_id, session_id, down); });
     return OkStatus();

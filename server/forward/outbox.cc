@@ -31,17 +31,14 @@ StatusOr<Outbox> Outbox::Open(const std::string& path,
       "CREATE TABLE IF NOT EXISTS runs (run_id TEXT PRIMARY KEY,"
       " facts TEXT NOT NULL) WITHOUT ROWID"));
   RETURN_IF_ERROR(database.Transaction([&]() -> Status {
-    {
-      ASSIGN_OR_RETURN(
-          Statement other,
-          database.Select("SELECT 1 FROM centre WHERE target <> ?", target));
-      ASSIGN_OR_RETURN(const bool found, other.Step());
-      other.Reset();
-      if (found) {
-        RETURN_IF_ERROR(
-            database.Execute("DELETE FROM centre; DELETE FROM ended;"
-                             "DELETE FROM plans; DELETE FROM runs"));
-      }
+    ASSIGN_OR_RETURN(
+        const int64_t others,
+        LoadNumber(database, "SELECT count(*) FROM centre WHERE target <> ?",
+                   target));
+    if (others > 0) {
+      RETURN_IF_ERROR(
+          database.Execute("DELETE FROM centre; DELETE FROM ended;"
+                           "DELETE FROM plans; DELETE FROM runs"));
     }
     return database.Run("INSERT INTO centre VALUES (?) ON CONFLICT DO NOTHING",
                         target);
@@ -127,19 +124,16 @@ StatusOr<std::vector<ListedSession>> ListSessions(Database& db) {
                 " ORDER BY s.state <> ?2, s.ended_ns, s.session_id",
                 StrCat(kForwardedBy, "%"),
                 static_cast<int64_t>(v1::RUN_STATE_RUNNING)));
-  std::vector<ListedSession> sessions;
-  while (true) {
-    ASSIGN_OR_RETURN(const bool row, select.Step());
-    if (!row) return sessions;
-    sessions.push_back({.session_id = std::string(select.Text(0)),
-                        .run_id = std::string(select.Text(1)),
-                        .running = select.Int(2) == v1::RUN_STATE_RUNNING,
-                        .committed = Unsigned(select.Int(3)),
-                        .run = {.graph_id = std::string(select.Text(4)),
-                                .plan_id = std::string(select.Text(5)),
-                                .exit_code = select.Int(6),
-                                .exit_signal = select.Int(7)}});
-  }
+  return select.All([](const Statement& row) {
+    return ListedSession{.session_id = std::string(row.Text(0)),
+                         .run_id = std::string(row.Text(1)),
+                         .running = row.Int(2) == v1::RUN_STATE_RUNNING,
+                         .committed = Unsigned(row.Int(3)),
+                         .run = {.graph_id = std::string(row.Text(4)),
+                                 .plan_id = std::string(row.Text(5)),
+                                 .exit_code = row.Int(6),
+                                 .exit_signal = row.Int(7)}};
+  });
 }
 
 StatusOr<std::vector<StoredSession>> LoadStoredSession(
