@@ -2,7 +2,6 @@
 #include "server/ingest/committer.h"
 
 #include <set>
-#include <type_traits>
 
 #include "base/str_cat.h"
 #include "profiler/include/reprise_wire.h"
@@ -172,28 +171,22 @@ Status Committer::Apply(Database& db, const CommitItem& item,
                         CommitResult& result) {
   const Producer& producer = item.producer;
   return std::visit(
-      [&](const auto& what) -> Status {
-        using What = std::decay_t<decltype(what)>;
-        if constexpr (std::is_same_v<What, v1::Hello>) {
-          return ApplyHello(db, producer, what, result);
-        } else if constexpr (std::is_same_v<What, v1::Defs>) {
-          return ApplyDefs(db, producer, what, result);
-        } else if constexpr (std::is_same_v<What, CheckedChunk>) {
-          return ApplyChunk(db, producer, what, result);
-        } else if constexpr (std::is_same_v<What, v1::Lost>) {
-          return ApplyLost(db, producer, what, result);
-        } else if constexpr (std::is_same_v<What, v1::Caps>) {
-          return SaveCapabilities(db, producer.session_id, what);
-        } else {
-          static_assert(std::is_same_v<What, v1::Bye>);
-          return CloseSession(db, producer.session_id, what, RealtimeNs());
-        }
-      },
+      [&](const auto& what) { return Apply(db, producer, what, result); },
       item.what);
 }
 
-Status Committer::ApplyHello(Database& db, const Producer& producer,
-                             const v1::Hello& hello, CommitResult& result) {
+Status Committer::Apply(Database& db, const Producer& producer,
+                        const v1::Caps& caps, CommitResult& /*result*/) {
+  return SaveCapabilities(db, producer.session_id, caps);
+}
+
+Status Committer::Apply(Database& db, const Producer& producer,
+                        const v1::Bye& bye, CommitResult& /*result*/) {
+  return CloseSession(db, producer.session_id, bye, RealtimeNs());
+}
+
+Status Committer::Apply(Database& db, const Producer& producer,
+                        const v1::Hello& hello, CommitResult& result) {
   const StatusOr<bool> opened =
       OpenSession(db, hello, producer.caller, RealtimeNs());
   const Code code = opened.status().code();
@@ -207,8 +200,8 @@ Status Committer::ApplyHello(Database& db, const Producer& producer,
   return OkStatus();
 }
 
-Status Committer::ApplyDefs(Database& db, const Producer& producer,
-                            const v1::Defs& defs, CommitResult& result) {
+Status Committer::Apply(Database& db, const Producer& producer,
+                        const v1::Defs& defs, CommitResult& result) {
   int64_t bytes = 0;
   for (const v1::NameDef& name : defs.names()) {
     bytes += static_cast<int64_t>(name.text().size());
@@ -264,9 +257,8 @@ Status Committer::StoreChunk(Database& db, const Producer& producer,
                       keeps ? body : body + reports);
 }
 
-Status Committer::ApplyChunk(Database& db, const Producer& producer,
-                             const CheckedChunk& checked,
-                             CommitResult& result) {
+Status Committer::Apply(Database& db, const Producer& producer,
+                        const CheckedChunk& checked, CommitResult& result) {
   ASSIGN_OR_RETURN(const uint64_t committed, CommittedOf(db, producer));
   const uint64_t seq = checked.chunk.seq();
   result.committed = committed;
@@ -283,8 +275,8 @@ Status Committer::ApplyChunk(Database& db, const Producer& producer,
   return OkStatus();
 }
 
-Status Committer::ApplyLost(Database& db, const Producer& producer,
-                            const v1::Lost& lost, CommitResult& result) {
+Status Committer::Apply(Database& db, const Producer& producer,
+                        const v1::Lost& lost, CommitResult& result) {
   ASSIGN_OR_RETURN(const uint64_t committed, CommittedOf(db, producer));
   result.committed = committed;
   if (lost.from() > committed + 1) {

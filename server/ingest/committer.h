@@ -97,19 +97,23 @@ class Committer {
   void Count(const CheckedChunk& checked, const CommitResult& result);
   // Applies one item inside the transaction.
   Status Apply(Database& db, const CommitItem& item, CommitResult& result);
-  Status ApplyChunk(Database& db, const Producer& producer,
-                    const CheckedChunk& checked, CommitResult& result);
-  Status ApplyHello(Database& db, const Producer& producer,
-                    const v1::Hello& hello, CommitResult& result);
-  Status ApplyDefs(Database& db, const Producer& producer, const v1::Defs& defs,
-                   CommitResult& result);
+  Status Apply(Database& db, const Producer& producer, const v1::Hello& hello,
+               CommitResult& result);
+  Status Apply(Database& db, const Producer& producer, const v1::Defs& defs,
+               CommitResult& result);
+  Status Apply(Database& db, const Producer& producer,
+               const CheckedChunk& checked, CommitResult& result);
+  Status Apply(Database& db, const Producer& producer, const v1::Lost& lost,
+               CommitResult& result);
+  Status Apply(Database& db, const Producer& producer, const v1::Caps& caps,
+               CommitResult& result);
+  Status Apply(Database& db, const Producer& producer, const v1::Bye& bye,
+               CommitResult& result);
   // Stores a chunk, or what of it the quota has room for.
   Status StoreChunk(Database& db, const Producer& producer,
                     const CheckedChunk& checked);
   Status CountRefused(Database& db, const Producer& producer,
                       const StoredRow& before, uint64_t records, int64_t bytes);
-  Status ApplyLost(Database& db, const Producer& producer, const v1::Lost& lost,
-                   CommitResult& result);
   StatusOr<uint64_t> CommittedOf(Database& db, const Producer& producer);
 
   Store& store_;
