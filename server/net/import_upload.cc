@@ -11,6 +11,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "base/fd.h"
 #include "base/str_cat.h"
 #include "formats/import/import_file.h"
 #include "server/core/change.h"
@@ -54,22 +55,19 @@ std::string Line(const nlohmann::ordered_json& json) {
 class ImportUploads::File {
  public:
   explicit File(std::atomic<int>& open) : open_(open) {}
-  ~File() {
-    if (fd_ >= 0) ::close(fd_);
-    --open_;
-  }
+  ~File() { --open_; }
   File(const File&) = delete;
   File& operator=(const File&) = delete;
 
   Status Append(const std::string& folder, std::string_view bytes) {
-    if (fd_ < 0) {
+    if (!fd_.valid()) {
       std::string path = folder + "/import-XXXXXX";
-      fd_ = ::mkostemp(path.data(), O_CLOEXEC);
-      if (fd_ < 0) return Failed(folder, errno);
+      fd_ = Fd(::mkostemp(path.data(), O_CLOEXEC));
+      if (!fd_.valid()) return Failed(folder, errno);
       ::unlink(path.c_str());
     }
     while (!bytes.empty()) {
-      const ssize_t n = ::write(fd_, bytes.data(), bytes.size());
+      const ssize_t n = ::write(fd_.get(), bytes.data(), bytes.size());
       if (n < 0 && errno == EINTR) continue;
       if (n < 0) return Failed(folder, errno);
       bytes.remove_prefix(static_cast<size_t>(n));
@@ -80,7 +78,7 @@ class ImportUploads::File {
 
   uint64_t bytes() const { return bytes_; }
   // A path that opens the same file with a position of its own.
-  std::string path() const { return StrCat("/proc/self/fd/", fd_); }
+  std::string path() const { return StrCat("/proc/self/fd/", fd_.get()); }
 
  private:
   static Status Failed(const std::string& folder, int error) {
@@ -94,7 +92,7 @@ class ImportUploads::File {
   }
 
   std::atomic<int>& open_;
-  int fd_ = -1;
+  Fd fd_;
   uint64_t bytes_ = 0;
 };
 
