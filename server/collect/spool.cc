@@ -123,9 +123,10 @@ Status Spool::AddName(int64_t key, const SpooledName& name) {
   return add_name_->Run(key, name.ordinal, name.name, name.text);
 }
 
-Status Spool::AddChunk(int64_t key, uint64_t seq, const NewChunk& chunk) {
-  return add_chunk_->Run(key, seq, chunk.t0_ns, chunk.t1_ns, chunk.count,
-                         chunk.crc32c, chunk.dropped_before, Blob{chunk.body});
+Status Spool::AddChunk(int64_t key, uint64_t seq, const v1::Chunk& chunk) {
+  return add_chunk_->Run(key, seq, chunk.t0_ns(), chunk.t1_ns(), chunk.count(),
+                         chunk.crc32c(), chunk.dropped_before(),
+                         Blob{chunk.body()});
 }
 
 StatusOr<int64_t> Spool::DeleteUpTo(int64_t key, uint64_t seq) {
@@ -189,21 +190,22 @@ StatusOr<std::unique_ptr<SpoolReader>> SpoolReader::Open(
   return reader;
 }
 
-StatusOr<std::optional<SpooledChunk>> SpoolReader::NextChunk(int64_t key,
-                                                             uint64_t seq) {
+StatusOr<std::optional<v1::Chunk>> SpoolReader::NextChunk(int64_t key,
+                                                          uint64_t seq) {
   RETURN_IF_ERROR(next_chunk_->BindAll(key, seq));
   ASSIGN_OR_RETURN(const bool row, next_chunk_->Step());
-  if (!row) return std::optional<SpooledChunk>();
-  SpooledChunk found;
-  found.seq = Unsigned(next_chunk_->Int(0));
-  found.chunk.t0_ns = Unsigned(next_chunk_->Int(1));
-  found.chunk.t1_ns = Unsigned(next_chunk_->Int(2));
-  found.chunk.count = static_cast<uint32_t>(next_chunk_->Int(3));
-  found.chunk.crc32c = static_cast<uint32_t>(next_chunk_->Int(4));
-  found.chunk.dropped_before = Unsigned(next_chunk_->Int(5));
-  found.chunk.body = next_chunk_->Bytes(6);
+  std::optional<v1::Chunk> found;
+  if (!row) return found;
+  found.emplace();
+  found->set_seq(Unsigned(next_chunk_->Int(0)));
+  found->set_t0_ns(Unsigned(next_chunk_->Int(1)));
+  found->set_t1_ns(Unsigned(next_chunk_->Int(2)));
+  found->set_count(static_cast<uint32_t>(next_chunk_->Int(3)));
+  found->set_crc32c(static_cast<uint32_t>(next_chunk_->Int(4)));
+  found->set_dropped_before(Unsigned(next_chunk_->Int(5)));
+  found->set_body(std::string(next_chunk_->Bytes(6)));
   next_chunk_->Reset();
-  return std::optional<SpooledChunk>(std::move(found));
+  return found;
 }
 
 StatusOr<std::vector<SpooledName>> SpoolReader::NamesAfter(int64_t key,

@@ -208,29 +208,29 @@ std::shared_ptr<StoredChunks::Place> StoredChunks::PlaceOf(int64_t key) const {
   return found == places_.end() ? std::make_shared<Place>() : found->second;
 }
 
-StatusOr<std::optional<SpooledChunk>> StoredChunks::NextChunk(int64_t key,
-                                                              uint64_t seq) {
+StatusOr<std::optional<v1::Chunk>> StoredChunks::NextChunk(int64_t key,
+                                                           uint64_t seq) {
   const std::shared_ptr<Place> place = PlaceOf(key);
-  std::optional<SpooledChunk> found;
-  RETURN_IF_ERROR(store_.Read([&](Database& db) -> Status {
+  using Found = std::optional<v1::Chunk>;
+  return store_.Get([&](Database& db) -> StatusOr<Found> {
     ASSIGN_OR_RETURN(
         const auto row,
         db.First("SELECT seq, t0_ns, t1_ns, count, dropped_before, body"
                  " FROM chunks WHERE session_id = ? AND producer_epoch = ?"
                  " AND seq >= ? ORDER BY seq LIMIT 1",
                  place->session_id, place->epoch, seq));
-    if (!row) return OkStatus();
+    Found found;
+    if (!row) return found;
     found.emplace();
-    found->seq = Unsigned(row->Int(0));
-    found->chunk.t0_ns = Unsigned(row->Int(1));
-    found->chunk.t1_ns = Unsigned(row->Int(2));
-    found->chunk.count = Small(row->Int(3));
-    found->chunk.dropped_before = Unsigned(row->Int(4));
-    found->chunk.body = row->Bytes(5);
-    found->chunk.crc32c = Crc32c(found->chunk.body);
-    return OkStatus();
-  }));
-  return found;
+    found->set_seq(Unsigned(row->Int(0)));
+    found->set_t0_ns(Unsigned(row->Int(1)));
+    found->set_t1_ns(Unsigned(row->Int(2)));
+    found->set_count(Small(row->Int(3)));
+    found->set_dropped_before(Unsigned(row->Int(4)));
+    found->set_body(std::string(row->Bytes(5)));
+    found->set_crc32c(Crc32c(found->body()));
+    return found;
+  });
 }
 
 StatusOr<std::vector<SpooledName>> StoredChunks::NamesAfter(int64_t key,
