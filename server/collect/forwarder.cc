@@ -52,9 +52,7 @@ void Forwarder::SetSession(int64_t key, v1::Hello hello, uint64_t last_seq,
                            uint64_t last_name) {
   hello.set_proto_version(kProtoVersion);
   hello.set_min_version(kProtoVersion);
-  {
-    const std::lock_guard lock(mutex_);
-    Entry& entry = entries_[key];
+  Change(key, [&](Entry& entry) {
     // Acknowledgements for another epoch do not count for this one.
     if (entry.hello &&
         entry.hello->producer_epoch() != hello.producer_epoch()) {
@@ -63,24 +61,25 @@ void Forwarder::SetSession(int64_t key, v1::Hello hello, uint64_t last_seq,
     entry.hello = std::make_shared<const v1::Hello>(std::move(hello));
     entry.last_seq = last_seq;
     entry.last_name = last_name;
-  }
-  signal_->Raise();
+  });
 }
 
 void Forwarder::Committed(int64_t key, uint64_t last_seq, uint64_t last_name) {
-  {
-    const std::lock_guard lock(mutex_);
-    Entry& entry = entries_[key];
+  Change(key, [&](Entry& entry) {
     entry.last_seq = last_seq;
     entry.last_name = last_name;
-  }
-  signal_->Raise();
+  });
 }
 
 void Forwarder::Ended(int64_t key, v1::Bye bye) {
+  Change(key, [&](Entry& entry) { entry.bye = std::move(bye); });
+}
+
+template <typename Changed>
+void Forwarder::Change(int64_t key, Changed changed) {
   {
     const std::lock_guard lock(mutex_);
-    entries_[key].bye = std::move(bye);
+    changed(entries_[key]);
   }
   signal_->Raise();
 }

@@ -123,6 +123,9 @@ class Forwarder {
 
   void Run();
   bool stopping() const;
+  // Changes a session's entry, which may be a new one, and wakes the thread.
+  template <typename Changed>
+  void Change(int64_t key, Changed changed);
   // Advances one session. Returns true if it is finished and can be forgotten.
   bool Step(int64_t key, Link& link);
   void Open(Link& link, const v1::Hello& hello);

@@ -40,11 +40,7 @@ class GraphPosts::Upload final : public HttpUpload {
 
   void Take(std::string part, Next next) override {
     if (!services_.sent_graphs.Take(part.size())) {
-      next(Refusal(ResourceExhausted(StrCat(
-          "step graphs that are being sent may have ",
-          FormatBytes(static_cast<int64_t>(services_.sent_graphs.most_bytes())),
-          " together, and this one does not fit now; try again when others "
-          "are through"))));
+      next(Refusal(NoRoomForGraph(services_)));
       return;
     }
     sent_->bytes += part;

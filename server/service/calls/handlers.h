@@ -91,6 +91,9 @@ using Stream = Status(Services&, const Request&, Call&);
 
 // ---- Planner ----
 
+// Says that `sent_graphs` has no room for the next bytes of a step graph.
+Status NoRoomForGraph(const Services& services);
+
 // Stores a graph that was received whole and logs who sent it. `read` returns the serialized StepGraph, or what is wrong with what was sent. Both
 // ids may be empty.
 StatusOr<v1::GraphRef> ReceiveGraph(

@@ -6,11 +6,10 @@
 #include <optional>
 
 #include "base/str_cat.h"
-#include "formats/convert/capabilities.h"
 #include "formats/convert/graph_proto.h"
-#include "formats/convert/plan_proto.h"
 #include "server/service/calls/handlers.h"
 #include "server/service/memory/moment_view.h"
+#include "server/service/planning/stored_plan.h"
 #include "server/store/plan_rows.h"
 #include "server/store/run_rows.h"
 
@@ -38,29 +37,23 @@ std::optional<Walk> LoadWalk(Database& db, const v1::Moment& moment,
   if (id.empty()) return std::nullopt;
   const auto proto = LoadGraph(db, id);
   if (!proto.ok()) return std::nullopt;
-  auto graph = formats::ToPlanner(*proto);
-  if (!graph.ok()) return std::nullopt;
-  Walk walk{.graph = *std::move(graph), .schedule = {}};
   if (!moment.plan_id().empty()) {
-    const auto plan = LoadPlan(db, moment.plan_id());
-    if (plan.ok() && plan->plan.feasible()) {
-      auto schedule = formats::ToSchedule(plan->plan, walk.graph);
-      const bool valid = schedule.ok() && [&] {
-        const auto capabilities =
-            formats::ToPlanner(formats::WalkedAs(plan->request.capabilities()));
-        return capabilities.ok() &&
-               planner::Evaluate(walk.graph, *schedule, *capabilities).ok();
-      }();
-      if (valid) {
-        walk.schedule = *std::move(schedule);
-        walk.planned = true;
+    auto row = LoadPlan(db, moment.plan_id());
+    if (row.ok() && row->plan.feasible()) {
+      auto plan =
+          WalkPlan(*proto, std::move(row->plan), row->request.capabilities());
+      if (plan.ok()) {
+        return Walk{.graph = std::move(plan->graph),
+                    .schedule = std::move(plan->schedule),
+                    .planned = true};
       }
     }
   }
-  if (!walk.planned) {
-    walk.schedule =
-        planner::BaseSchedule(walk.graph, planner::FreePolicy::kProgram);
-  }
+  auto graph = formats::ToPlanner(*proto);
+  if (!graph.ok()) return std::nullopt;
+  Walk walk{.graph = *std::move(graph), .schedule = {}};
+  walk.schedule =
+      planner::BaseSchedule(walk.graph, planner::FreePolicy::kProgram);
   return walk;
 }
 

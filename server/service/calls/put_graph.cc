@@ -100,6 +100,14 @@ constexpr auto kSilence = std::chrono::seconds(30);
 
 }  // namespace
 
+Status NoRoomForGraph(const Services& services) {
+  return ResourceExhausted(StrCat(
+      "step graphs that are being sent may have ",
+      FormatBytes(static_cast<int64_t>(services.sent_graphs.most_bytes())),
+      " together, and this one does not fit now; try again when others are "
+      "through"));
+}
+
 StatusOr<v1::GraphRef> ReceiveGraph(
     Services& services, const Caller& caller, const std::string& run_id,
     const std::string& graph_id,
@@ -176,12 +184,7 @@ class PutGraphCall final : public grpc::ServerReadReactor<v1::GraphPart> {
                                       " bytes; capture a shorter step"));
     }
     if (!uploads_.TakeRoom(bytes)) {
-      return ResourceExhausted(StrCat(
-          "step graphs that are being sent may have ",
-          FormatBytes(static_cast<int64_t>(
-              uploads_.services_.sent_graphs.most_bytes())),
-          " together, and this one does not fit now; try again when others "
-          "are through"));
+      return NoRoomForGraph(uploads_.services_);
     }
     bytes_ += bytes;
     if (parts_.empty()) {
