@@ -101,8 +101,6 @@ class Main {
     commands_.push_back(MakeServeCommand());
     commands_.push_back(MakeStatusCommand());
     commands_.push_back(MakeRmCommand());
-    commands_.push_back(MakeBackupCommand());
-    commands_.push_back(MakeAuditCommand());
     for (const auto& command : commands_) command->Define(line_);
     TakeJob();
   }

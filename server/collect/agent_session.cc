@@ -199,7 +199,7 @@ Status AgentSession::Store(Spool& spool) const {
     RETURN_IF_ERROR(spool.AddName(row_.key, name));
   }
   uint64_t seq = row_.next_seq;
-  for (const NewChunk& chunk : built_.chunks) {
+  for (const v1::Chunk& chunk : built_.chunks) {
     RETURN_IF_ERROR(spool.AddChunk(row_.key, seq++, chunk));
   }
   return spool.SaveSession(next_row_);
@@ -207,8 +207,8 @@ Status AgentSession::Store(Spool& spool) const {
 
 AgentSession::Stored AgentSession::Committed() {
   Stored stored{.chunks = built_.chunks.size(), .records = built_.used};
-  for (const NewChunk& chunk : built_.chunks) {
-    stored.bytes += static_cast<int64_t>(chunk.body.size());
+  for (const v1::Chunk& chunk : built_.chunks) {
+    stored.bytes += static_cast<int64_t>(chunk.body().size());
   }
   waiting_moments_.erase(
       waiting_moments_.begin(),

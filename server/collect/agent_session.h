@@ -112,7 +112,7 @@ class AgentSession {
   // Queues an answer of the relay, or a new plan, for the agent.
   void Deliver(const PlanAnswer& answer);
 
-  void Command(uint32_t command);
+  void Command(uint32_t command, uint32_t steps = 0);
 
   // Asks the agent for a window: at once, or when its step is close enough.
   void OpenWindow(const v1::OpenWindow& window);

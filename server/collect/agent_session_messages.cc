@@ -303,9 +303,10 @@ void AgentSession::SendPlanStatus(uint64_t answer_id, uint32_t status,
                      .plan = nullptr});
 }
 
-void AgentSession::Command(uint32_t command) {
+void AgentSession::Command(uint32_t command, uint32_t steps) {
   reprise_msg_command raw{};
   raw.command = command;
+  raw.steps = steps;
   outbox_.push_back(
       {.type = REPRISE_MSG_COMMAND, .body = BytesOf(raw), .plan = nullptr});
 }
@@ -321,12 +322,8 @@ void AgentSession::SendWaitingWindow() {
       last_step_ + 1 < waiting_window_->at_step()) {
     return;
   }
-  reprise_msg_command raw{};
-  raw.command = REPRISE_COMMAND_WINDOW_BEGIN;
-  raw.steps = waiting_window_->steps();
+  Command(REPRISE_COMMAND_WINDOW_BEGIN, waiting_window_->steps());
   waiting_window_.reset();
-  outbox_.push_back(
-      {.type = REPRISE_MSG_COMMAND, .body = BytesOf(raw), .plan = nullptr});
 }
 
 std::optional<v1::Caps> AgentSession::TakeNewCapabilities() {

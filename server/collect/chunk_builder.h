@@ -38,16 +38,6 @@ namespace reprise::server {
 // Interned texts of one session, by id.
 using NameTable = std::unordered_map<uint32_t, std::string>;
 
-// A chunk as the spool stores it and Ingest carries it, but without its seq.
-struct NewChunk {
-  uint64_t t0_ns = 0;
-  uint64_t t1_ns = 0;
-  uint32_t count = 0;
-  std::string body;  // a serialized Columns
-  uint32_t crc32c = 0;
-  uint64_t dropped_before = 0;
-};
-
 struct BuildInput {
   std::span<const reprise_slot> records = {};
   // STEP_DONE records whose STEP_MEM has not arrived yet.
@@ -67,8 +57,8 @@ struct BuildInput {
 };
 
 struct Built {
-  std::vector<NewChunk> chunks;
-  size_t used = 0;  // of `records`
+  std::vector<v1::Chunk> chunks;  // without a seq
+  size_t used = 0;                // of `records`
   std::vector<reprise_slot> pending;
   uint64_t dropped = 0;    // sum over LOSS records
   uint64_t malformed = 0;  // records omitted

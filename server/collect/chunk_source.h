@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "server/collect/chunk_builder.h"
+#include "reprise/v1/ingest.pb.h"
 
 namespace reprise::server {
 
@@ -20,19 +20,14 @@ struct SpooledName {
   std::string text;
 };
 
-struct SpooledChunk {
-  uint64_t seq = 0;
-  NewChunk chunk;
-};
-
 // Used by one thread.
 class ChunkSource {
  public:
   virtual ~ChunkSource() = default;
 
   // Returns the chunk with the lowest seq >= `seq`, if any.
-  virtual StatusOr<std::optional<SpooledChunk>> NextChunk(int64_t key,
-                                                          uint64_t seq) = 0;
+  virtual StatusOr<std::optional<v1::Chunk>> NextChunk(int64_t key,
+                                                       uint64_t seq) = 0;
 
   // Returns names with an ordinal above `after`, oldest first, about 256 KiB at
   // most.

@@ -59,18 +59,16 @@ class RunningCollector final : public Collector {
                             uint64_t seq) { loop_.Acked(key, seq); },
             .finished = [this](int64_t key) { loop_.Finished(key); },
             .epoch_taken = [this](int64_t key) { loop_.EpochTaken(key); },
-            .plan = [this](int64_t key,
-                           const v1::PlanRef& plan) { Replan(key, plan); },
-            .window =
-                [this](int64_t key, const v1::OpenWindow& window) {
-                  loop_.OpenWindow(key, window);
+            .asked =
+                [this](int64_t key, const v1::Down& down) {
+                  if (down.has_plan()) Replan(key, down.plan());
+                  if (down.has_window()) loop_.OpenWindow(key, down.window());
                 }});
     return loop_.Start(*forwarder_, *relay_);
   }
 
   std::vector<AgentSnapshot> Agents() const override { return loop_.Agents(); }
   int ConnectedAgents() const override { return loop_.ConnectedAgents(); }
-  bool EverHadAgent() const override { return loop_.EverHadAgent(); }
   int64_t spool_bytes() const override { return loop_.spool_bytes(); }
 
   CollectorStats stats() const override {
@@ -150,8 +148,7 @@ StatusOr<std::unique_ptr<Collector>> Collector::Start(
   if (options.channel == nullptr) {
     return InvalidArgument("collector: needs a channel to the server");
   }
-  ASSIGN_OR_RETURN(Spool spool,
-                   Spool::Open(options.spool_path, options.durable_power_loss));
+  ASSIGN_OR_RETURN(Spool spool, Spool::Open(options.spool_path));
   ASSIGN_OR_RETURN(std::unique_ptr<SpoolReader> reader,
                    SpoolReader::Open(options.spool_path));
   ASSIGN_OR_RETURN(Fd listener, ListenForAgents(options.agent_socket));

@@ -35,10 +35,8 @@
 
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/status.h"
@@ -65,13 +63,6 @@ struct CollectorOptions {
 
   // Beyond this size the oldest chunks are deleted and reported as Lost.
   int64_t spool_max_bytes = int64_t{1} << 30;
-
-  // Commit with fsync, so that the spool survives power loss too.
-  bool durable_power_loss = false;
-
-  // Called with one line per event: sessions that begin and end, refused
-  // connections. Runs on the collector's threads. Empty: no log.
-  std::function<void(std::string_view)> log;
 };
 
 // One agent session, as status pages show it.
@@ -118,10 +109,8 @@ class Collector {
   // Sessions that are connected, or whose end is not yet known to the server.
   virtual std::vector<AgentSnapshot> Agents() const = 0;
 
-  // Agents connected now, and whether there ever was one. A private daemon
-  // decides by these when to exit.
+  // Agents connected now.
   virtual int ConnectedAgents() const = 0;
-  virtual bool EverHadAgent() const = 0;
 
   virtual int64_t spool_bytes() const = 0;
   virtual CollectorStats stats() const = 0;

@@ -155,14 +155,14 @@ std::string ColumnsWriter::Body() const {
   return body;
 }
 
-NewChunk ColumnsWriter::Finish() {
-  NewChunk chunk{.t0_ns = t0_,
-                 .t1_ns = t1_,
-                 .count = static_cast<uint32_t>(rows_),
-                 .body = Body(),
-                 .crc32c = 0,
-                 .dropped_before = dropped_};
-  chunk.crc32c = Crc32c(chunk.body);
+v1::Chunk ColumnsWriter::Finish() {
+  v1::Chunk chunk;
+  chunk.set_t0_ns(t0_);
+  chunk.set_t1_ns(t1_);
+  chunk.set_count(static_cast<uint32_t>(rows_));
+  chunk.set_body(Body());
+  chunk.set_crc32c(Crc32c(chunk.body()));
+  chunk.set_dropped_before(dropped_);
   for (PackedColumn* column :
        {&start_ns_, &dur_ns_, &kind_, &op_, &name_, &stream_, &device_, &bytes_,
         &ptr_, &corr_, &thread_, &extra_, &graph_}) {

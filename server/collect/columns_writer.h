@@ -124,7 +124,7 @@ class ColumnsWriter {
   // Returns the chunk and resets the writer. The body is byte for byte what
   // protobuf would serialize for the same Columns. A column of zeros is left
   // empty, except for the two that always have values.
-  NewChunk Finish();
+  v1::Chunk Finish();
 
  private:
   void Cover(uint64_t from, uint64_t to);

@@ -12,6 +12,7 @@
 
 #include "base/str_cat.h"
 #include "profiler/include/reprise_wire.h"
+#include "server/core/paths.h"
 
 namespace reprise::server {
 
@@ -21,27 +22,6 @@ constexpr int kBacklog = 64;
 // Limit for descriptors received at once. One is legal; surplus ones are
 // received so that they can be closed.
 constexpr int kMaxFds = 16;
-
-Status MakeFolder(const std::string& path) {
-  const size_t slash = path.rfind('/');
-  const std::string folder = slash == std::string::npos ? "."
-                             : slash == 0               ? "/"
-                                                        : path.substr(0, slash);
-  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
-    return PermissionDenied(StrCat(folder,
-                                   ": cannot be made: ", strerror(errno),
-                                   "; choose another agent socket"));
-  }
-  struct stat status {};
-  if (stat(folder.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) {
-    return PermissionDenied(StrCat(folder, ": is not a folder"));
-  }
-  if (status.st_uid != geteuid() && status.st_uid != 0) {
-    return PermissionDenied(StrCat(folder, ": belongs to uid ", status.st_uid,
-                                   ", not to us; choose another agent socket"));
-  }
-  return OkStatus();
-}
 
 StatusOr<sockaddr_un> AddressOf(const std::string& path) {
   sockaddr_un address{};
@@ -81,7 +61,7 @@ Status RemoveStale(const std::string& path, const sockaddr_un& address) {
 
 StatusOr<Fd> ListenForAgents(const std::string& path) {
   ASSIGN_OR_RETURN(const sockaddr_un address, AddressOf(path));
-  RETURN_IF_ERROR(MakeFolder(path));
+  RETURN_IF_ERROR(EnsureOwnFolder(FolderOf(path)));
   RETURN_IF_ERROR(RemoveStale(path, address));
   Fd listener(
       socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));

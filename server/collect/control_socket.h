@@ -20,7 +20,7 @@ namespace reprise::server {
 // Listens on `path` with mode 0600. Creates its folder with mode 0700 if needed
 // and removes a stale socket file: the caller must hold the daemon's lock.
 //   INVALID_ARGUMENT     empty, or too long for a socket address;
-//   PERMISSION_DENIED    the folder belongs to another user, or is no folder;
+//   PERMISSION_DENIED    the folder is not ours alone, or is no folder;
 //   FAILED_PRECONDITION  something answers there already, or a file that is not
 //                        a socket is in the way.
 StatusOr<Fd> ListenForAgents(const std::string& path);

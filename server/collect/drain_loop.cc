@@ -106,11 +106,15 @@ void DrainLoop::Finished(int64_t key) {
   Post([this, key] { to_forget_.push_back(key); });
 }
 
-void DrainLoop::EpochTaken(int64_t key) {
-  Post([this, key] {
+void DrainLoop::PostTo(int64_t key, std::function<void(AgentSession&)> task) {
+  Post([this, key, task = std::move(task)] {
     const auto found = sessions_.find(key);
-    if (found == sessions_.end()) return;
-    AgentSession& session = *found->second;
+    if (found != sessions_.end()) task(*found->second);
+  });
+}
+
+void DrainLoop::EpochTaken(int64_t key) {
+  PostTo(key, [this, key](AgentSession& session) {
     session.StartEpoch(std::max(session.row().epoch + 1, UnixMilliseconds()));
     forwarder_->SetSession(key, session.Hello(), session.row().next_seq - 1,
                            session.last_name());
@@ -118,17 +122,14 @@ void DrainLoop::EpochTaken(int64_t key) {
 }
 
 void DrainLoop::Answered(PlanAnswer answer) {
-  Post([this, answer = std::move(answer)] {
-    const auto found = sessions_.find(answer.session);
-    if (found != sessions_.end()) found->second->Deliver(answer);
+  const int64_t key = answer.session;
+  PostTo(key, [answer = std::move(answer)](AgentSession& session) {
+    session.Deliver(answer);
   });
 }
 
 void DrainLoop::OpenWindow(int64_t key, const v1::OpenWindow& window) {
-  Post([this, key, window] {
-    const auto found = sessions_.find(key);
-    if (found != sessions_.end()) found->second->OpenWindow(window);
-  });
+  PostTo(key, [window](AgentSession& session) { session.OpenWindow(window); });
 }
 
 bool DrainLoop::Retire() {
@@ -230,17 +231,8 @@ void DrainLoop::SetTrouble(const Status& status) {
   if (!status.ok()) {
     text = StrCat("spool: ", status.message(), "; records wait in the rings");
   }
-  bool changed = false;
-  {
-    const std::lock_guard lock(mutex_);
-    changed = trouble_ != text;
-    trouble_ = text;
-  }
-  if (changed) Log(text.empty() ? "spool: stores again" : text);
-}
-
-void DrainLoop::Log(const std::string& line) const {
-  if (options_.log) options_.log(line);
+  const std::lock_guard lock(mutex_);
+  trouble_ = std::move(text);
 }
 
 }  // namespace reprise::server

@@ -67,7 +67,6 @@ class DrainLoop {
 
   std::vector<AgentSnapshot> Agents() const;
   int ConnectedAgents() const { return connected_; }
-  bool EverHadAgent() const { return ever_had_agent_; }
   int64_t spool_bytes() const { return spool_bytes_; }
   CollectorStats stats() const;
   std::string trouble() const;
@@ -84,6 +83,8 @@ class DrainLoop {
 
   void Run();
   void Post(std::function<void()> task);
+  // The same for a session, if it is still there.
+  void PostTo(int64_t key, std::function<void(AgentSession&)> task);
   void RunPosted();
   int WaitMilliseconds() const;
 
@@ -111,7 +112,6 @@ class DrainLoop {
 
   void Publish();
   void SetTrouble(const Status& status);
-  void Log(const std::string& line) const;
 
   const CollectorOptions options_;
   const std::string boot_id_;
@@ -150,7 +150,6 @@ class DrainLoop {
 
   std::atomic<bool> drained_{false};
   std::atomic<int> connected_{0};
-  std::atomic<bool> ever_had_agent_{false};
   std::atomic<int64_t> spool_bytes_{0};
   std::atomic<uint64_t> records_{0};
   std::atomic<uint64_t> chunks_{0};

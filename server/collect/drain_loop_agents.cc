@@ -63,12 +63,10 @@ void DrainLoop::Accept() {
     auto peer = PeerOf(socket);
     if (!peer.ok()) continue;
     if (peer->uid != geteuid() && peer->uid != 0) {
-      const std::string why =
-          StrCat("uid ", peer->uid, " may not use the collector of uid ",
-                 geteuid(), "; start one of your own");
-      Log(StrCat("refused: ", why));
       ++refused_;
-      Refuse(socket, why);
+      Refuse(socket,
+             StrCat("uid ", peer->uid, " may not use the collector of uid ",
+                    geteuid(), "; start one of your own"));
       continue;
     }
     Watch(socket);
@@ -91,7 +89,6 @@ void DrainLoop::ReadNewcomers() {
       status = Welcome(newcomer, message);
     }
     if (!status.ok()) {
-      Log(StrCat("refused: pid ", newcomer.peer.pid, ": ", status.message()));
       ++refused_;
       // A refusal is final for an agent, so a temporary error only closes the
       // socket.
@@ -138,8 +135,6 @@ Status DrainLoop::Welcome(Newcomer& newcomer, Message& message) {
     session = owned.get();
     sessions_.emplace(session->row().key, std::move(owned));
     forwarder_->SetSession(session->row().key, session->Hello(), 0, 0);
-    Log(StrCat("session ", hello.session_id, ": run ", hello.run_id, ", pid ",
-               hello.info.pid(), ", rank ", hello.info.rank()));
   } else {
     const AgentSnapshot known = session->Snapshot();
     if (session->ended() || session->ending()) {
@@ -159,13 +154,11 @@ Status DrainLoop::Welcome(Newcomer& newcomer, Message& message) {
                                        ": came back with another ring; start "
                                        "a new session"));
     }
-    Log(StrCat("session ", hello.session_id, ": connected again"));
   }
   if (session->connected()) --connected_;
   session->Connect(std::move(newcomer.socket), std::move(ring), newcomer.peer,
                    StartTicksOf(newcomer.peer.pid));
   ++connected_;
-  ever_had_agent_ = true;
   published_at_ = {};
   reprise_msg_welcome welcome{};
   welcome.ring_layout = REPRISE_RING_LAYOUT;
@@ -201,8 +194,6 @@ void DrainLoop::ReadSocket(AgentSession& session) {
       forwarder_->SetCaps(session.row().key, *std::move(caps));
     }
     if (!status.ok()) {
-      Log(StrCat("session ", session.row().session_id, ": ", status.message(),
-                 "; its connection is closed"));
       ++refused_;
       Refuse(session.socket(), status.message());
       return CloseSocket(session);
@@ -220,10 +211,7 @@ void DrainLoop::CloseSocket(AgentSession& session) {
 
 void DrainLoop::FlushSockets() {
   for (const auto& [key, session] : sessions_) {
-    const Status status = session->Flush();
-    if (status.ok()) continue;
-    Log(StrCat("session ", session->row().session_id, ": ", status.message(),
-               "; its connection is closed"));
+    if (session->Flush().ok()) continue;
     ++refused_;
     CloseSocket(*session);
   }

@@ -6,7 +6,6 @@
 #include <span>
 #include <utility>
 
-#include "base/str_cat.h"
 #include "server/collect/drain_loop.h"
 
 namespace reprise::server {
@@ -70,8 +69,6 @@ bool DrainLoop::StoreSome() {
     last_served_ = key;
     auto prepared = session->Prepare(scratch, draining_, now);
     if (!prepared.ok()) {
-      Log(StrCat("session ", session->row().session_id, ": ",
-                 prepared.status().message(), "; it is cut off"));
       ++refused_;
       Refuse(session->socket(), prepared.status().message());
       CloseSocket(*session);
@@ -121,10 +118,6 @@ void DrainLoop::PassOn(AgentSession& session,
     forwarder_->Ended(row.key, session.Bye());
     relay_->Forget(row.key);
     if (session.connected()) CloseSocket(session);
-    Log(StrCat("session ", row.session_id, ": ",
-               row.end == SessionEnd::kKilled ? "was killed" : "ended",
-               " after ", row.records, " records, ", row.dropped, " dropped, ",
-               row.torn, " torn"));
   }
 }
 
@@ -144,9 +137,6 @@ Status DrainLoop::Trim() {
     if (gone.first == 0) return OkStatus();
     largest->second->spooled_bytes -= gone.second;
     spool_bytes_ -= gone.second;
-    Log(StrCat("spool: reached its cap of ",
-               FormatBytes(options_.spool_max_bytes), ", trimmed ", gone.first,
-               " chunks of session ", largest->second->row().session_id));
   }
   return OkStatus();
 }

@@ -52,9 +52,7 @@ void Forwarder::SetSession(int64_t key, v1::Hello hello, uint64_t last_seq,
                            uint64_t last_name) {
   hello.set_proto_version(kProtoVersion);
   hello.set_min_version(kProtoVersion);
-  {
-    const std::lock_guard lock(mutex_);
-    Entry& entry = entries_[key];
+  Change(key, [&](Entry& entry) {
     // Acknowledgements for another epoch do not count for this one.
     if (entry.hello &&
         entry.hello->producer_epoch() != hello.producer_epoch()) {
@@ -63,24 +61,25 @@ void Forwarder::SetSession(int64_t key, v1::Hello hello, uint64_t last_seq,
     entry.hello = std::make_shared<const v1::Hello>(std::move(hello));
     entry.last_seq = last_seq;
     entry.last_name = last_name;
-  }
-  signal_->Raise();
+  });
 }
 
 void Forwarder::Committed(int64_t key, uint64_t last_seq, uint64_t last_name) {
-  {
-    const std::lock_guard lock(mutex_);
-    Entry& entry = entries_[key];
+  Change(key, [&](Entry& entry) {
     entry.last_seq = last_seq;
     entry.last_name = last_name;
-  }
-  signal_->Raise();
+  });
 }
 
 void Forwarder::Ended(int64_t key, v1::Bye bye) {
+  Change(key, [&](Entry& entry) { entry.bye = std::move(bye); });
+}
+
+template <typename Changed>
+void Forwarder::Change(int64_t key, Changed changed) {
   {
     const std::lock_guard lock(mutex_);
-    entries_[key].bye = std::move(bye);
+    changed(entries_[key]);
   }
   signal_->Raise();
 }
@@ -177,7 +176,7 @@ bool Forwarder::Step(int64_t key, Link& link) {
     Open(link, *entry.hello);
   }
   for (v1::Down down; link.stream->TakeAnswer(down);) {
-    Answer(key, link, std::move(down));
+    Answer(key, link, down);
   }
   grpc::Status status;
   if (link.stream->Over(status)) return OnOver(link, status);
@@ -222,7 +221,7 @@ void Forwarder::Open(Link& link, const v1::Hello& hello) {
   link.stream = IngestStream::Open(*stub_, up, signal_);
 }
 
-void Forwarder::Answer(int64_t key, Link& link, v1::Down down) {
+void Forwarder::Answer(int64_t key, Link& link, const v1::Down& down) {
   switch (down.m_case()) {
     case v1::Down::kWelcome:
       OnWelcome(key, link, down.welcome());
@@ -240,10 +239,8 @@ void Forwarder::Answer(int64_t key, Link& link, v1::Down down) {
       link.stream->HalfClose();
       break;
     case v1::Down::kPlan:
-      events_.plan(key, std::move(*down.mutable_plan()));
-      break;
     case v1::Down::kWindow:
-      events_.window(key, down.window());
+      events_.asked(key, down);
       break;
     case v1::Down::M_NOT_SET:
       break;

@@ -42,10 +42,8 @@ struct ForwarderEvents {
   // The server has chunks of this epoch that we did not send: start another
   // epoch.
   std::function<void(int64_t key)> epoch_taken;
-  // A new plan for a graph of the session.
-  std::function<void(int64_t key, v1::PlanRef plan)> plan;
-  // Someone asked for a few steps to be recorded.
-  std::function<void(int64_t key, v1::OpenWindow window)> window;
+  // A new plan for a graph of the session, or a few steps to be recorded.
+  std::function<void(int64_t key, const v1::Down& down)> asked;
 };
 
 class Forwarder {
@@ -125,10 +123,13 @@ class Forwarder {
 
   void Run();
   bool stopping() const;
+  // Changes a session's entry, which may be a new one, and wakes the thread.
+  template <typename Changed>
+  void Change(int64_t key, Changed changed);
   // Advances one session. Returns true if it is finished and can be forgotten.
   bool Step(int64_t key, Link& link);
   void Open(Link& link, const v1::Hello& hello);
-  void Answer(int64_t key, Link& link, v1::Down down);
+  void Answer(int64_t key, Link& link, const v1::Down& down);
   void OnWelcome(int64_t key, Link& link, const v1::Welcome& welcome);
   void OnAck(int64_t key, Link& link, uint64_t committed);
   bool OnOver(Link& link, const grpc::Status& status);

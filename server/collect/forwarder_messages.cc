@@ -41,39 +41,32 @@ std::optional<v1::Up> Forwarder::NextMessage(int64_t key, Link& link,
       SetTrouble(found.status().message());
       return std::nullopt;
     }
-    std::optional<SpooledChunk>& next = *found;
-    if (!next || next->seq > link.send_next) {
+    std::optional<v1::Chunk>& next = *found;
+    if (!next || next->seq() > link.send_next) {
       return LostMessage(
-          key, link, next ? next->seq - 1 : entry.last_seq,
+          key, link, next ? next->seq() - 1 : entry.last_seq,
           link.send_next <= entry.acked_by_server
               ? std::string("acknowledged earlier, no longer kept here")
               : source_->missing());
     }
-    if (link.refusals >= kMaxRefusals && next->seq == entry.acked + 1) {
+    if (link.refusals >= kMaxRefusals && next->seq() == entry.acked + 1) {
       link.refusals = 0;
-      return LostMessage(key, link, next->seq,
+      return LostMessage(key, link, next->seq(),
                          StrCat("refused by the server: ", link.refusal));
     }
     if (link.max_chunk_bytes != 0 &&
-        next->chunk.body.size() > link.max_chunk_bytes) {
-      return LostMessage(key, link, next->seq,
+        next->body().size() > link.max_chunk_bytes) {
+      return LostMessage(key, link, next->seq(),
                          StrCat("larger than the server's limit of ",
                                 link.max_chunk_bytes, " bytes"));
     }
-    v1::Chunk& chunk = *up.mutable_chunk();
-    chunk.set_seq(next->seq);
-    chunk.set_t0_ns(next->chunk.t0_ns);
-    chunk.set_t1_ns(next->chunk.t1_ns);
-    chunk.set_count(next->chunk.count);
-    chunk.set_crc32c(next->chunk.crc32c);
-    chunk.set_dropped_before(next->chunk.dropped_before);
-    chunk.set_body(std::move(next->chunk.body));
-    if (next->seq <= link.highest_sent) {
+    if (next->seq() <= link.highest_sent) {
       const std::lock_guard lock(mutex_);
       ++counts_.resent;
     }
-    link.highest_sent = std::max(link.highest_sent, next->seq);
+    link.highest_sent = std::max(link.highest_sent, next->seq());
     ++link.send_next;
+    *up.mutable_chunk() = *std::move(next);
     return up;
   }
   if (entry.bye && entry.acked >= entry.last_seq) {

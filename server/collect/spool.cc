@@ -1,57 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/collect/spool.h"
 
-#include <charconv>
 #include <cstring>
 
 #include "base/str_cat.h"
 #include "server/collect/spool_sql.h"  // generated: kSpoolSql
 #include "server/store/damage.h"
+#include "server/store/migrate.h"
 
 namespace reprise::server {
 
 namespace {
 
 constexpr size_t kNamesBytes = 256 << 10;
-constexpr std::string_view kMigrationMark = "\n-- migration ";
-
-struct Migration {
-  int64_t number = 0;
-  std::string sql;
-};
-
-std::vector<Migration> Migrations() {
-  std::vector<Migration> migrations;
-  std::string_view sql = kSpoolSql;
-  for (size_t at = sql.find(kMigrationMark); at != std::string_view::npos;) {
-    sql.remove_prefix(at + kMigrationMark.size());
-    at = sql.find(kMigrationMark);
-    Migration& migration = migrations.emplace_back();
-    std::from_chars(sql.data(), sql.data() + sql.size(), migration.number);
-    const std::string_view part = sql.substr(0, at);
-    migration.sql = part.substr(part.find('\n'));
-  }
-  return migrations;
-}
-
-Status Migrate(Database& database) {
-  ASSIGN_OR_RETURN(const int64_t version, database.UserVersion());
-  const std::vector<Migration> migrations = Migrations();
-  if (version > migrations.back().number) {
-    return FailedPrecondition(
-        StrCat("spool: has schema ", version, ", this version knows ",
-               migrations.back().number, "; use the newer daemon"));
-  }
-  for (const Migration& migration : migrations) {
-    if (migration.number <= version) continue;
-    RETURN_IF_ERROR(database.Transaction([&]() -> Status {
-      RETURN_IF_ERROR(database.Execute(migration.sql));
-      return database.Execute(
-          StrCat("PRAGMA user_version = ", migration.number));
-    }));
-  }
-  return OkStatus();
-}
+constexpr Migration kSpoolSchema[] = {{1, "spool", kSpoolSql}};
 
 std::string_view SlotBytes(const std::vector<reprise_slot>& slots) {
   return {reinterpret_cast<const char*>(slots.data()),
@@ -77,19 +39,16 @@ uint64_t Unsigned(int64_t value) { return static_cast<uint64_t>(value); }
 
 }  // namespace
 
-StatusOr<Spool> Spool::Open(const std::string& path, bool durable_power_loss) {
+StatusOr<Spool> Spool::Open(const std::string& path) {
   if (path.empty()) return InvalidArgument("spool: the path is empty");
   ASSIGN_OR_RETURN(Database database, Database::Open(path, kPageBytes));
   RETURN_IF_ERROR(CheckWhole(database, path));
-  RETURN_IF_ERROR(Migrate(database));
+  RETURN_IF_ERROR(Migrate(database, kSpoolSchema));
   RETURN_IF_ERROR(database.Execute(
       StrCat("PRAGMA wal_autocheckpoint = ", kCheckpointBytes / kPageBytes)));
   // Debian's SQLite overwrites deleted data by default: every acknowledged
   // chunk was read again and overwritten with zeros.
   RETURN_IF_ERROR(database.Execute("PRAGMA secure_delete = OFF"));
-  if (durable_power_loss) {
-    RETURN_IF_ERROR(database.Execute("PRAGMA synchronous = FULL"));
-  }
   Spool spool(std::move(database));
   ASSIGN_OR_RETURN(
       spool.save_session_,
@@ -146,12 +105,10 @@ StatusOr<std::vector<SpooledName>> Spool::LoadNames(int64_t key) {
 }
 
 StatusOr<int64_t> Spool::LoadBytes(int64_t key) {
-  ASSIGN_OR_RETURN(
-      const auto row,
-      database_.First("SELECT coalesce(sum(length(body)), 0) FROM chunks "
-                      "WHERE session = ?",
-                      key));
-  return row ? row->Int(0) : 0;
+  return LoadNumber(database_,
+                    "SELECT coalesce(sum(length(body)), 0) FROM chunks "
+                    "WHERE session = ?",
+                    key);
 }
 
 Status Spool::SaveSession(const SpooledSession& s) {
@@ -166,20 +123,19 @@ Status Spool::AddName(int64_t key, const SpooledName& name) {
   return add_name_->Run(key, name.ordinal, name.name, name.text);
 }
 
-Status Spool::AddChunk(int64_t key, uint64_t seq, const NewChunk& chunk) {
-  return add_chunk_->Run(key, seq, chunk.t0_ns, chunk.t1_ns, chunk.count,
-                         chunk.crc32c, chunk.dropped_before, Blob{chunk.body});
+Status Spool::AddChunk(int64_t key, uint64_t seq, const v1::Chunk& chunk) {
+  return add_chunk_->Run(key, seq, chunk.t0_ns(), chunk.t1_ns(), chunk.count(),
+                         chunk.crc32c(), chunk.dropped_before(),
+                         Blob{chunk.body()});
 }
 
 StatusOr<int64_t> Spool::DeleteUpTo(int64_t key, uint64_t seq) {
   ASSIGN_OR_RETURN(
-      Statement sum,
-      database_.Select("SELECT coalesce(sum(length(body)), 0) FROM chunks "
-                       "WHERE session = ? AND seq <= ?",
-                       key, seq));
-  ASSIGN_OR_RETURN(const bool row, sum.Step());
-  const int64_t bytes = row ? sum.Int(0) : 0;
-  sum.Reset();
+      const int64_t bytes,
+      LoadNumber(database_,
+                 "SELECT coalesce(sum(length(body)), 0) FROM chunks "
+                 "WHERE session = ? AND seq <= ?",
+                 key, seq));
   RETURN_IF_ERROR(database_.Run(
       "DELETE FROM chunks WHERE session = ? AND seq <= ?", key, seq));
   return bytes;
@@ -234,21 +190,22 @@ StatusOr<std::unique_ptr<SpoolReader>> SpoolReader::Open(
   return reader;
 }
 
-StatusOr<std::optional<SpooledChunk>> SpoolReader::NextChunk(int64_t key,
-                                                             uint64_t seq) {
+StatusOr<std::optional<v1::Chunk>> SpoolReader::NextChunk(int64_t key,
+                                                          uint64_t seq) {
   RETURN_IF_ERROR(next_chunk_->BindAll(key, seq));
   ASSIGN_OR_RETURN(const bool row, next_chunk_->Step());
-  if (!row) return std::optional<SpooledChunk>();
-  SpooledChunk found;
-  found.seq = Unsigned(next_chunk_->Int(0));
-  found.chunk.t0_ns = Unsigned(next_chunk_->Int(1));
-  found.chunk.t1_ns = Unsigned(next_chunk_->Int(2));
-  found.chunk.count = static_cast<uint32_t>(next_chunk_->Int(3));
-  found.chunk.crc32c = static_cast<uint32_t>(next_chunk_->Int(4));
-  found.chunk.dropped_before = Unsigned(next_chunk_->Int(5));
-  found.chunk.body = next_chunk_->Bytes(6);
+  std::optional<v1::Chunk> found;
+  if (!row) return found;
+  found.emplace();
+  found->set_seq(Unsigned(next_chunk_->Int(0)));
+  found->set_t0_ns(Unsigned(next_chunk_->Int(1)));
+  found->set_t1_ns(Unsigned(next_chunk_->Int(2)));
+  found->set_count(static_cast<uint32_t>(next_chunk_->Int(3)));
+  found->set_crc32c(static_cast<uint32_t>(next_chunk_->Int(4)));
+  found->set_dropped_before(Unsigned(next_chunk_->Int(5)));
+  found->set_body(std::string(next_chunk_->Bytes(6)));
   next_chunk_->Reset();
-  return std::optional<SpooledChunk>(std::move(found));
+  return found;
 }
 
 StatusOr<std::vector<SpooledName>> SpoolReader::NamesAfter(int64_t key,

@@ -46,9 +46,9 @@ struct SpooledSession {
 
 class Spool {
  public:
-  // Creates or migrates the file. `durable_power_loss`: fsync every commit.
-  // FAILED_PRECONDITION: a newer version wrote it; otherwise as Database::Open.
-  static StatusOr<Spool> Open(const std::string& path, bool durable_power_loss);
+  // Creates or migrates the file. FAILED_PRECONDITION: a newer version wrote it;
+  // otherwise as Database::Open.
+  static StatusOr<Spool> Open(const std::string& path);
 
   StatusOr<std::vector<SpooledSession>> LoadSessions();
   StatusOr<std::vector<SpooledName>> LoadNames(int64_t key);
@@ -64,7 +64,7 @@ class Spool {
   }
   Status SaveSession(const SpooledSession& session);  // inserts or replaces
   Status AddName(int64_t key, const SpooledName& name);
-  Status AddChunk(int64_t key, uint64_t seq, const NewChunk& chunk);
+  Status AddChunk(int64_t key, uint64_t seq, const v1::Chunk& chunk);
   // Deletes the chunks up to `seq`; returns their bytes.
   StatusOr<int64_t> DeleteUpTo(int64_t key, uint64_t seq);
   // Deletes the `count` oldest chunks; returns how many, and their bytes.
@@ -90,8 +90,8 @@ class SpoolReader final : public ChunkSource {
  public:
   static StatusOr<std::unique_ptr<SpoolReader>> Open(const std::string& path);
 
-  StatusOr<std::optional<SpooledChunk>> NextChunk(int64_t key,
-                                                  uint64_t seq) override;
+  StatusOr<std::optional<v1::Chunk>> NextChunk(int64_t key,
+                                               uint64_t seq) override;
   StatusOr<std::vector<SpooledName>> NamesAfter(int64_t key,
                                                 uint64_t after) override;
   std::string missing() const override {

@@ -1,10 +1,6 @@
 -- The collector's spool: what agents reported and the server has not
 -- acknowledged yet. One row per chunk, never one per record.
---
--- Migrations are numbered by PRAGMA user_version and go forward only; each
--- starts with a line "-- migration N".
-
--- migration 1
+-- Migration 1 of the file.
 
 -- One agent process. Deleted once the server has taken its end.
 CREATE TABLE sessions (

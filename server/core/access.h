@@ -55,7 +55,7 @@ struct Credentials {
 using Authenticate = std::function<StatusOr<Access>(const Credentials&)>;
 
 // Returns whether a text can be the name of a user: 1 to 128 letters, digits and
-// ".", "_", "-", "+", "@", "|". What the audit calls others ("uid 1000",
+// ".", "_", "-", "+", "@", "|". What the log calls others ("uid 1000",
 // "server") is none, so that no name can be taken for them.
 bool IsUserName(std::string_view text);
 

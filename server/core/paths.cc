@@ -16,7 +16,6 @@
 #include <fstream>
 #include <string_view>
 #include <thread>
-#include <utility>
 
 #include "base/crc32c.h"
 #include "base/str_cat.h"
@@ -134,18 +133,6 @@ Status WriteFileAtomically(const std::string& path, const std::string& text) {
   return OkStatus();
 }
 
-LockFile::LockFile(LockFile&& other) noexcept
-    : fd_(std::exchange(other.fd_, -1)),
-      is_held_(other.is_held_),
-      was_left_(other.was_left_) {}
-
-LockFile& LockFile::operator=(LockFile&& other) noexcept {
-  std::swap(fd_, other.fd_);
-  std::swap(is_held_, other.is_held_);
-  std::swap(was_left_, other.was_left_);
-  return *this;
-}
-
 namespace {
 
 constexpr auto kYieldTimeout = std::chrono::seconds(3);
@@ -220,9 +207,7 @@ int Lock(int fd, bool asks) {
 }  // namespace
 
 LockFile::~LockFile() {
-  if (fd_ < 0) return;
-  if (is_held_) (void)WriteHolder(fd_, kEnded);
-  ::close(fd_);
+  if (fd_.valid() && is_held_) (void)WriteHolder(fd_.get(), kEnded);
 }
 
 StatusOr<LockFile> LockFile::Take(const std::string& folder, bool yields,

@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "base/fd.h"
 #include "base/status.h"
 
 namespace reprise::server {
@@ -39,8 +40,8 @@ class LockFile {
  public:
   LockFile() = default;
   ~LockFile();
-  LockFile(LockFile&& other) noexcept;
-  LockFile& operator=(LockFile&& other) noexcept;
+  LockFile(LockFile&& other) noexcept = default;
+  LockFile& operator=(LockFile&& other) = delete;
 
   // Locks the folder. `yields`: another process that wants the folder may ask
   // this one to exit, with SIGUSR1. If the current holder yields, it is asked
@@ -56,7 +57,7 @@ class LockFile {
 
  private:
   explicit LockFile(int fd) : fd_(fd) {}
-  int fd_ = -1;
+  Fd fd_;
   bool is_held_ = false;
   bool was_left_ = false;
 };

@@ -13,7 +13,6 @@
 #include "server/core/log.h"
 #include "server/daemon/daemon_impl.h"
 #include "server/service/calls/handlers.h"
-#include "server/store/audit_rows.h"
 #include "server/store/damage.h"
 #include "server/store/plan_rows.h"
 #include "server/store/session_rows.h"
@@ -120,13 +119,7 @@ void RunningDaemon::OnSteps(const std::string& run_id,
   const auto replan = [this, run_id, plan_id, peak_bytes] {
     const std::optional<v1::Plan> plan =
         planning_->Replan(run_id, plan_id, peak_bytes);
-    if (!plan) return;
-    v1::AuditEntry entry =
-        NewEntry({}, "replan", run_id, StrCat("plan ", plan->plan_id()));
-    entry.set_detail(StrCat("replaces plan ", plan_id, ", which measured ",
-                            peak_bytes, " bytes"));
-    audit_->Add(std::move(entry));
-    ingest_->PushPlan(run_id, *plan, plan_id);
+    if (plan) ingest_->PushPlan(run_id, *plan, plan_id);
   };
   (void)planners_->Post(replan, Lane::kJob);
 }
@@ -183,7 +176,7 @@ bool RunningDaemon::Tick() {
   }
   if (now >= next_retention_) {
     const StatusOr<int> removed = ApplyRetention(
-        *store_, hub_, *audit_, {options_.keep_seconds, options_.keep_bytes},
+        *store_, hub_, {options_.keep_seconds, options_.keep_bytes},
         BelievedNow());
     if (!removed.ok())
       LogWarning("retention_failed", removed.status().message());

@@ -28,14 +28,13 @@
 #include "server/net/listener.h"
 #include "server/net/routes.h"
 #include "server/net/tokens.h"
-#include "server/service/calls/audit.h"
 #include "server/service/calls/handlers.h"
 #include "server/store/store.h"
 
 namespace reprise::server {
 
 // How commands on this machine find a running daemon: two files next to its
-// agent socket.
+// agent socket, which AnnounceSelf writes.
 //
 //   server.json    addresses, process, version and folders
 //   server.token   a copy of the token, for a command that finds the daemon by
@@ -44,20 +43,6 @@ namespace reprise::server {
 //
 // In the data folder, `port` is where the private daemon listened last: it does
 // so again if it can, so that links to its page stay.
-struct Announcement {
-  std::string agent_socket;
-  std::string data_dir;
-  std::string place;  // where runs are stored, for the log
-  std::string version;
-  std::string http;         // "127.0.0.1:7070"; empty if it does not listen
-  std::string grpc;         // the same
-  std::string url;          // that a browser on this machine can open, or empty
-  std::string certificate;  // of TLS, or empty
-  std::string token;
-};
-
-// Writes both files, and the addresses to the log.
-Status Announce(const Announcement& daemon);
 
 // Returns whether a daemon says beside this socket that it listens on this
 // address: "127.0.0.1:7070".
@@ -163,7 +148,6 @@ class RunningDaemon final : public Daemon {
   Status StartTls();
   Status StartCollector();
   Status StartUplink();
-  Status AnnounceSelf();
 
   // While it runs: daemon.cc.
   void Relay(const std::string& run_id, const std::string& session_id,
@@ -175,6 +159,9 @@ class RunningDaemon final : public Daemon {
   int64_t BelievedNow() const;
 
   // What it says of itself: daemon_status.cc.
+  // Writes the files that announce it, and its addresses to the log.
+  Status AnnounceSelf();
+  void LogAddresses() const;
   void FillStatus(v1::ServerStatus& status) const;
   std::string NotReady() const;
   std::string MetricsText();
@@ -199,7 +186,6 @@ class RunningDaemon final : public Daemon {
   std::unique_ptr<WorkerPool> short_work_;
   std::unique_ptr<WorkerPool> planners_;
   ByteShare sent_graphs_{options_.max_sent_graph_bytes};
-  std::unique_ptr<Audit> audit_;
   std::unique_ptr<Services> services_;
   MethodTable methods_{metrics_};
   std::unique_ptr<Committer> committer_;

@@ -223,12 +223,6 @@ Status RunningDaemon::StartServices() {
       MakeIdentify(std::move(ports), [this](const std::string& name) {
         return tls_ != nullptr ? tls_->PeerBehind(name) : std::nullopt;
       });
-  audit_ = std::make_unique<Audit>(*store_, identify);
-  methods_.WrapCalls([this](std::string_view path,
-                            const google::protobuf::Message& request,
-                            std::shared_ptr<Call> call) {
-    return audit_->Wrap(path, request, std::move(call));
-  });
   const Authenticate authenticate = [this](const Credentials& given) {
     return tokens_->Find(given);
   };
@@ -251,13 +245,13 @@ Status RunningDaemon::StartServices() {
                  const std::string& replaces) {
             return ingest_->PushPlan(run_id, plan, replaces);
           },
-      .audit = *audit_,
+      .identify = identify,
       .authenticate = authenticate,
       .followers = followers_,
-      .quota = Quota(options_.max_run_bytes),
-      .database = options_.data_dir + "/reprise.db"});
+      .quota = Quota(options_.max_run_bytes)});
   AddMethods(*services_, methods_);
   methods_.AskBefore(MakeGate(*services_));
+  methods_.WrapCalls(MakeChangeLog(*services_));
   committer_ = std::make_unique<Committer>(
       *store_, hub_, metrics_,
       [this](const std::string& run_id,
@@ -274,7 +268,7 @@ Status RunningDaemon::StartServices() {
         }
         const Access access = AccessOf(context, authenticate);
         RETURN_IF_ERROR(CheckMayCall(access, "/reprise.v1.Ingest/Stream"));
-        return audit_->Identify(context.peer(), access);
+        return services_->identify(context.peer(), access);
       });
   grpc_service_ = MakeGrpcService(*services_, methods_);
   ASSIGN_OR_RETURN(
@@ -286,7 +280,7 @@ Status RunningDaemon::StartServices() {
                            .metrics = [this] { return MetricsText(); },
                            .tokens = *tokens_});
   imports_ = std::make_unique<ImportUploads>(
-      options_.data_dir, grpc_->InProcessChannel(), *store_, *audit_);
+      options_.data_dir, grpc_->InProcessChannel(), *store_, identify);
   graph_posts_ = std::make_unique<GraphPosts>(*services_);
   http_ = std::make_unique<HttpServer>(
       MakeHandler(*routes_),
@@ -330,37 +324,17 @@ Status RunningDaemon::StartCollector() {
 
 Status RunningDaemon::StartUplink() {
   if (options_.forward.target.empty()) return OkStatus();
-  const UplinkOptions uplink{.forward = options_.forward,
-                             .channel = central_,
-                             .started_ns = started_ns_};
   const std::string path = options_.data_dir + "/forward.db";
   return OpenAnyway(path, [&]() -> Status {
     ASSIGN_OR_RETURN(Outbox outbox,
                      Outbox::Open(path, options_.forward.target));
     uplink_ = std::make_unique<Uplink>(
-        *store_, hub_, uplink, std::move(outbox),
+        *store_, hub_, options_.forward, central_, started_ns_,
+        std::move(outbox),
         [this](const std::string& run_id, const std::string& session_id,
                const v1::Down& down) { Relay(run_id, session_id, down); });
     return OkStatus();
   });
-}
-
-Status RunningDaemon::AnnounceSelf() {
-  announced_ = true;
-  if (IsAnyPort()) {
-    KeepPort(options_.data_dir, (*http_listener_)->address().port);
-  }
-  const std::string http = http_address();
-  return Announce(
-      {.agent_socket = options_.agent_socket,
-       .data_dir = options_.data_dir,
-       .place = store_->place(),
-       .version = kVersion,
-       .http = http,
-       .grpc = grpc_address(),
-       .url = http.empty() ? "" : PageAddress(),
-       .certificate = tls_ == nullptr ? "" : options_.tls.certificate,
-       .token = tokens_->own()});
 }
 
 }  // namespace reprise::server

@@ -34,33 +34,6 @@ std::string TokenCopy(const std::string& agent_socket) {
   return FolderOf(agent_socket) + "/server.token";
 }
 
-void LogAddresses(const Announcement& daemon) {
-  const std::string& http = daemon.http;
-  const std::string& grpc = daemon.grpc;
-  LogInfo("listening",
-          http == grpc
-              ? StrCat("listening on ", http)
-              : StrCat("listening on ", grpc.empty() ? "nothing" : grpc,
-                       " for gRPC and on ", http.empty() ? "nothing" : http,
-                       " for HTTP"),
-          {{"http", http},
-           {"grpc", grpc},
-           {"pid", int64_t{::getpid()}},
-           {"version", daemon.version}});
-  // The token is meant for the person at the terminal, not for readers of logs.
-  if (!http.empty() && ::isatty(STDERR_FILENO) == 1) {
-    LogInfo("page", StrCat("the page: ", daemon.url, "/?token=", daemon.token));
-  } else if (!http.empty()) {
-    LogInfo("page", "the page: `reprise status` prints its link");
-  }
-  LogInfo("ready",
-          StrCat("agents connect to ", daemon.agent_socket, "; runs are in ",
-                 daemon.place),
-          {{"agent_socket", daemon.agent_socket},
-           {"data_dir", daemon.data_dir},
-           {"store", daemon.place}});
-}
-
 }  // namespace
 
 void RunningDaemon::FillStatus(v1::ServerStatus& status) const {
@@ -148,26 +121,60 @@ std::string RunningDaemon::MetricsText() {
   return metrics_.Text();
 }
 
-Status Announce(const Announcement& daemon) {
-  const std::string token_copy = TokenCopy(daemon.agent_socket);
+Status RunningDaemon::AnnounceSelf() {
+  announced_ = true;
+  const std::string http = http_address();
+  const std::string grpc = grpc_address();
+  if (IsAnyPort()) {
+    KeepPort(options_.data_dir, (*http_listener_)->address().port);
+  }
+  const std::string token_copy = TokenCopy(options_.agent_socket);
   nlohmann::json json;
-  json["listen"] = daemon.grpc.empty() ? daemon.http : daemon.grpc;
-  json["url"] = daemon.url;
-  if (!daemon.certificate.empty()) {
+  json["listen"] = grpc.empty() ? http : grpc;
+  json["url"] = http.empty() ? "" : PageAddress();
+  if (tls_ != nullptr) {
     // For commands on this machine: the only certificate to trust.
     json["certificate"] =
-        std::filesystem::absolute(daemon.certificate).string();
+        std::filesystem::absolute(options_.tls.certificate).string();
   }
   json["pid"] = ::getpid();
-  json["version"] = daemon.version;
+  json["version"] = std::string(kVersion);
   json["token_file"] = std::filesystem::absolute(token_copy).string();
-  json["agent_socket"] = daemon.agent_socket;
-  json["data_dir"] = daemon.data_dir;
-  RETURN_IF_ERROR(WriteFileAtomically(token_copy, daemon.token + "\n"));
-  RETURN_IF_ERROR(WriteFileAtomically(ServerFile(daemon.agent_socket),
+  json["agent_socket"] = options_.agent_socket;
+  json["data_dir"] = options_.data_dir;
+  RETURN_IF_ERROR(WriteFileAtomically(token_copy, tokens_->own() + "\n"));
+  RETURN_IF_ERROR(WriteFileAtomically(ServerFile(options_.agent_socket),
                                       json.dump(2) + "\n"));
-  LogAddresses(daemon);
+  LogAddresses();
   return OkStatus();
+}
+
+void RunningDaemon::LogAddresses() const {
+  const std::string http = http_address();
+  const std::string grpc = grpc_address();
+  LogInfo("listening",
+          http == grpc
+              ? StrCat("listening on ", http)
+              : StrCat("listening on ", grpc.empty() ? "nothing" : grpc,
+                       " for gRPC and on ", http.empty() ? "nothing" : http,
+                       " for HTTP"),
+          {{"http", http},
+           {"grpc", grpc},
+           {"pid", int64_t{::getpid()}},
+           {"version", kVersion}});
+  // The token is meant for the person at the terminal, not for readers of logs.
+  if (!http.empty() && ::isatty(STDERR_FILENO) == 1) {
+    LogInfo("page",
+            StrCat("the page: ", PageAddress(), "/?token=", tokens_->own()));
+  } else if (!http.empty()) {
+    LogInfo("page", "the page: `reprise status` prints its link");
+  }
+  LogInfo("ready",
+          StrCat("agents connect to ", options_.agent_socket, "; runs are in ",
+                 store_->place()),
+          {{"agent_socket", options_.agent_socket},
+           {"data_dir", options_.data_dir},
+           {"store", store_->place()}});
 }
 
 bool IsAnnounced(const std::string& agent_socket, const std::string& address) {

@@ -13,18 +13,6 @@ namespace {
 
 constexpr size_t kNamesBytes = 256 << 10;
 
-void AddLabels(std::string_view lines, v1::SessionInfo& info) {
-  while (!lines.empty()) {
-    const size_t end = lines.find('\n');
-    const std::string_view line = lines.substr(0, end);
-    lines.remove_prefix(end == std::string_view::npos ? lines.size() : end + 1);
-    const size_t equals = line.find('=');
-    if (equals == std::string_view::npos) continue;
-    (*info.mutable_labels())[std::string(line.substr(0, equals))] =
-        std::string(line.substr(equals + 1));
-  }
-}
-
 uint64_t Unsigned(int64_t value) { return static_cast<uint64_t>(value); }
 uint32_t Small(int64_t value) { return static_cast<uint32_t>(value); }
 
@@ -43,17 +31,14 @@ StatusOr<Outbox> Outbox::Open(const std::string& path,
       "CREATE TABLE IF NOT EXISTS runs (run_id TEXT PRIMARY KEY,"
       " facts TEXT NOT NULL) WITHOUT ROWID"));
   RETURN_IF_ERROR(database.Transaction([&]() -> Status {
-    {
-      ASSIGN_OR_RETURN(
-          Statement other,
-          database.Select("SELECT 1 FROM centre WHERE target <> ?", target));
-      ASSIGN_OR_RETURN(const bool found, other.Step());
-      other.Reset();
-      if (found) {
-        RETURN_IF_ERROR(
-            database.Execute("DELETE FROM centre; DELETE FROM ended;"
-                             "DELETE FROM plans; DELETE FROM runs"));
-      }
+    ASSIGN_OR_RETURN(
+        const int64_t others,
+        LoadNumber(database, "SELECT count(*) FROM centre WHERE target <> ?",
+                   target));
+    if (others > 0) {
+      RETURN_IF_ERROR(
+          database.Execute("DELETE FROM centre; DELETE FROM ended;"
+                           "DELETE FROM plans; DELETE FROM runs"));
     }
     return database.Run("INSERT INTO centre VALUES (?) ON CONFLICT DO NOTHING",
                         target);
@@ -139,19 +124,16 @@ StatusOr<std::vector<ListedSession>> ListSessions(Database& db) {
                 " ORDER BY s.state <> ?2, s.ended_ns, s.session_id",
                 StrCat(kForwardedBy, "%"),
                 static_cast<int64_t>(v1::RUN_STATE_RUNNING)));
-  std::vector<ListedSession> sessions;
-  while (true) {
-    ASSIGN_OR_RETURN(const bool row, select.Step());
-    if (!row) return sessions;
-    sessions.push_back({.session_id = std::string(select.Text(0)),
-                        .run_id = std::string(select.Text(1)),
-                        .running = select.Int(2) == v1::RUN_STATE_RUNNING,
-                        .committed = Unsigned(select.Int(3)),
-                        .run = {.graph_id = std::string(select.Text(4)),
-                                .plan_id = std::string(select.Text(5)),
-                                .exit_code = select.Int(6),
-                                .exit_signal = select.Int(7)}});
-  }
+  return select.All([](const Statement& row) {
+    return ListedSession{.session_id = std::string(row.Text(0)),
+                         .run_id = std::string(row.Text(1)),
+                         .running = row.Int(2) == v1::RUN_STATE_RUNNING,
+                         .committed = Unsigned(row.Int(3)),
+                         .run = {.graph_id = std::string(row.Text(4)),
+                                 .plan_id = std::string(row.Text(5)),
+                                 .exit_code = row.Int(6),
+                                 .exit_signal = row.Int(7)}};
+  });
 }
 
 StatusOr<std::vector<StoredSession>> LoadStoredSession(
@@ -185,7 +167,10 @@ StatusOr<std::vector<StoredSession>> LoadStoredSession(
     info.set_local_rank(Small(row.Int(6)));
     info.set_world(Small(row.Int(7)));
     info.set_uid(Small(row.Int(8)));
-    AddLabels(row.Text(9), info);
+    ForEachLabel(
+        row.Text(9), [&](std::string_view key, std::string_view value) {
+          (*info.mutable_labels())[std::string(key)] = std::string(value);
+        });
     info.set_monotonic_ns(row.Int(10));
     info.set_realtime_ns(row.Int(11));
     if (row.Int(12) != v1::RUN_STATE_RUNNING) {
@@ -223,29 +208,29 @@ std::shared_ptr<StoredChunks::Place> StoredChunks::PlaceOf(int64_t key) const {
   return found == places_.end() ? std::make_shared<Place>() : found->second;
 }
 
-StatusOr<std::optional<SpooledChunk>> StoredChunks::NextChunk(int64_t key,
-                                                              uint64_t seq) {
+StatusOr<std::optional<v1::Chunk>> StoredChunks::NextChunk(int64_t key,
+                                                           uint64_t seq) {
   const std::shared_ptr<Place> place = PlaceOf(key);
-  std::optional<SpooledChunk> found;
-  RETURN_IF_ERROR(store_.Read([&](Database& db) -> Status {
+  using Found = std::optional<v1::Chunk>;
+  return store_.Get([&](Database& db) -> StatusOr<Found> {
     ASSIGN_OR_RETURN(
         const auto row,
         db.First("SELECT seq, t0_ns, t1_ns, count, dropped_before, body"
                  " FROM chunks WHERE session_id = ? AND producer_epoch = ?"
                  " AND seq >= ? ORDER BY seq LIMIT 1",
                  place->session_id, place->epoch, seq));
-    if (!row) return OkStatus();
+    Found found;
+    if (!row) return found;
     found.emplace();
-    found->seq = Unsigned(row->Int(0));
-    found->chunk.t0_ns = Unsigned(row->Int(1));
-    found->chunk.t1_ns = Unsigned(row->Int(2));
-    found->chunk.count = Small(row->Int(3));
-    found->chunk.dropped_before = Unsigned(row->Int(4));
-    found->chunk.body = row->Bytes(5);
-    found->chunk.crc32c = Crc32c(found->chunk.body);
-    return OkStatus();
-  }));
-  return found;
+    found->set_seq(Unsigned(row->Int(0)));
+    found->set_t0_ns(Unsigned(row->Int(1)));
+    found->set_t1_ns(Unsigned(row->Int(2)));
+    found->set_count(Small(row->Int(3)));
+    found->set_dropped_before(Unsigned(row->Int(4)));
+    found->set_body(std::string(row->Bytes(5)));
+    found->set_crc32c(Crc32c(found->body()));
+    return found;
+  });
 }
 
 StatusOr<std::vector<SpooledName>> StoredChunks::NamesAfter(int64_t key,

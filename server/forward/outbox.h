@@ -100,8 +100,8 @@ class StoredChunks final : public ChunkSource {
   void Set(int64_t key, const std::string& session_id, uint64_t epoch);
   void Forget(int64_t key);
 
-  StatusOr<std::optional<SpooledChunk>> NextChunk(int64_t key,
-                                                  uint64_t seq) override;
+  StatusOr<std::optional<v1::Chunk>> NextChunk(int64_t key,
+                                               uint64_t seq) override;
   // An ordinal is how many names were given out since the last call after 0:
   // ids of names may come in any order.
   StatusOr<std::vector<SpooledName>> NamesAfter(int64_t key,

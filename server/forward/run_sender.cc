@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <utility>
+#include <vector>
 
 #include "base/str_cat.h"
 #include "server/core/log.h"
@@ -32,6 +33,18 @@ bool IsFinal(Code code) {
   return code == Code::kInvalidArgument || code == Code::kAlreadyExists ||
          code == Code::kFailedPrecondition || code == Code::kUnimplemented ||
          code == Code::kNotFound;
+}
+
+// The plans that the executors of the run had.
+StatusOr<std::vector<std::string>> LoadPlansOf(Database& db,
+                                               const std::string& run_id) {
+  ASSIGN_OR_RETURN(Statement select,
+                   db.Select("SELECT DISTINCT s.plan_id FROM plan_states s"
+                             " JOIN plans p ON p.plan_id = s.plan_id"
+                             " WHERE s.run_id = ? ORDER BY s.plan_id",
+                             run_id));
+  return select.All(
+      [](const Statement& row) { return std::string(row.Text(0)); });
 }
 
 }  // namespace
@@ -121,19 +134,8 @@ Status RunSender::KeepOnly(const std::set<std::string>& runs) {
 }
 
 Status RunSender::Send(const std::string& run_id, const RunFacts& facts) {
-  std::set<std::string> plans;  // that the job's executors had
-  RETURN_IF_ERROR(store_.Read([&](Database& db) -> Status {
-    ASSIGN_OR_RETURN(Statement select,
-                     db.Select("SELECT DISTINCT s.plan_id FROM plan_states s"
-                               " JOIN plans p ON p.plan_id = s.plan_id"
-                               " WHERE s.run_id = ?",
-                               run_id));
-    while (true) {
-      ASSIGN_OR_RETURN(const bool row, select.Step());
-      if (!row) return OkStatus();
-      plans.emplace(select.Text(0));
-    }
-  }));
+  ASSIGN_OR_RETURN(const std::vector<std::string> plans,
+                   store_.Get(LoadPlansOf, run_id));
   for (const std::string& plan_id : plans) {
     if (plan_id == facts.plan_id) continue;
     RETURN_IF_ERROR(SendPlan(run_id, plan_id, /*newest=*/false));
@@ -155,12 +157,8 @@ Status RunSender::Send(const std::string& run_id, const RunFacts& facts) {
 
 Status RunSender::SendGraph(const std::string& run_id,
                             const std::string& graph_id) {
-  std::string bytes;
-  RETURN_IF_ERROR(store_.Read([&](Database& db) -> Status {
-    ASSIGN_OR_RETURN(const v1::StepGraph graph, LoadGraph(db, graph_id));
-    bytes = graph.SerializeAsString();
-    return OkStatus();
-  }));
+  ASSIGN_OR_RETURN(const v1::StepGraph graph, store_.Get(LoadGraph, graph_id));
+  const std::string bytes = graph.SerializeAsString();
   const Status sent = Call([&](grpc::ClientContext& context) {
     v1::GraphRef ref;
     const auto writer = planner_->PutGraph(&context, &ref);
@@ -199,12 +197,9 @@ Status RunSender::SendPlan(const std::string& run_id,
   v1::PutPlanRequest request;
   request.set_run_id(run_id);
   request.set_newest(newest);
-  RETURN_IF_ERROR(store_.Read([&](Database& db) -> Status {
-    ASSIGN_OR_RETURN(PlanRow row, LoadPlan(db, plan_id));
-    *request.mutable_plan() = std::move(row.plan);
-    *request.mutable_request() = std::move(row.request);
-    return OkStatus();
-  }));
+  ASSIGN_OR_RETURN(PlanRow row, store_.Get(LoadPlan, plan_id));
+  *request.mutable_plan() = std::move(row.plan);
+  *request.mutable_request() = std::move(row.request);
   if (request.ByteSizeLong() > kMostPlanBytes) {
     return Settle(InvalidArgument("it is larger than 4 MiB"), what);
   }

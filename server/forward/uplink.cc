@@ -28,35 +28,25 @@ constexpr milliseconds kDrainPoll{20};
 
 }  // namespace
 
-Uplink::Uplink(Store& store, RunHub& hub, UplinkOptions options, Outbox outbox,
-               Relay relay)
+Uplink::Uplink(Store& store, RunHub& hub, ForwardOptions options,
+               const std::shared_ptr<grpc::Channel>& channel,
+               int64_t started_ns, Outbox outbox, Relay relay)
     : store_(store),
       hub_(hub),
       options_(std::move(options)),
       relay_(std::move(relay)),
       outbox_(std::move(outbox)),
-      runs_(store, options_.channel, options_.forward, outbox_,
-            options_.started_ns) {
+      runs_(store, channel, options_, outbox_, started_ns) {
   auto chunks = std::make_unique<StoredChunks>(store);
   chunks_ = chunks.get();
   forwarder_ = std::make_unique<Forwarder>(
-      options_.channel, std::move(chunks),
-      StrCat("centre ", options_.forward.target),
-      ForwarderEvents{.acked = [](int64_t, uint64_t) {},
-                      .finished = [this](int64_t key) { Finished(key); },
-                      .epoch_taken = [this](int64_t key) { EpochTaken(key); },
-                      .plan =
-                          [this](int64_t key, v1::PlanRef plan) {
-                            v1::Down down;
-                            *down.mutable_plan() = std::move(plan);
-                            Asked(key, down);
-                          },
-                      .window =
-                          [this](int64_t key, v1::OpenWindow window) {
-                            v1::Down down;
-                            *down.mutable_window() = std::move(window);
-                            Asked(key, down);
-                          }});
+      channel, std::move(chunks), StrCat("centre ", options_.target),
+      ForwarderEvents{
+          .acked = [](int64_t, uint64_t) {},
+          .finished = [this](int64_t key) { Finished(key); },
+          .epoch_taken = [this](int64_t key) { EpochTaken(key); },
+          .asked = [this](int64_t key,
+                          const v1::Down& down) { Asked(key, down); }});
   thread_ = std::thread([this] { Loop(); });
 }
 
@@ -82,7 +72,7 @@ bool Uplink::stopping() const {
 
 void Uplink::FillStatus(v1::ForwardStatus& status) const {
   const std::lock_guard lock(mutex_);
-  status.set_target(options_.forward.target);
+  status.set_target(options_.target);
   status.set_trouble(trouble_);
   uint64_t chunks = waiting_chunks_;
   uint64_t behind = waiting_sessions_;
@@ -137,7 +127,7 @@ void Uplink::Say(const std::string& trouble) {
   }
   if (before == trouble) return;
   if (trouble.empty()) {
-    LogInfo("forwarding", StrCat("centre ", options_.forward.target,
+    LogInfo("forwarding", StrCat("centre ", options_.target,
                                  " takes what is stored here again"));
   } else if (before.empty()) {
     LogWarning("forward_failed",

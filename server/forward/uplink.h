@@ -45,19 +45,15 @@ using Relay =
     std::function<void(const std::string& run_id, const std::string& session_id,
                        const v1::Down& down)>;
 
-struct UplinkOptions {
-  ForwardOptions forward;
-  std::shared_ptr<grpc::Channel> channel;
-  int64_t started_ns = 0;  // of this daemon, as its status says it
-};
-
 class Uplink {
  public:
   static constexpr size_t kMostSessions = 64;
 
-  // All but `options` must outlive it.
-  Uplink(Store& store, RunHub& hub, UplinkOptions options, Outbox outbox,
-         Relay relay);
+  // `store` and `hub` must outlive it. `channel` leads to the centre; `started_ns`
+  // is when this daemon started, as its status says it.
+  Uplink(Store& store, RunHub& hub, ForwardOptions options,
+         const std::shared_ptr<grpc::Channel>& channel, int64_t started_ns,
+         Outbox outbox, Relay relay);
   ~Uplink();
 
   // Waits until the centre has everything, or for so long, or until it is away.
@@ -116,7 +112,7 @@ class Uplink {
 
   Store& store_;
   RunHub& hub_;
-  const UplinkOptions options_;
+  const ForwardOptions options_;
   const Relay relay_;
   Outbox outbox_;   // of the thread
   RunSender runs_;  // of the thread

@@ -117,9 +117,9 @@ Status Uplink::SendRun(const std::string& run_id, const RunFacts& facts) {
   }
   if (status.code() == Code::kUnavailable) return status;
   full_[run_id] = Clock::now() + kFullPause;
-  no_room_ = StrCat("centre ", options_.forward.target,
-                    " does not take the plans of run ", run_id, ": ",
-                    status.message());
+  no_room_ =
+      StrCat("centre ", options_.target, " does not take the plans of run ",
+             run_id, ": ", status.message());
   return OkStatus();
 }
 

@@ -29,10 +29,16 @@ Status CheckText(std::string_view field, const std::string& text, size_t most) {
       StrCat(field, ": at most ", most, " bytes, got ", text.size()));
 }
 
-Status CheckNumber(std::string_view field, uint64_t value) {
-  if (value <= kMaxNumber) return OkStatus();
-  return InvalidArgument(
-      StrCat(field, ": at most ", kMaxNumber, ", got ", value));
+Status CheckNumber(std::string_view field, uint64_t value,
+                   uint64_t most = kMaxNumber) {
+  if (value <= most) return OkStatus();
+  return InvalidArgument(StrCat(field, ": at most ", most, ", got ", value));
+}
+
+template <typename List>
+Status CheckCount(std::string_view field, const List& list, int most) {
+  return CheckNumber(field, static_cast<uint64_t>(list.size()),
+                     static_cast<uint64_t>(most));
 }
 
 Status CheckNotNegative(std::string_view field, int64_t value) {
@@ -110,10 +116,8 @@ Status CheckMoment(const std::string& at, const v1::Moment& moment) {
   RETURN_IF_ERROR(CheckNumber(at + "more_storages", moment.more_storages()));
   RETURN_IF_ERROR(CheckNotNegative(at + "asked_bytes", moment.asked_bytes()));
   RETURN_IF_ERROR(CheckText(at + "module", moment.module(), kMaxNameBytes));
-  if (moment.storages_size() > kMaxMomentStorages) {
-    return InvalidArgument(StrCat(at, "storages: at most ", kMaxMomentStorages,
-                                  ", got ", moment.storages_size()));
-  }
+  RETURN_IF_ERROR(
+      CheckCount(at + "storages", moment.storages(), kMaxMomentStorages));
   for (const v1::HeldStorage& held : moment.storages()) {
     RETURN_IF_ERROR(CheckNotNegative(at + "storages.bytes", held.bytes()));
     RETURN_IF_ERROR(
@@ -127,10 +131,8 @@ Status CheckMoment(const std::string& at, const v1::Moment& moment) {
 }
 
 Status CheckMoments(const v1::Columns& columns) {
-  if (columns.moments_size() > kMaxMoments) {
-    return InvalidArgument(StrCat("columns.moments: at most ", kMaxMoments,
-                                  ", got ", columns.moments_size()));
-  }
+  RETURN_IF_ERROR(
+      CheckCount("columns.moments", columns.moments(), kMaxMoments));
   for (int i = 0; i < columns.moments_size(); ++i) {
     RETURN_IF_ERROR(
         CheckMoment(StrCat("columns.moments[", i, "]."), columns.moments(i)));
@@ -140,10 +142,8 @@ Status CheckMoments(const v1::Columns& columns) {
 
 // Blocks cover their segment, or the first part of it.
 Status CheckSegments(const v1::Columns& columns) {
-  if (columns.segments_size() > kMaxSegments) {
-    return InvalidArgument(StrCat("columns.segments: at most ", kMaxSegments,
-                                  ", got ", columns.segments_size()));
-  }
+  RETURN_IF_ERROR(
+      CheckCount("columns.segments", columns.segments(), kMaxSegments));
   int blocks = 0;
   for (int i = 0; i < columns.segments_size(); ++i) {
     const v1::MemorySegment& segment = columns.segments(i);
@@ -222,10 +222,7 @@ Status CheckHello(const v1::Hello& hello) {
   RETURN_IF_ERROR(CheckText("hello.info.boot_id", info.boot_id(), 64));
   RETURN_IF_ERROR(
       CheckNumber("hello.info.pid_start_ticks", info.pid_start_ticks()));
-  if (info.labels_size() > kMaxLabels) {
-    return InvalidArgument(StrCat("hello.info.labels: at most ", kMaxLabels,
-                                  ", got ", info.labels_size()));
-  }
+  RETURN_IF_ERROR(CheckCount("hello.info.labels", info.labels(), kMaxLabels));
   for (const auto& [key, value] : info.labels()) {
     RETURN_IF_ERROR(CheckText("hello.info.labels", key, kMaxLabelBytes));
     RETURN_IF_ERROR(CheckText("hello.info.labels", value, kMaxLabelBytes));
@@ -239,14 +236,8 @@ StatusOr<v1::Columns> CheckChunk(const v1::Chunk& chunk) {
   RETURN_IF_ERROR(CheckNumber("chunk.t0_ns", chunk.t0_ns()));
   RETURN_IF_ERROR(CheckNumber("chunk.t1_ns", chunk.t1_ns()));
   RETURN_IF_ERROR(CheckNumber("chunk.dropped_before", chunk.dropped_before()));
-  if (chunk.body().size() > kMaxChunkBytes) {
-    return InvalidArgument(StrCat("chunk.body: at most ", kMaxChunkBytes,
-                                  " bytes, got ", chunk.body().size()));
-  }
-  if (chunk.count() > kMaxChunkRecords) {
-    return InvalidArgument(StrCat("chunk.count: at most ", kMaxChunkRecords,
-                                  ", got ", chunk.count()));
-  }
+  RETURN_IF_ERROR(CheckText("chunk.body", chunk.body(), kMaxChunkBytes));
+  RETURN_IF_ERROR(CheckNumber("chunk.count", chunk.count(), kMaxChunkRecords));
   if (chunk.layout() != 0) {
     return InvalidArgument(
         StrCat("chunk.layout: this server reads 0, got ", chunk.layout()));
@@ -281,11 +272,8 @@ Status CheckDefs(const v1::Defs& defs) {
 }
 
 Status CheckCaps(const v1::Caps& caps) {
-  if (caps.capabilities_size() > kMaxCapabilities) {
-    return InvalidArgument(StrCat("caps.capabilities: at most ",
-                                  kMaxCapabilities, ", got ",
-                                  caps.capabilities_size()));
-  }
+  RETURN_IF_ERROR(
+      CheckCount("caps.capabilities", caps.capabilities(), kMaxCapabilities));
   for (const v1::Capability& one : caps.capabilities()) {
     RETURN_IF_ERROR(
         CheckText("caps.capabilities.name", one.name(), kMaxLabelBytes));

@@ -2,12 +2,12 @@
 #include "server/ingest/committer.h"
 
 #include <set>
-#include <type_traits>
 
 #include "base/str_cat.h"
+#include "profiler/include/reprise_wire.h"
+#include "server/core/change.h"
 #include "server/core/log.h"
 #include "server/ingest/chunk_check.h"
-#include "server/store/audit_rows.h"
 #include "server/store/session_rows.h"
 #include "server/store/window_rows.h"
 
@@ -17,6 +17,48 @@ namespace {
 constexpr size_t kBatchItems = 64;
 // Number of streams cached in memory; others are looked up in the store.
 constexpr size_t kMaxRemembered = 4096;
+
+void LogOpened(const Producer& producer, const v1::Hello& hello) {
+  if (producer.caller.who.empty()) return;  // an import, which is logged there
+  const auto& labels = hello.info().labels();
+  const bool imported = labels.contains("imported");
+  const auto name = labels.find("name");
+  LogChange({.caller = producer.caller,
+             .action = imported ? "import" : "session",
+             .run_id = producer.run_id,
+             .subject = imported && name != labels.end()
+                            ? name->second
+                            : StrCat("session ", producer.session_id)});
+}
+
+// Logs what the session's executor did with plans, in the name of the caller who
+// opened the session.
+void LogApplied(const Producer& producer, const v1::Columns& columns) {
+  if (columns.checks().empty() && columns.states().empty()) return;
+  Change change{.caller = producer.caller,
+                .action = "withdraw",
+                .run_id = producer.run_id};
+  for (const v1::VerifyReport& check : columns.checks()) {
+    if (!check.failed()) continue;
+    change.subject = StrCat("plan ", check.plan_id());
+    change.detail = StrCat("a check of step ", check.step(), " found ",
+                           check.differing(), " differing values");
+    LogChange(change);
+  }
+  for (const v1::PlanState& state : columns.states()) {
+    const uint32_t what = state.state();
+    // In the others the job runs without a plan, or left it.
+    if (what < REPRISE_PLAN_APPLIED || what > REPRISE_PLAN_UNCHECKED) continue;
+    change.action = what == REPRISE_PLAN_STOPPED ? "stop" : "apply";
+    change.subject = StrCat("plan ", state.plan_id());
+    change.outcome = what == REPRISE_PLAN_REFUSED     ? "refused"
+                     : what == REPRISE_PLAN_UNCHECKED ? "unchecked"
+                                                      : "ok";
+    change.detail = state.why();
+    LogChange(change);
+  }
+}
+
 }  // namespace
 
 Committer::Committer(Store& store, RunHub& hub, Metrics& metrics,
@@ -98,8 +140,14 @@ void Committer::CommitBatch(std::span<const CommitItem> batch) {
     }
     const auto* checked = std::get_if<CheckedChunk>(&item.what);
     if (checked != nullptr) Count(*checked, results[i]);
+    if (results[i].stored && checked != nullptr) {
+      LogApplied(item.producer, checked->columns);
+    } else if (results[i].stored) {
+      LogOpened(item.producer, std::get<v1::Hello>(item.what));
+    }
     item.done(results[i]);
-    if (results[i].stored && checked->columns.steps_size() > 0 && on_steps_ &&
+    if (results[i].stored && checked != nullptr &&
+        checked->columns.steps_size() > 0 && on_steps_ &&
         !item.producer.forwarded) {
       on_steps_(item.producer.run_id, {checked->columns.steps().begin(),
                                        checked->columns.steps().end()});
@@ -123,28 +171,22 @@ Status Committer::Apply(Database& db, const CommitItem& item,
                         CommitResult& result) {
   const Producer& producer = item.producer;
   return std::visit(
-      [&](const auto& what) -> Status {
-        using What = std::decay_t<decltype(what)>;
-        if constexpr (std::is_same_v<What, v1::Hello>) {
-          return ApplyHello(db, producer, what, result);
-        } else if constexpr (std::is_same_v<What, v1::Defs>) {
-          return ApplyDefs(db, producer, what, result);
-        } else if constexpr (std::is_same_v<What, CheckedChunk>) {
-          return ApplyChunk(db, producer, what, result);
-        } else if constexpr (std::is_same_v<What, v1::Lost>) {
-          return ApplyLost(db, producer, what, result);
-        } else if constexpr (std::is_same_v<What, v1::Caps>) {
-          return SaveCapabilities(db, producer.session_id, what);
-        } else {
-          static_assert(std::is_same_v<What, v1::Bye>);
-          return CloseSession(db, producer.session_id, what, RealtimeNs());
-        }
-      },
+      [&](const auto& what) { return Apply(db, producer, what, result); },
       item.what);
 }
 
-Status Committer::ApplyHello(Database& db, const Producer& producer,
-                             const v1::Hello& hello, CommitResult& result) {
+Status Committer::Apply(Database& db, const Producer& producer,
+                        const v1::Caps& caps, CommitResult& /*result*/) {
+  return SaveCapabilities(db, producer.session_id, caps);
+}
+
+Status Committer::Apply(Database& db, const Producer& producer,
+                        const v1::Bye& bye, CommitResult& /*result*/) {
+  return CloseSession(db, producer.session_id, bye, RealtimeNs());
+}
+
+Status Committer::Apply(Database& db, const Producer& producer,
+                        const v1::Hello& hello, CommitResult& result) {
   const StatusOr<bool> opened =
       OpenSession(db, hello, producer.caller, RealtimeNs());
   const Code code = opened.status().code();
@@ -153,24 +195,13 @@ Status Committer::ApplyHello(Database& db, const Producer& producer,
     return OkStatus();
   }
   RETURN_IF_ERROR(opened.status());
-  if (*opened && !producer.caller.who.empty()) {
-    const auto& labels = hello.info().labels();
-    const bool imported = labels.contains("imported");
-    const auto name = labels.find("name");
-    v1::AuditEntry entry = NewEntry(
-        producer.caller, imported ? "import" : "session", producer.run_id,
-        imported && name != labels.end()
-            ? name->second
-            : StrCat("session ", producer.session_id));
-    entry.set_outcome("ok");
-    RETURN_IF_ERROR(InsertAudit(db, entry));
-  }
+  result.stored = *opened;
   ASSIGN_OR_RETURN(result.committed, CommittedOf(db, producer));
   return OkStatus();
 }
 
-Status Committer::ApplyDefs(Database& db, const Producer& producer,
-                            const v1::Defs& defs, CommitResult& result) {
+Status Committer::Apply(Database& db, const Producer& producer,
+                        const v1::Defs& defs, CommitResult& result) {
   int64_t bytes = 0;
   for (const v1::NameDef& name : defs.names()) {
     bytes += static_cast<int64_t>(name.text().size());
@@ -226,9 +257,8 @@ Status Committer::StoreChunk(Database& db, const Producer& producer,
                       keeps ? body : body + reports);
 }
 
-Status Committer::ApplyChunk(Database& db, const Producer& producer,
-                             const CheckedChunk& checked,
-                             CommitResult& result) {
+Status Committer::Apply(Database& db, const Producer& producer,
+                        const CheckedChunk& checked, CommitResult& result) {
   ASSIGN_OR_RETURN(const uint64_t committed, CommittedOf(db, producer));
   const uint64_t seq = checked.chunk.seq();
   result.committed = committed;
@@ -245,8 +275,8 @@ Status Committer::ApplyChunk(Database& db, const Producer& producer,
   return OkStatus();
 }
 
-Status Committer::ApplyLost(Database& db, const Producer& producer,
-                            const v1::Lost& lost, CommitResult& result) {
+Status Committer::Apply(Database& db, const Producer& producer,
+                        const v1::Lost& lost, CommitResult& result) {
   ASSIGN_OR_RETURN(const uint64_t committed, CommittedOf(db, producer));
   result.committed = committed;
   if (lost.from() > committed + 1) {

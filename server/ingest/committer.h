@@ -58,7 +58,7 @@ struct CommitResult {
   uint64_t committed = 0;
   // The item came after a hole, so it was not stored.
   bool hole = false;
-  // The item was a chunk that had not been stored before.
+  // The item was a chunk, or a session's Hello, that had not been stored before.
   bool stored = false;
 };
 
@@ -67,7 +67,7 @@ struct CommitItem {
   std::variant<v1::Hello, v1::Defs, CheckedChunk, v1::Lost, v1::Bye, v1::Caps>
       what;
   // Called once, on the committer's thread, after the commit or its failure.
-  std::function<void(const CommitResult&)> done;
+  std::function<void(const CommitResult&)> done = {};
 };
 
 // Called with step reports that were just committed, unless another daemon
@@ -97,19 +97,23 @@ class Committer {
   void Count(const CheckedChunk& checked, const CommitResult& result);
   // Applies one item inside the transaction.
   Status Apply(Database& db, const CommitItem& item, CommitResult& result);
-  Status ApplyChunk(Database& db, const Producer& producer,
-                    const CheckedChunk& checked, CommitResult& result);
-  Status ApplyHello(Database& db, const Producer& producer,
-                    const v1::Hello& hello, CommitResult& result);
-  Status ApplyDefs(Database& db, const Producer& producer, const v1::Defs& defs,
-                   CommitResult& result);
+  Status Apply(Database& db, const Producer& producer, const v1::Hello& hello,
+               CommitResult& result);
+  Status Apply(Database& db, const Producer& producer, const v1::Defs& defs,
+               CommitResult& result);
+  Status Apply(Database& db, const Producer& producer,
+               const CheckedChunk& checked, CommitResult& result);
+  Status Apply(Database& db, const Producer& producer, const v1::Lost& lost,
+               CommitResult& result);
+  Status Apply(Database& db, const Producer& producer, const v1::Caps& caps,
+               CommitResult& result);
+  Status Apply(Database& db, const Producer& producer, const v1::Bye& bye,
+               CommitResult& result);
   // Stores a chunk, or what of it the quota has room for.
   Status StoreChunk(Database& db, const Producer& producer,
                     const CheckedChunk& checked);
   Status CountRefused(Database& db, const Producer& producer,
                       const StoredRow& before, uint64_t records, int64_t bytes);
-  Status ApplyLost(Database& db, const Producer& producer, const v1::Lost& lost,
-                   CommitResult& result);
   StatusOr<uint64_t> CommittedOf(Database& db, const Producer& producer);
 
   Store& store_;

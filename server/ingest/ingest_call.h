@@ -144,34 +144,26 @@ class IngestCall final : public grpc::ServerBidiReactor<v1::Up, v1::Down>,
         return TakeHello(*up.mutable_hello());
       case v1::Up::kDefs:
         RETURN_IF_ERROR(CheckDefs(up.defs()));
-        Commit({.producer = producer,
-                .what = std::move(*up.mutable_defs()),
-                .done = {}});
+        Commit(producer, std::move(*up.mutable_defs()));
         return OkStatus();
       case v1::Up::kChunk: {
         StatusOr<v1::Columns> columns = CheckChunk(up.chunk());
         if (!columns.ok()) metrics_.chunks_refused.Increment();
         RETURN_IF_ERROR(columns.status());
-        Commit({.producer = producer,
-                .what = CheckedChunk{.chunk = std::move(*up.mutable_chunk()),
-                                     .columns = *std::move(columns)},
-                .done = {}});
+        Commit(producer, CheckedChunk{.chunk = std::move(*up.mutable_chunk()),
+                                      .columns = *std::move(columns)});
         return OkStatus();
       }
       case v1::Up::kLost:
         RETURN_IF_ERROR(CheckLost(up.lost()));
-        Commit({.producer = producer,
-                .what = std::move(*up.mutable_lost()),
-                .done = {}});
+        Commit(producer, std::move(*up.mutable_lost()));
         return OkStatus();
       case v1::Up::kCaps:
         RETURN_IF_ERROR(CheckCaps(up.caps()));
-        Commit({.producer = producer,
-                .what = std::move(*up.mutable_caps()),
-                .done = {}});
+        Commit(producer, std::move(*up.mutable_caps()));
         return OkStatus();
       case v1::Up::kBye:
-        Commit({.producer = producer, .what = up.bye(), .done = {}});
+        Commit(producer, up.bye());
         return OkStatus();
       case v1::Up::M_NOT_SET:
         // A message from a newer sender; Welcome tells it which version we speak.
@@ -204,9 +196,7 @@ class IngestCall final : public grpc::ServerBidiReactor<v1::Up, v1::Down>,
       const std::lock_guard lock(mutex_);
       producer_ = producer;
     }
-    Commit({.producer = std::move(producer),
-            .what = std::move(hello),
-            .done = {}});
+    Commit(producer, std::move(hello));
     return OkStatus();
   }
 
@@ -229,7 +219,9 @@ class IngestCall final : public grpc::ServerBidiReactor<v1::Up, v1::Down>,
     if (self_ == nullptr) registry_.Leave(session_id, this);
   }
 
-  void Commit(CommitItem item) {
+  template <typename What>
+  void Commit(const Producer& producer, What what) {
+    CommitItem item{.producer = producer, .what = std::move(what)};
     uint64_t seq = 0;
     if (const auto* checked = std::get_if<CheckedChunk>(&item.what)) {
       seq = checked->chunk.seq();

@@ -28,11 +28,6 @@ std::vector<std::shared_ptr<IngestCall>> IngestRegistry::All() const {
   return all;
 }
 
-bool IngestRegistry::Has(const std::string& session_id) const {
-  const std::lock_guard lock(mutex_);
-  return calls_.contains(session_id);
-}
-
 std::shared_ptr<IngestCall> IngestRegistry::Find(
     const std::string& session_id) const {
   const std::lock_guard lock(mutex_);
@@ -53,6 +48,17 @@ int IngestService::PushPlan(const std::string& run_id, const v1::Plan& plan,
   ref.set_graph_id(plan.graph_id());
   ref.set_replaces(replaces);
   *ref.mutable_plan() = plan;
+  return SendToAll(run_id, down);
+}
+
+int IngestService::OpenWindow(const std::string& run_id,
+                              const v1::OpenWindow& window) {
+  v1::Down down;
+  *down.mutable_window() = window;
+  return SendToAll(run_id, down);
+}
+
+int IngestService::SendToAll(const std::string& run_id, const v1::Down& down) {
   int sent = 0;
   for (const std::shared_ptr<IngestCall>& call : registry_.All()) {
     if (call->run_id() != run_id) continue;
@@ -60,19 +66,6 @@ int IngestService::PushPlan(const std::string& run_id, const v1::Plan& plan,
     ++sent;
   }
   return sent;
-}
-
-int IngestService::OpenWindow(const std::string& run_id,
-                              const v1::OpenWindow& window) {
-  v1::Down down;
-  *down.mutable_window() = window;
-  int asked = 0;
-  for (const std::shared_ptr<IngestCall>& call : registry_.All()) {
-    if (call->run_id() != run_id) continue;
-    call->Send(down);
-    ++asked;
-  }
-  return asked;
 }
 
 bool IngestService::Relay(const std::string& session_id, const v1::Down& down) {

@@ -38,7 +38,6 @@ class IngestRegistry {
                                     std::shared_ptr<IngestCall> call);
   void Leave(const std::string& session_id, const IngestCall* call);
   std::vector<std::shared_ptr<IngestCall>> All() const;
-  bool Has(const std::string& session_id) const;
   // The session's stream, or null.
   std::shared_ptr<IngestCall> Find(const std::string& session_id) const;
 
@@ -76,10 +75,12 @@ class IngestService final : public v1::Ingest::CallbackService {
 
   // Returns whether the session has an open stream.
   bool Connected(const std::string& session_id) const {
-    return registry_.Has(session_id);
+    return registry_.Find(session_id) != nullptr;
   }
 
  private:
+  int SendToAll(const std::string& run_id, const v1::Down& down);
+
   Committer& committer_;
   Metrics& metrics_;
   const Admit admit_;

@@ -88,6 +88,26 @@ std::optional<uint32_t> OwnerIn(bool v6, std::string_view wanted,
   return found;
 }
 
+Caller CallerAt(const std::string& peer, const std::vector<uint16_t>& ports,
+                const FindClient& over_tls) {
+  if (peer.starts_with(kInside)) {
+    // "inproc:uid 1000, pid 4242"
+    if (peer.size() <= kInside.size() + 1) return {.who = "server", .peer = ""};
+    const std::string job = peer.substr(kInside.size() + 1);
+    const size_t comma = job.find(", ");
+    if (comma == std::string::npos) return {.who = job, .peer = ""};
+    return {.who = job.substr(0, comma),
+            .peer = StrCat("agent socket, ", job.substr(comma + 2))};
+  }
+  if (peer.starts_with(kUnix)) {
+    return over_tls(peer.substr(kUnix.size()))
+        .value_or(Caller{.who = "token", .peer = "over TLS"});
+  }
+  const std::optional<uint32_t> uid = OwnerOf(peer, ports);
+  return {.who = uid ? StrCat("uid ", *uid) : std::string("token"),
+          .peer = peer.substr(peer.find(':') + 1)};
+}
+
 }  // namespace
 
 std::string Address::Text() const {
@@ -182,34 +202,13 @@ std::optional<uint32_t> OwnerOf(const std::string& address,
   return uid ? uid : OwnerIn(true, StrCat(kMapped, wanted), ports);
 }
 
-IdentifyCaller MakeIdentify(
-    std::vector<uint16_t> ports,
-    std::function<std::optional<Caller>(const std::string& name)> over_tls) {
-  return [ports = std::move(ports),
-          over_tls = std::move(over_tls)](const std::string& given) -> Caller {
-    const std::string peer = WithBrackets(given);
-    if (peer.starts_with(kInside)) {
-      // "inproc:uid 1000, pid 4242"
-      if (peer.size() <= kInside.size() + 1)
-        return {.who = "server", .peer = ""};
-      const std::string job = peer.substr(kInside.size() + 1);
-      const size_t comma = job.find(", ");
-      if (comma == std::string::npos) return {.who = job, .peer = ""};
-      return {.who = job.substr(0, comma),
-              .peer = StrCat("agent socket, ", job.substr(comma + 2))};
-    }
-    if (peer.starts_with(kUnix)) {
-      if (auto caller = over_tls(peer.substr(kUnix.size()))) {
-        return *std::move(caller);
-      }
-      return {.who = "token", .peer = "over TLS"};
-    }
-    const size_t colon = peer.find(':');
-    const std::string address =
-        colon == std::string::npos ? peer : peer.substr(colon + 1);
-    const std::optional<uint32_t> uid = OwnerOf(peer, ports);
-    return {.who = uid ? StrCat("uid ", *uid) : std::string("token"),
-            .peer = address};
+IdentifyCaller MakeIdentify(std::vector<uint16_t> ports, FindClient over_tls) {
+  return [ports = std::move(ports), over_tls = std::move(over_tls)](
+             const std::string& peer, const Access& access) {
+    Caller caller = CallerAt(WithBrackets(peer), ports, over_tls);
+    if (!access.name.empty()) caller.who = access.name;
+    caller.access = access;
+    return caller;
   };
 }
 

@@ -59,8 +59,8 @@ std::optional<uint32_t> OwnerOf(const std::string& address,
 
 // Finds callers. `over_tls` gives the client behind a TLS front's socket pair
 // (TlsFront::PeerBehind).
-IdentifyCaller MakeIdentify(
-    std::vector<uint16_t> ports,
-    std::function<std::optional<Caller>(const std::string& name)> over_tls);
+using FindClient =
+    std::function<std::optional<Caller>(const std::string& name)>;
+IdentifyCaller MakeIdentify(std::vector<uint16_t> ports, FindClient over_tls);
 
 }  // namespace reprise::server

@@ -75,11 +75,10 @@ StatusOr<std::string_view> OpenEnvelope(std::string_view body) {
 class UnaryConnectCall final : public Call {
  public:
   UnaryConnectCall(std::shared_ptr<HttpReply> reply, bool json,
-                   std::string peer, Access access)
-      : reply_(std::move(reply)),
-        json_(json),
-        peer_(std::move(peer)),
-        access_(std::move(access)) {}
+                   const HttpRequest& request)
+      : Call(request.peer, request.access),
+        reply_(std::move(reply)),
+        json_(json) {}
 
   void Send(const Message& message) override {
     answer_ = Encode(message, json_);
@@ -94,30 +93,24 @@ class UnaryConnectCall final : public Call {
                      .headers = {{"Content-Type", json_ ? "application/json"
                                                         : "application/proto"},
                                  {"Cache-Control", "no-store"}},
-                     .body = *std::move(answer_),
-                     .view = {}});
+                     .body = *std::move(answer_)});
   }
   size_t unsent() const override { return 0; }
   bool cancelled() const override { return reply_->cancelled(); }
-  std::string peer() const override { return peer_; }
-  Access access() const override { return access_; }
 
  private:
   const std::shared_ptr<HttpReply> reply_;
   const bool json_;
-  const std::string peer_;
-  const Access access_;
   StatusOr<std::string> answer_ = Internal("the call sent no answer");
 };
 
 class StreamConnectCall final : public Call {
  public:
   StreamConnectCall(std::shared_ptr<HttpReply> reply, bool json,
-                    std::string peer, Access access)
-      : reply_(std::move(reply)),
-        json_(json),
-        peer_(std::move(peer)),
-        access_(std::move(access)) {
+                    const HttpRequest& request)
+      : Call(request.peer, request.access),
+        reply_(std::move(reply)),
+        json_(json) {
     reply_->BeginStream(200,
                         {{"Content-Type", json_ ? "application/connect+json"
                                                 : "application/connect+proto"},
@@ -136,14 +129,10 @@ class StreamConnectCall final : public Call {
   }
   size_t unsent() const override { return reply_->unsent(); }
   bool cancelled() const override { return reply_->cancelled(); }
-  std::string peer() const override { return peer_; }
-  Access access() const override { return access_; }
 
  private:
   const std::shared_ptr<HttpReply> reply_;
   const bool json_;
-  const std::string peer_;
-  const Access access_;
 };
 
 struct Encoding {
@@ -187,8 +176,7 @@ HttpResponse Refusal(int http_status, const Status& status) {
           .headers = {{"Content-Type", "application/json"},
                       {"Cache-Control", "no-store"},
                       {"X-Content-Type-Options", "nosniff"}},
-          .body = ErrorJson(status),
-          .view = {}};
+          .body = ErrorJson(status)};
 }
 
 HttpResponse Refusal(const Status& status) {
@@ -199,8 +187,7 @@ HttpResponse JsonResponse(std::string body) {
   return {.status = 200,
           .headers = {{"Content-Type", "application/json"},
                       {"Cache-Control", "no-store"}},
-          .body = std::move(body),
-          .view = {}};
+          .body = std::move(body)};
 }
 
 StatusOr<std::string> JsonOf(const Message& message) {
@@ -216,40 +203,31 @@ void ServeConnect(const MethodTable& table, HttpRequest request,
   const Method* method = table.Find(request.path);
   if (method == nullptr) {
     // The protocol requires 404 here, not the 501 of UNIMPLEMENTED.
-    reply->Respond({.status = 404,
-                    .headers = {{"Content-Type", "application/json"}},
-                    .body = ErrorJson(Unimplemented(
-                        StrCat("there is no method ", request.path))),
-                    .view = {}});
+    reply->Respond(Refusal(
+        404, Unimplemented(StrCat("there is no method ", request.path))));
     return;
   }
   if (request.method != "POST") {
-    reply->Respond(
-        {.status = 405,
-         .headers = {{"Allow", "POST"}, {"Content-Type", "application/json"}},
-         .body =
-             ErrorJson(Unimplemented(StrCat(request.path, " takes POST only"))),
-         .view = {}});
+    HttpResponse refusal =
+        Refusal(405, Unimplemented(StrCat(request.path, " takes POST only")));
+    refusal.headers.emplace_back("Allow", "POST");
+    reply->Respond(std::move(refusal));
     return;
   }
   const Encoding encoding = EncodingOf(request.Header("content-type"));
-  const bool one_piece = method->streams && encoding.known && encoding.json &&
-                         !encoding.stream && HasOnePiece(request.path);
+  const bool one_piece = method->streams && encoding.json && !encoding.stream;
   if (!encoding.known || (encoding.stream != method->streams && !one_piece)) {
     HttpResponse refusal = Refusal(
         415, InvalidArgument(StrCat(
                  request.path, " takes Content-Type ",
-                 !method->streams ? "application/json or application/proto"
-                 : HasOnePiece(request.path)
+                 method->streams
                      ? "application/json, application/connect+json or +proto"
-                     : "application/connect+json or +proto")));
+                     : "application/json or application/proto")));
     refusal.headers.emplace_back(
-        "Accept-Post",
-        !method->streams ? "application/json, application/proto"
-        : HasOnePiece(request.path)
-            ? "application/json, application/connect+json, "
-              "application/connect+proto"
-            : "application/connect+json, application/connect+proto");
+        "Accept-Post", method->streams
+                           ? "application/json, application/connect+json, "
+                             "application/connect+proto"
+                           : "application/json, application/proto");
     reply->Respond(std::move(refusal));
     return;
   }
@@ -260,15 +238,14 @@ void ServeConnect(const MethodTable& table, HttpRequest request,
       reply->Respond(Refusal(parsed));
       return;
     }
-    std::shared_ptr<Call> call =
-        one_piece ? MakeOnePieceCall(reply, request.peer, request.access)
-                  : std::make_shared<UnaryConnectCall>(
-                        reply, encoding.json, request.peer, request.access);
+    std::shared_ptr<Call> call = one_piece ? MakeOnePieceCall(reply, request)
+                                           : std::make_shared<UnaryConnectCall>(
+                                                 reply, encoding.json, request);
     table.Start(*method, std::move(message), std::move(call));
     return;
   }
-  auto call = std::make_shared<StreamConnectCall>(reply, encoding.json,
-                                                  request.peer, request.access);
+  auto call =
+      std::make_shared<StreamConnectCall>(reply, encoding.json, request);
   const StatusOr<std::string_view> payload = OpenEnvelope(request.body);
   const Status parsed = payload.ok() ? Decode(*payload, encoding.json, *message)
                                      : payload.status();

@@ -65,16 +65,13 @@ StatusOr<std::string> JsonOf(const google::protobuf::Message& message);
 //   ReadStep           {"parts": [StepPart...]}
 //   GetGraph           the graph as a file of format reprise.graph/1
 //
-// Backup has none: its answer is a database. An answer holds kMaxOnePieceBytes
-// at most; a larger one ends its call with RESOURCE_EXHAUSTED.
+// An answer holds kMaxOnePieceBytes at most; a larger one ends its call with
+// RESOURCE_EXHAUSTED.
 
 inline constexpr size_t kMaxOnePieceBytes = 32 << 20;
 
-// Returns whether the stream with this path is answered in one piece.
-bool HasOnePiece(std::string_view path);
-
 // Returns a call that responds once, when the answer is complete.
 std::shared_ptr<Call> MakeOnePieceCall(std::shared_ptr<HttpReply> reply,
-                                       std::string peer, Access access);
+                                       const HttpRequest& request);
 
 }  // namespace reprise::server

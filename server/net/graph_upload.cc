@@ -34,17 +34,13 @@ class GraphPosts::Upload final : public HttpUpload {
       : services_(services),
         run_id_(QueryValue(head.query, "runId")),
         graph_id_(QueryValue(head.query, "graphId")),
-        caller_(services.audit.Identify(head.peer, access)),
+        caller_(services.identify(head.peer, access)),
         json_(json),
         sent_(std::make_shared<Sent>(services.sent_graphs)) {}
 
   void Take(std::string part, Next next) override {
     if (!services_.sent_graphs.Take(part.size())) {
-      next(Refusal(ResourceExhausted(StrCat(
-          "step graphs that are being sent may have ",
-          FormatBytes(static_cast<int64_t>(services_.sent_graphs.most_bytes())),
-          " together, and this one does not fit now; try again when others "
-          "are through"))));
+      next(Refusal(NoRoomForGraph(services_)));
       return;
     }
     sent_->bytes += part;

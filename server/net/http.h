@@ -47,10 +47,10 @@ struct HttpRequest {
 
 struct HttpResponse {
   int status = 200;
-  HttpHeaders headers;
+  HttpHeaders headers = {};
   // The body; `view` instead, if not empty, for bytes with static lifetime.
-  std::string body;
-  std::string_view view;
+  std::string body = {};
+  std::string_view view = {};
 };
 
 // Answers one request. Thread-safe; may outlive the connection.

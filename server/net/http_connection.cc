@@ -201,8 +201,7 @@ void Connection::OnRead(beast::error_code error) {
 void Connection::Refuse(int status, const char* why) {
   Refuse({.status = status,
           .headers = {{"Content-Type", "text/plain; charset=utf-8"}},
-          .body = why,
-          .view = {}});
+          .body = why});
 }
 
 void Connection::Refuse(HttpResponse response) {

@@ -11,12 +11,13 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "base/fd.h"
 #include "base/str_cat.h"
 #include "formats/import/import_file.h"
+#include "server/core/change.h"
 #include "server/core/log.h"
 #include "server/net/connect.h"
 #include "server/net/http.h"
-#include "server/store/audit_rows.h"
 #include "server/store/run_rows.h"
 
 namespace reprise::server {
@@ -54,22 +55,19 @@ std::string Line(const nlohmann::ordered_json& json) {
 class ImportUploads::File {
  public:
   explicit File(std::atomic<int>& open) : open_(open) {}
-  ~File() {
-    if (fd_ >= 0) ::close(fd_);
-    --open_;
-  }
+  ~File() { --open_; }
   File(const File&) = delete;
   File& operator=(const File&) = delete;
 
   Status Append(const std::string& folder, std::string_view bytes) {
-    if (fd_ < 0) {
+    if (!fd_.valid()) {
       std::string path = folder + "/import-XXXXXX";
-      fd_ = ::mkostemp(path.data(), O_CLOEXEC);
-      if (fd_ < 0) return Failed(folder, errno);
+      fd_ = Fd(::mkostemp(path.data(), O_CLOEXEC));
+      if (!fd_.valid()) return Failed(folder, errno);
       ::unlink(path.c_str());
     }
     while (!bytes.empty()) {
-      const ssize_t n = ::write(fd_, bytes.data(), bytes.size());
+      const ssize_t n = ::write(fd_.get(), bytes.data(), bytes.size());
       if (n < 0 && errno == EINTR) continue;
       if (n < 0) return Failed(folder, errno);
       bytes.remove_prefix(static_cast<size_t>(n));
@@ -80,7 +78,7 @@ class ImportUploads::File {
 
   uint64_t bytes() const { return bytes_; }
   // A path that opens the same file with a position of its own.
-  std::string path() const { return StrCat("/proc/self/fd/", fd_); }
+  std::string path() const { return StrCat("/proc/self/fd/", fd_.get()); }
 
  private:
   static Status Failed(const std::string& folder, int error) {
@@ -94,7 +92,7 @@ class ImportUploads::File {
   }
 
   std::atomic<int>& open_;
-  int fd_ = -1;
+  Fd fd_;
   uint64_t bytes_ = 0;
 };
 
@@ -146,11 +144,12 @@ class ImportUploads::Upload final : public HttpUpload {
 // One thread per allowed upload, so that none waits for another.
 ImportUploads::ImportUploads(std::string folder,
                              std::shared_ptr<grpc::Channel> channel,
-                             Store& store, Audit& audit, uint64_t max_bytes)
+                             Store& store, IdentifyCaller identify,
+                             uint64_t max_bytes)
     : folder_(std::move(folder)),
       channel_(std::move(channel)),
       store_(store),
-      audit_(audit),
+      identify_(std::move(identify)),
       max_bytes_(max_bytes),
       workers_(kMaxImports, size_t{2} * kMaxImports) {}
 
@@ -184,8 +183,8 @@ HttpUploadStart ImportUploads::Begin(const HttpRequest& head,
                        " files are being imported already; try again when "
                        "one is done")))};
   }
-  return {.upload = std::make_unique<Upload>(
-              *this, name, audit_.Identify(head.peer, access)),
+  return {.upload = std::make_unique<Upload>(*this, name,
+                                             identify_(head.peer, access)),
           .max_bytes = max_bytes_};
 }
 
@@ -232,11 +231,12 @@ void ImportUploads::Import(const File& file, const std::string& name,
     });
   }
   if (status.ok()) status = import->Send(channel_, identity);
-  v1::AuditEntry entry =
-      NewEntry(caller, "import", status.ok() ? identity.run_id : "", name);
-  entry.set_outcome(std::string(OutcomeOf(status)));
-  entry.set_detail(status.message());
-  audit_.Add(std::move(entry));
+  Change change{.caller = caller,
+                .action = "import",
+                .run_id = status.ok() ? identity.run_id : "",
+                .subject = name};
+  change.End(status);
+  LogChange(change);
   if (!status.ok()) {
     LogInfo("import_failed", StrCat("not imported: ", status.message()),
             {{"file", name}});

@@ -34,7 +34,6 @@
 
 #include "server/core/caller.h"
 #include "server/net/http.h"
-#include "server/service/calls/audit.h"
 #include "server/service/calls/handlers.h"
 #include "server/service/calls/worker_pool.h"
 
@@ -46,10 +45,9 @@ inline constexpr int kMaxImports = 2;
 class ImportUploads {
  public:
   // Uploaded files are in `folder` while they are read; runs go to `channel`.
-  // `store` keeps whose they are, `audit` who imported what; both must outlive
-  // this.
+  // `store` keeps whose they are, and must outlive this.
   ImportUploads(std::string folder, std::shared_ptr<grpc::Channel> channel,
-                Store& store, Audit& audit,
+                Store& store, IdentifyCaller identify,
                 uint64_t max_bytes = kMaxImportBytes);
   ~ImportUploads();
 
@@ -69,7 +67,7 @@ class ImportUploads {
   const std::string folder_;
   const std::shared_ptr<grpc::Channel> channel_;
   Store& store_;
-  Audit& audit_;
+  const IdentifyCaller identify_;
   const uint64_t max_bytes_;
   std::atomic<int> open_{0};
   std::atomic<bool> stopping_{false};
@@ -87,8 +85,8 @@ class ImportUploads {
 // {"graphId":"..."}; errors are those of the RPC, as Connect spells them.
 //
 // A graph may have kMaxGraphUploadBytes. Graphs that are being sent over gRPC
-// and over HTTP share Services::sent_graphs; each that was received whole has
-// an entry in the audit and counts in the run's quota.
+// and over HTTP share Services::sent_graphs; each that was received whole is
+// logged and counts in the run's quota.
 
 inline constexpr std::string_view kPutGraphPath =
     "/reprise.v1.Planner/PutGraph";

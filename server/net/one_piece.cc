@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include <algorithm>
-#include <array>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -19,11 +17,6 @@ namespace reprise::server {
 namespace {
 
 using google::protobuf::Message;
-
-constexpr std::array<std::string_view, 6> kPaths = {
-    "/reprise.v1.Planner/Plan",     "/reprise.v1.Planner/Sweep",
-    "/reprise.v1.Planner/GetGraph", "/reprise.v1.Query/WatchRun",
-    "/reprise.v1.Query/ReadStep",   "/reprise.v1.Control/ApplyBudget"};
 
 Status TooLarge() {
   return ResourceExhausted(
@@ -45,11 +38,8 @@ std::string List(std::string_view name, const Texts& texts, Get get) {
 
 class OnePieceCall final : public Call {
  public:
-  OnePieceCall(std::shared_ptr<HttpReply> reply, std::string peer,
-               Access access)
-      : reply_(std::move(reply)),
-        peer_(std::move(peer)),
-        access_(std::move(access)) {}
+  OnePieceCall(std::shared_ptr<HttpReply> reply, const HttpRequest& request)
+      : Call(request.peer, request.access), reply_(std::move(reply)) {}
 
   void Send(const Message& message) override {
     const std::lock_guard lock(mutex_);
@@ -80,8 +70,6 @@ class OnePieceCall final : public Call {
     const std::lock_guard lock(mutex_);
     return answered_ || !failed_.ok();
   }
-  std::string peer() const override { return peer_; }
-  Access access() const override { return access_; }
 
  private:
   // Keeps what the answer needs of a message. Requires mutex_, as all below.
@@ -144,8 +132,6 @@ class OnePieceCall final : public Call {
   }
 
   const std::shared_ptr<HttpReply> reply_;
-  const std::string peer_;
-  const Access access_;
   mutable std::mutex mutex_;
   bool answered_ = false;
   Status failed_ = OkStatus();
@@ -160,14 +146,9 @@ class OnePieceCall final : public Call {
 
 }  // namespace
 
-bool HasOnePiece(std::string_view path) {
-  return std::find(kPaths.begin(), kPaths.end(), path) != kPaths.end();
-}
-
 std::shared_ptr<Call> MakeOnePieceCall(std::shared_ptr<HttpReply> reply,
-                                       std::string peer, Access access) {
-  return std::make_shared<OnePieceCall>(std::move(reply), std::move(peer),
-                                        std::move(access));
+                                       const HttpRequest& request) {
+  return std::make_shared<OnePieceCall>(std::move(reply), request);
 }
 
 }  // namespace reprise::server

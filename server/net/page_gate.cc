@@ -41,8 +41,7 @@ HttpResponse Page(int status, HttpHeaders more, std::string_view head,
       .headers = std::move(headers),
       .body = StrCat("<!doctype html><html lang=\"en\"><meta "
                      "charset=\"utf-8\">",
-                     head, "<title>Reprise</title><p>", text, "</p></html>\n"),
-      .view = {}};
+                     head, "<title>Reprise</title><p>", text, "</p></html>\n")};
 }
 
 // A query split into its token and the rest, with "?" unless that is empty.
@@ -143,13 +142,9 @@ HttpResponse AskForToken(const HttpRequest& request, const std::string& why) {
   const std::pair<std::string, std::string> challenge = {
       "WWW-Authenticate", "Bearer realm=\"reprise\""};
   if (request.path.starts_with(kRpcPrefix) || request.path == "/import") {
-    return {.status = 401,
-            .headers = {{"Content-Type", "application/json"},
-                        {"Cache-Control", "no-store"},
-                        {"X-Content-Type-Options", "nosniff"},
-                        challenge},
-            .body = ErrorJson(Status(Code::kUnauthenticated, why)),
-            .view = {}};
+    HttpResponse refusal = Refusal(Status(Code::kUnauthenticated, why));
+    refusal.headers.push_back(challenge);
+    return refusal;
   }
   const bool page =
       request.Header("accept").find("text/html") != std::string_view::npos;
@@ -158,13 +153,9 @@ HttpResponse AskForToken(const HttpRequest& request, const std::string& why) {
                 "This server asks for its token: open the link that "
                 "<code>reprise status</code> prints on its machine.");
   }
-  return {.status = 401,
-          .headers = {{"Content-Type", "text/plain; charset=utf-8"},
-                      {"Cache-Control", "no-store"},
-                      {"X-Content-Type-Options", "nosniff"},
-                      challenge},
-          .body = StrCat(why, "\n"),
-          .view = {}};
+  HttpResponse refusal = TextResponse(401, why);
+  refusal.headers.push_back(challenge);
+  return refusal;
 }
 
 }  // namespace reprise::server

@@ -35,15 +35,6 @@ HttpHeaders PageHeaders(std::string_view type, std::string_view caching) {
           {"Referrer-Policy", "no-referrer"}};
 }
 
-HttpResponse TextResponse(int status, std::string text) {
-  return {.status = status,
-          .headers = {{"Content-Type", "text/plain; charset=utf-8"},
-                      {"Cache-Control", "no-store"},
-                      {"X-Content-Type-Options", "nosniff"}},
-          .body = std::move(text) + "\n",
-          .view = {}};
-}
-
 void RespondText(HttpReply& reply, int status, std::string text) {
   reply.Respond(TextResponse(status, std::move(text)));
 }
@@ -93,7 +84,6 @@ void RespondFile(std::span<const WebFile> files, const WebFile& file,
   }
   reply.Respond({.status = 200,
                  .headers = std::move(headers),
-                 .body = {},
                  .view = brotli != nullptr ? brotli->bytes : file.bytes});
 }
 
@@ -117,7 +107,6 @@ void ServeFile(std::span<const WebFile> files, const HttpRequest& request,
   }
   reply.Respond({.status = 200,
                  .headers = PageHeaders("text/html; charset=utf-8", "no-cache"),
-                 .body = {},
                  .view = kNoDashboard});
 }
 
@@ -174,8 +163,7 @@ void Serve(const Routes& routes, HttpRequest request,
                     .headers = {{"Content-Type",
                                  "text/plain; version=0.0.4; charset=utf-8"},
                                 {"X-Content-Type-Options", "nosniff"}},
-                    .body = routes.metrics(),
-                    .view = {}});
+                    .body = routes.metrics()});
   } else if (request.path.starts_with('/')) {
     ServeFile(routes.files, request, *reply);
   } else {
@@ -184,6 +172,14 @@ void Serve(const Routes& routes, HttpRequest request,
 }
 
 }  // namespace
+
+HttpResponse TextResponse(int status, std::string text) {
+  return {.status = status,
+          .headers = {{"Content-Type", "text/plain; charset=utf-8"},
+                      {"Cache-Control", "no-store"},
+                      {"X-Content-Type-Options", "nosniff"}},
+          .body = std::move(text) + "\n"};
+}
 
 HttpHandler MakeHandler(const Routes& routes) {
   return [&routes](HttpRequest request, std::shared_ptr<HttpReply> reply) {

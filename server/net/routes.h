@@ -63,6 +63,9 @@ HttpUploadOpener MakeUploadOpener(const Routes& routes, ImportUploads& imports,
 //   page     sends its cookie: HttpOnly, SameSite=Strict
 //   others   send Authorization: Bearer T
 
+// Returns a response with one line of text.
+HttpResponse TextResponse(int status, std::string text);
+
 // Returns why a request is refused regardless of what it asks for, or null.
 const char* WhyForeign(const HttpRequest& request);
 

@@ -190,11 +190,7 @@ class Bridge : public std::enable_shared_from_this<Bridge> {
   }
 
   void Start(const AdoptSocket& to_grpc, const AdoptSocket& to_http) {
-    timer_.expires_after(kHandshakeTime);
-    timer_.async_wait([weak = weak_from_this()](Error error) {
-      const auto self = weak.lock();
-      if (self && !error) self->Close();
-    });
+    CloseLater();
     tls_.async_handshake(
         ssl::stream_base::server,
         [self = shared_from_this(), &to_grpc, &to_http](Error error) {
@@ -278,13 +274,18 @@ class Bridge : public std::enable_shared_from_this<Bridge> {
         });
   }
 
-  // The server has closed its side: closes the client's side too.
-  void End() {
+  // Closes all unless the timer is cancelled before.
+  void CloseLater() {
     timer_.expires_after(kHandshakeTime);
     timer_.async_wait([weak = weak_from_this()](Error error) {
       const auto self = weak.lock();
       if (self && !error) self->Close();
     });
+  }
+
+  // The server has closed its side: closes the client's side too.
+  void End() {
+    CloseLater();
     tls_.async_shutdown([self = shared_from_this()](Error) { self->Close(); });
   }
 

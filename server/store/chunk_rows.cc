@@ -2,7 +2,6 @@
 #include "server/store/chunk_rows.h"
 
 #include "base/str_cat.h"
-#include "server/store/audit_rows.h"
 
 namespace reprise::server {
 namespace {
@@ -52,9 +51,6 @@ Status InsertReports(Database& db, const Producer& producer,
       RETURN_IF_ERROR(insert.Run(producer.run_id, producer.session_id,
                                  report.step(), report.plan_id(),
                                  report.failed(), Blob{bytes}));
-      if (report.failed()) {
-        RETURN_IF_ERROR(InsertFailedCheck(db, producer.session_id, report));
-      }
     }
   }
   if (columns.states_size() > 0) {
@@ -67,7 +63,6 @@ Status InsertReports(Database& db, const Producer& producer,
       RETURN_IF_ERROR(insert.Run(
           producer.run_id, producer.session_id, state.plan_id(), state.state(),
           state.why(), state.at_ns(), state.own_ns(), state.peak_bytes()));
-      RETURN_IF_ERROR(InsertApplied(db, producer.session_id, state));
     }
   }
   if (producer.rank == 0 && columns.steps_size() > 0) {

@@ -47,27 +47,18 @@ class StatementDriver {
  public:
   virtual ~StatementDriver() = default;
   virtual Status Bind(int index, int64_t value) = 0;
-  virtual Status Bind(int index, double value) = 0;
   virtual Status Bind(int index, std::string_view text, bool copied) = 0;
   virtual Status Bind(int index, Blob blob, bool copied) = 0;
   virtual StatusOr<bool> Step() = 0;
   virtual void Reset() = 0;
   virtual int64_t Int(int column) const = 0;
-  virtual double Real(int column) const = 0;
   virtual std::string_view Bytes(int column) const = 0;
-  virtual bool IsNull(int column) const = 0;
 };
 
 class Statement {
  public:
   explicit Statement(std::unique_ptr<StatementDriver> driver)
       : driver_(std::move(driver)) {}
-
-  // Binds by position, from 1.
-  template <typename T>
-  Status Bind(int index, const T& value) {
-    return BindAny(index, value, /*copied=*/true);
-  }
 
   // Returns true if there is a row; false when done, with the statement reset.
   StatusOr<bool> Step() { return driver_->Step(); }
@@ -103,11 +94,9 @@ class Statement {
   }
 
   int64_t Int(int column) const { return driver_->Int(column); }
-  double Real(int column) const { return driver_->Real(column); }
   // Valid until the next Step or Reset.
   std::string_view Text(int column) const { return driver_->Bytes(column); }
   std::string_view Bytes(int column) const { return driver_->Bytes(column); }
-  bool IsNull(int column) const { return driver_->IsNull(column); }
 
  private:
   template <typename... Args>
@@ -123,8 +112,6 @@ class Statement {
   Status BindAny(int index, const T& value, bool copied) {
     if constexpr (std::is_same_v<T, Blob>) {
       return driver_->Bind(index, value, copied);
-    } else if constexpr (std::is_floating_point_v<T>) {
-      return driver_->Bind(index, static_cast<double>(value));
     } else if constexpr (std::is_integral_v<T> || std::is_enum_v<T>) {
       return driver_->Bind(index, static_cast<int64_t>(value));
     } else {
@@ -221,5 +208,13 @@ class Database {
  private:
   std::unique_ptr<DatabaseDriver> driver_;
 };
+
+// Returns the number that a SELECT has in its first row; 0 if it has none.
+template <typename... Args>
+StatusOr<int64_t> LoadNumber(Database& db, std::string_view sql,
+                             const Args&... args) {
+  ASSIGN_OR_RETURN(const auto row, db.First(sql, args...));
+  return row ? row->Int(0) : 0;
+}
 
 }  // namespace reprise::server

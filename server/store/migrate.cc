@@ -56,4 +56,21 @@ Status MigrateInTransaction(Database& database,
                [](const std::function<Status()>& work) { return work(); });
 }
 
+Status CheckTables(Database& database, const std::string& place,
+                   std::string_view has) {
+  ASSIGN_OR_RETURN(Database fresh, Database::Open(":memory:"));
+  RETURN_IF_ERROR(Migrate(fresh, Migrations()));
+  ASSIGN_OR_RETURN(Statement wanted,
+                   fresh.Prepare("SELECT name FROM sqlite_schema"
+                                 " WHERE type = 'table' ORDER BY name"));
+  while (true) {
+    ASSIGN_OR_RETURN(const bool more, wanted.Step());
+    if (!more) return OkStatus();
+    ASSIGN_OR_RETURN(const auto row, database.First(has, wanted.Text(0)));
+    if (row) continue;
+    return {Code::kDataLoss,
+            StrCat(place, ": the table ", wanted.Text(0), " is missing")};
+  }
+}
+
 }  // namespace reprise::server

@@ -11,6 +11,8 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
+#include <string_view>
 
 #include "base/status.h"
 #include "server/store/database.h"
@@ -26,12 +28,20 @@ struct Migration {
 // The compiled-in migrations, in their order.
 std::span<const Migration> Migrations();
 
+// postgres.sql.
+extern const std::string_view kPostgresAdditions;
+
 // Applies the missing migrations, each in its own transaction.
 // FAILED_PRECONDITION: a newer version wrote the database, or one from before
 // the first release.
 Status Migrate(Database& database, std::span<const Migration> migrations);
 
-// The same in the transaction that the caller has begun.
+// DATA_LOSS: the database at `place` has the right version, but lacks a table of
+// the compiled-in migrations. `has` answers for the name of one with a row.
+Status CheckTables(Database& database, const std::string& place,
+                   std::string_view has);
+
+// The same as Migrate in the transaction that the caller has begun.
 Status MigrateInTransaction(Database& database,
                             std::span<const Migration> migrations);
 

@@ -8,34 +8,12 @@
 #include "base/str_cat.h"
 #include "server/store/migrate.h"
 #include "server/store/postgres.h"
-#include "server/store/postgres_additions.h"
 
 namespace reprise::server {
 namespace {
 
 // Of advisory locks: "reprise" as bytes, and what is locked.
 constexpr char kSchemaLock[] = "SELECT pg_advisory_xact_lock(1919250546, 1)";
-
-// A database may have the right version but lack tables.
-Status CheckPostgresTables(Database& db, const std::string& place) {
-  ASSIGN_OR_RETURN(Database fresh, Database::Open(":memory:"));
-  RETURN_IF_ERROR(Migrate(fresh, Migrations()));
-  ASSIGN_OR_RETURN(Statement wanted,
-                   fresh.Prepare("SELECT name FROM sqlite_schema"
-                                 " WHERE type = 'table' ORDER BY name"));
-  ASSIGN_OR_RETURN(Statement has,
-                   db.Prepare("SELECT to_regclass(?) IS NOT NULL"));
-  while (true) {
-    ASSIGN_OR_RETURN(const bool more, wanted.Step());
-    if (!more) return OkStatus();
-    const std::string name(wanted.Text(0));
-    RETURN_IF_ERROR(has.BindAll(name));
-    ASSIGN_OR_RETURN(const bool row, has.Step());
-    if (row && has.Int(0) != 0) continue;
-    return {Code::kDataLoss,
-            StrCat(place, ": the table ", name, " is missing")};
-  }
-}
 
 Status ApplyAdditions(Database& db) {
   const int64_t digest = Crc32c(kPostgresAdditions);
@@ -99,7 +77,8 @@ Status MigratePostgres(PostgresConnection& connection) {
     }
     RETURN_IF_ERROR(MigrateInTransaction(db, migrations));
     RETURN_IF_ERROR(ApplyAdditions(db));
-    return CheckPostgresTables(db, connection.place());
+    return CheckTables(db, connection.place(),
+                       "SELECT 1 WHERE to_regclass(?) IS NOT NULL");
   });
 }
 

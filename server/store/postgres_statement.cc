@@ -3,7 +3,6 @@
 // Statements on a connection to PostgreSQL, and the database that makes them.
 #include <endian.h>
 
-#include <bit>
 #include <cstring>
 #include <optional>
 #include <vector>
@@ -24,7 +23,6 @@ constexpr Oid kInt8 = 20;
 constexpr Oid kInt2 = 21;
 constexpr Oid kInt4 = 23;
 constexpr Oid kText = 25;
-constexpr Oid kFloat8 = 701;
 
 constexpr int kRowsAtOnce = 8;  // of Fetch::kFew
 
@@ -53,12 +51,6 @@ class PostgresStatement final : public StatementDriver {
     const uint64_t wire = htobe64(static_cast<uint64_t>(value));
     std::memcpy(to.own.data(), &wire, sizeof(wire));
     to.bytes = std::nullopt;
-    return OkStatus();
-  }
-
-  Status Bind(int index, double value) override {
-    RETURN_IF_ERROR(Bind(index, std::bit_cast<int64_t>(value)));
-    At(index, kFloat8);
     return OkStatus();
   }
 
@@ -94,7 +86,7 @@ class PostgresStatement final : public StatementDriver {
   }
 
   int64_t Int(int column) const override {
-    if (IsNull(column)) return 0;
+    if (pq().PQgetisnull(result_->get(), row_, column) != 0) return 0;
     const char* bytes = pq().PQgetvalue(result_->get(), row_, column);
     switch (pq().PQftype(result_->get(), column)) {
       case kBool:
@@ -110,23 +102,10 @@ class PostgresStatement final : public StatementDriver {
     }
   }
 
-  double Real(int column) const override {
-    if (IsNull(column)) return 0;
-    if (pq().PQftype(result_->get(), column) != kFloat8) {
-      return static_cast<double>(Int(column));
-    }
-    const char* bytes = pq().PQgetvalue(result_->get(), row_, column);
-    return std::bit_cast<double>(FromBigEndian<int64_t>(bytes));
-  }
-
   std::string_view Bytes(int column) const override {
     return {
         pq().PQgetvalue(result_->get(), row_, column),
         static_cast<size_t>(pq().PQgetlength(result_->get(), row_, column))};
-  }
-
-  bool IsNull(int column) const override {
-    return pq().PQgetisnull(result_->get(), row_, column) != 0;
   }
 
  private:

@@ -110,26 +110,22 @@ class PostgresStore final : public Store {
 
   std::string place() const override { return place_; }
   int64_t SizeBytes() override {
-    const auto bytes = Number("SELECT pg_database_size(current_database())");
+    const auto bytes =
+        Get(LoadNumber<>, "SELECT pg_database_size(current_database())");
     return bytes.ok() ? *bytes : 0;
   }
 
   // Rows that are removed stay on disk until the server reuses their room, so
   // this counts what came instead.
   StatusOr<int64_t> UsedBytes() override {
-    return Number(
+    return Get(
+        LoadNumber<>,
         "SELECT CAST(coalesce(sum(stored_bytes), 0) AS BIGINT) FROM runs");
   }
 
   // The server's autovacuum and checkpoints do this.
   Status GiveBack() override { return OkStatus(); }
   Status Checkpoint() override { return OkStatus(); }
-  Status CopyTo(const std::string&) override {
-    return FailedPrecondition(
-        StrCat(place_,
-               ": is copied with PostgreSQL's own tools: pg_dump "
-               "--format=custom, or a base backup"));
-  }
 
  private:
   // Returns the transaction's id.
@@ -208,16 +204,6 @@ class PostgresStore final : public Store {
     ASSIGN_OR_RETURN(reader, PostgresConnection::Open(url_));
     RETURN_IF_ERROR(reader->Execute(kBeginRead).status());
     return reader;
-  }
-
-  StatusOr<int64_t> Number(const char* sql) {
-    int64_t number = 0;
-    RETURN_IF_ERROR(Read([&](Database& db) -> Status {
-      ASSIGN_OR_RETURN(const auto row, db.First(sql));
-      if (row) number = row->Int(0);
-      return OkStatus();
-    }));
-    return number;
   }
 
   // Keeps what a call said about the store.

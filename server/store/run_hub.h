@@ -17,22 +17,12 @@ class RunHub {
  public:
   // Something about the run was committed: wakes the waiters.
   void Notify(std::string_view run_id) {
-    {
-      const std::lock_guard lock(mutex_);
-      ++versions_[std::string(run_id)];
-      ++total_;
-    }
-    changed_.notify_all();
+    Count([&] { ++versions_[std::string(run_id)]; });
   }
 
   // Any run may have changed.
   void NotifyAll() {
-    {
-      const std::lock_guard lock(mutex_);
-      ++changes_of_all_;
-      ++total_;
-    }
-    changed_.notify_all();
+    Count([this] { ++changes_of_all_; });
   }
 
   // Returns how often the run has changed since the daemon started.
@@ -49,11 +39,7 @@ class RunHub {
 
   // Wakes waiters without a change.
   void Wake() {
-    {
-      const std::lock_guard lock(mutex_);
-      ++total_;
-    }
-    changed_.notify_all();
+    Count([] {});
   }
 
   // Returns when `total` differs from `seen`, or after `timeout`.
@@ -64,6 +50,16 @@ class RunHub {
   }
 
  private:
+  template <typename Change>
+  void Count(Change change) {
+    {
+      const std::lock_guard lock(mutex_);
+      change();
+      ++total_;
+    }
+    changed_.notify_all();
+  }
+
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   std::map<std::string, uint64_t> versions_;

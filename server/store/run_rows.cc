@@ -50,11 +50,12 @@ constexpr int kWording = 2;
 
 }  // namespace
 
-Status EnsureRun(Database& db, std::string_view run_id, int64_t now_ns) {
+Status EnsureRun(Database& db, std::string_view run_id, int64_t now_ns,
+                 std::string_view owner) {
   return db.Run(
-      "INSERT INTO runs (run_id, name, state,"
-      " started_ns) VALUES (?1, ?1, ?2, ?3) ON CONFLICT DO NOTHING",
-      run_id, static_cast<int64_t>(v1::RUN_STATE_RUNNING), now_ns);
+      "INSERT INTO runs (run_id, name, state, started_ns, owner)"
+      " VALUES (?1, ?1, ?2, ?3, ?4) ON CONFLICT DO NOTHING",
+      run_id, static_cast<int64_t>(v1::RUN_STATE_RUNNING), now_ns, owner);
 }
 
 Status CheckOwner(Database& db, std::string_view run_id, const Caller& caller) {
@@ -69,10 +70,7 @@ Status CheckOwner(Database& db, std::string_view run_id, const Caller& caller) {
 Status ClaimRun(Database& db, std::string_view run_id, const Caller& caller,
                 int64_t now_ns) {
   RETURN_IF_ERROR(CheckOwner(db, run_id, caller));
-  return db.Run(
-      "INSERT INTO runs (run_id, name, state, started_ns, owner)"
-      " VALUES (?1, ?1, ?2, ?3, ?4) ON CONFLICT DO NOTHING",
-      run_id, static_cast<int64_t>(v1::RUN_STATE_RUNNING), now_ns, caller.who);
+  return EnsureRun(db, run_id, now_ns, caller.who);
 }
 
 namespace {
@@ -165,6 +163,11 @@ StatusOr<v1::Run> LoadRun(Database& db, std::string_view run_id) {
   return FromRow(*row);
 }
 
+StatusOr<v1::Run> LoadNamedRun(Database& db, std::string_view text) {
+  ASSIGN_OR_RETURN(const std::string run_id, ResolveRunId(db, text));
+  return LoadRun(db, run_id);
+}
+
 StatusOr<std::vector<v1::Run>> LoadRuns(Database& db, int64_t limit) {
   ASSIGN_OR_RETURN(
       Statement select,
@@ -174,8 +177,7 @@ StatusOr<std::vector<v1::Run>> LoadRuns(Database& db, int64_t limit) {
 }
 
 StatusOr<int64_t> CountRuns(Database& db) {
-  ASSIGN_OR_RETURN(const auto row, db.First("SELECT count(*) FROM runs"));
-  return row ? row->Int(0) : 0;
+  return LoadNumber(db, "SELECT count(*) FROM runs");
 }
 
 Status RemoveRun(Database& db, std::string_view run_id) {

@@ -17,7 +17,8 @@
 namespace reprise::server {
 
 // Creates the run's row if needed: a graph may arrive before its session does.
-Status EnsureRun(Database& db, std::string_view run_id, int64_t now_ns);
+Status EnsureRun(Database& db, std::string_view run_id, int64_t now_ns,
+                 std::string_view owner = "");
 
 // Returns ALREADY_EXISTS if it is the run of another user, and the caller is no
 // admin.
@@ -43,6 +44,8 @@ std::string_view IdIn(std::string_view text);
 
 // Returns a run without its verdict. NOT_FOUND.
 StatusOr<v1::Run> LoadRun(Database& db, std::string_view run_id);
+// The same of a text as ResolveRunId takes it.
+StatusOr<v1::Run> LoadNamedRun(Database& db, std::string_view text);
 
 // Returns the newest runs, newest first, without verdicts.
 StatusOr<std::vector<v1::Run>> LoadRuns(Database& db, int64_t limit);

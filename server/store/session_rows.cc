@@ -102,11 +102,12 @@ StatusOr<bool> OpenSession(Database& db, const v1::Hello& hello,
 
 StatusOr<uint64_t> LoadCommitted(Database& db, std::string_view session_id,
                                  uint64_t producer_epoch) {
-  ASSIGN_OR_RETURN(const auto row,
-                   db.First("SELECT committed FROM streams"
-                            " WHERE session_id = ? AND producer_epoch = ?",
-                            session_id, producer_epoch));
-  return row ? static_cast<uint64_t>(row->Int(0)) : uint64_t{0};
+  ASSIGN_OR_RETURN(const int64_t committed,
+                   LoadNumber(db,
+                              "SELECT committed FROM streams"
+                              " WHERE session_id = ? AND producer_epoch = ?",
+                              session_id, producer_epoch));
+  return static_cast<uint64_t>(committed);
 }
 
 Status SaveCommitted(Database& db, std::string_view session_id,
@@ -159,10 +160,8 @@ StatusOr<int64_t> SaveNames(Database& db, std::string_view session_id,
 }
 
 StatusOr<int64_t> CountNames(Database& db, std::string_view session_id) {
-  ASSIGN_OR_RETURN(
-      const auto row,
-      db.First("SELECT count(*) FROM names WHERE session_id = ?", session_id));
-  return row ? row->Int(0) : 0;
+  return LoadNumber(db, "SELECT count(*) FROM names WHERE session_id = ?",
+                    session_id);
 }
 
 StatusOr<std::vector<LiveSession>> LoadLiveSessions(Database& db) {

@@ -5,6 +5,7 @@
 // sessions is; it was killed, or failed, if any of them was or did.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -53,27 +54,33 @@ struct LiveSession {
 };
 StatusOr<std::vector<LiveSession>> LoadLiveSessions(Database& db);
 
+// Calls `use(key, value)` for each label of `labels`, a column of "key=value" lines.
+template <typename Use>
+void ForEachLabel(std::string_view labels, Use use) {
+  while (!labels.empty()) {
+    const size_t end = labels.find('\n');
+    const std::string_view line = labels.substr(0, end);
+    labels.remove_prefix(std::min(labels.size(), line.size() + 1));
+    const size_t equals = line.find('=');
+    if (equals == std::string_view::npos) continue;
+    use(line.substr(0, equals), line.substr(equals + 1));
+  }
+}
+
 // Checks the ids of runs and sessions, which come from outside.
 inline constexpr size_t kMaxIdentifierBytes = 71;
 
 // An id must have 1 to 71 letters, digits and ._:- so that it is safe in a URL,
 // a shell and a log line. INVALID_ARGUMENT, naming `field`.
 inline Status CheckIdentifier(std::string_view field, std::string_view id) {
+  if (IsPlainId(id, kMaxIdentifierBytes)) return OkStatus();
   if (id.empty() || id.size() > kMaxIdentifierBytes) {
     return InvalidArgument(StrCat(field, ": must have 1 to ",
                                   kMaxIdentifierBytes, " characters, got ",
                                   id.size()));
   }
-  for (const char c : id) {
-    const bool allowed = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-                         (c >= '0' && c <= '9') || c == '.' || c == '_' ||
-                         c == ':' || c == '-';
-    if (!allowed) {
-      return InvalidArgument(
-          StrCat(field, ": may hold letters, digits and ._:- only"));
-    }
-  }
-  return OkStatus();
+  return InvalidArgument(
+      StrCat(field, ": may hold letters, digits and ._:- only"));
 }
 
 }  // namespace reprise::server

@@ -99,10 +99,6 @@ class SqliteStatement final : public StatementDriver {
     return Bound(sqlite3_bind_int64(get(), index, value));
   }
 
-  Status Bind(int index, double value) override {
-    return Bound(sqlite3_bind_double(get(), index, value));
-  }
-
   Status Bind(int index, std::string_view text, bool copied) override {
     // An empty view may hold a null pointer, which SQLite would store as NULL.
     const char* data = text.data() != nullptr ? text.data() : "";
@@ -139,19 +135,11 @@ class SqliteStatement final : public StatementDriver {
     return sqlite3_column_int64(get(), column);
   }
 
-  double Real(int column) const override {
-    return sqlite3_column_double(get(), column);
-  }
-
   std::string_view Bytes(int column) const override {
     const void* bytes = sqlite3_column_blob(get(), column);
     if (bytes == nullptr) return {};
     return {static_cast<const char*>(bytes),
             static_cast<size_t>(sqlite3_column_bytes(get(), column))};
-  }
-
-  bool IsNull(int column) const override {
-    return sqlite3_column_type(get(), column) == SQLITE_NULL;
   }
 
  private:

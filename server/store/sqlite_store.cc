@@ -30,36 +30,6 @@ int64_t FileBytes(const std::string& path) {
   return ::stat(path.c_str(), &info) == 0 ? info.st_size : 0;
 }
 
-// A file may have the right schema version but lack tables.
-Status CheckSqliteTables(Database& database, const std::string& path) {
-  constexpr char kTables[] =
-      "SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name";
-  ASSIGN_OR_RETURN(Database fresh, Database::Open(":memory:"));
-  RETURN_IF_ERROR(Migrate(fresh, Migrations()));
-  ASSIGN_OR_RETURN(Statement wanted, fresh.Prepare(kTables));
-  ASSIGN_OR_RETURN(
-      Statement has,
-      database.Prepare("SELECT 1 FROM sqlite_schema WHERE name = ?1"));
-  while (true) {
-    ASSIGN_OR_RETURN(const bool more, wanted.Step());
-    if (!more) return OkStatus();
-    has.Reset();
-    RETURN_IF_ERROR(has.Bind(1, wanted.Text(0)));
-    ASSIGN_OR_RETURN(const bool found, has.Step());
-    if (found) continue;
-    return {Code::kDataLoss,
-            StrCat(path, ": the table ", std::string(wanted.Text(0)),
-                   " is missing")};
-  }
-}
-
-std::string Quoted(const std::string& text) {
-  std::string out = "'";
-  for (const char c : text)
-    out += c == '\'' ? std::string("''") : std::string(1, c);
-  return out + "'";
-}
-
 class SqliteStore final : public Store {
  public:
   SqliteStore(const StoreOptions& options, Database writer)
@@ -126,17 +96,10 @@ class SqliteStore final : public Store {
   // The bytes of used pages: removed data leaves free pages, which the file
   // returns later.
   StatusOr<int64_t> UsedBytes() override {
-    int64_t used = 0;
-    RETURN_IF_ERROR(Read([&](Database& db) -> Status {
-      ASSIGN_OR_RETURN(
-          const auto row,
-          db.First("SELECT (p.page_count - f.freelist_count) * s.page_size"
-                   " FROM pragma_page_count p, pragma_freelist_count f,"
-                   " pragma_page_size s"));
-      if (row) used = row->Int(0);
-      return OkStatus();
-    }));
-    return used;
+    return Get(LoadNumber<>,
+               "SELECT (p.page_count - f.freelist_count) * s.page_size"
+               " FROM pragma_page_count p, pragma_freelist_count f,"
+               " pragma_page_size s");
   }
 
   Status GiveBack() override {
@@ -150,11 +113,6 @@ class SqliteStore final : public Store {
       idle_readers_.clear();
     }
     return writer_.Execute("PRAGMA wal_checkpoint(TRUNCATE)");
-  }
-
-  Status CopyTo(const std::string& path) override {
-    ASSIGN_OR_RETURN(Database from, Database::Open(path_));
-    return from.Execute(StrCat("VACUUM INTO ", Quoted(path)));
   }
 
  private:
@@ -180,7 +138,8 @@ StatusOr<std::unique_ptr<Store>> OpenSqliteStore(const StoreOptions& options) {
   ASSIGN_OR_RETURN(Database writer, Database::Open(options.path));
   RETURN_IF_ERROR(CheckWhole(writer, options.path));
   RETURN_IF_ERROR(Migrate(writer, Migrations()));
-  RETURN_IF_ERROR(CheckSqliteTables(writer, options.path));
+  RETURN_IF_ERROR(CheckTables(writer, options.path,
+                              "SELECT 1 FROM sqlite_schema WHERE name = ?"));
   // A read-only file opens without an error, so try to write now.
   RETURN_IF_ERROR(writer.Transaction([&]() -> Status {
     ASSIGN_OR_RETURN(const int64_t version, writer.UserVersion());

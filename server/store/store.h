@@ -115,10 +115,6 @@ class Store {
 
   // Moves the write-ahead log into the file and empties it.
   virtual Status Checkpoint() = 0;
-
-  // Writes a copy into an empty SQLite file. FAILED_PRECONDITION: this kind is
-  // copied with its own tools.
-  virtual Status CopyTo(const std::string& path) = 0;
 };
 
 // Unix time in ns.

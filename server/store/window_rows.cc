@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/store/window_rows.h"
 
+#include <algorithm>
 #include <array>
 #include <string>
 
 #include "base/str_cat.h"
+#include "server/store/session_rows.h"
 
 namespace reprise::server {
 
@@ -14,23 +16,6 @@ namespace {
 constexpr std::array<std::string_view, 11> kCapabilityLabels = {
     "adapter",  "torch",    "python", "cuda",  "device",         "executor",
     "op_marks", "imported", "meter",  "apply", "budget_at_start"};
-
-void AddLabels(std::string_view lines, v1::SessionReport& report) {
-  while (!lines.empty()) {
-    const size_t end = lines.find('\n');
-    const std::string_view line = lines.substr(0, end);
-    lines.remove_prefix(end == std::string_view::npos ? lines.size() : end + 1);
-    const size_t equals = line.find('=');
-    if (equals == std::string_view::npos) continue;
-    const std::string_view key = line.substr(0, equals);
-    for (const std::string_view wanted : kCapabilityLabels) {
-      if (key != wanted || equals + 1 == line.size()) continue;
-      v1::Capability& one = *report.add_capabilities();
-      one.set_name(std::string(key));
-      one.set_value(std::string(line.substr(equals + 1)));
-    }
-  }
-}
 
 // Says why the job takes no other budget while it runs, where it does not say
 // that it does.
@@ -104,7 +89,16 @@ StatusOr<std::vector<v1::SessionReport>> LoadSessionReports(
     report.set_session_id(std::string(row.Text(0)));
     report.set_rank(static_cast<uint32_t>(row.Int(1)));
     report.set_pid(static_cast<uint32_t>(row.Int(2)));
-    AddLabels(row.Text(3), report);
+    ForEachLabel(
+        row.Text(3), [&](std::string_view key, std::string_view value) {
+          const bool wanted =
+              std::find(kCapabilityLabels.begin(), kCapabilityLabels.end(),
+                        key) != kCapabilityLabels.end();
+          if (!wanted || value.empty()) return;
+          v1::Capability& one = *report.add_capabilities();
+          one.set_name(std::string(key));
+          one.set_value(std::string(value));
+        });
     if (report.pid() != 0) AddApply(row.Int(5), report);
     v1::Caps caps;
     caps.ParseFromString(std::string(row.Bytes(4)));
@@ -116,11 +110,12 @@ StatusOr<std::vector<v1::SessionReport>> LoadSessionReports(
 }
 
 StatusOr<uint64_t> LoadLastStep(Database& db, std::string_view run_id) {
-  ASSIGN_OR_RETURN(const auto row,
-                   db.First("SELECT step FROM steps WHERE run_id = ?"
-                            " ORDER BY id DESC LIMIT 1",
-                            run_id));
-  return row ? static_cast<uint64_t>(row->Int(0)) : uint64_t{0};
+  ASSIGN_OR_RETURN(const int64_t step,
+                   LoadNumber(db,
+                              "SELECT step FROM steps WHERE run_id = ?"
+                              " ORDER BY id DESC LIMIT 1",
+                              run_id));
+  return static_cast<uint64_t>(step);
 }
 
 StatusOr<std::optional<v1::WindowStatus>> LoadWindow(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -43,7 +44,7 @@ def job(reprise: Reprise) -> Iterator[Start]:
 
 
 def test_a_running_job_is_sent_a_plan_within_another_budget(
-    reprise: Reprise, server: subprocess.Popen[str], job: Start
+    reprise: Reprise, server: subprocess.Popen[str], job: Start, tmp_path: Path
 ) -> None:
     job("takes")
     until(
@@ -59,29 +60,23 @@ def test_a_running_job_is_sent_a_plan_within_another_budget(
     assert result.out.startswith("It fits in"), result
     assert "  sent; the job takes it between two steps" in result.out
     assert ask(reprise, "Query/GetRun", runId="latest")["planId"] != before
-    (entry,) = [
-        one for one in ask(reprise, "Admin/ReadAudit")["entries"] if one["action"] == "apply-budget"
-    ]
-    assert entry["outcome"] == "ok"
+    (line,) = re.findall("apply-budget run .*", (tmp_path / "serve.log").read_text())
+    assert re.search(", plan .*: ok: ", line), line
 
 
-def test_the_audit_names_the_user_and_the_process_of_a_job(
-    reprise: Reprise, server: subprocess.Popen[str], job: Start
+def test_the_log_names_the_user_and_the_process_of_a_job(
+    reprise: Reprise, server: subprocess.Popen[str], job: Start, tmp_path: Path
 ) -> None:
     process = job("takes")
 
-    def entries() -> list[dict[str, str]]:
-        found: list[dict[str, str]] = ask(reprise, "Admin/ReadAudit").get("entries", [])
-        return found
+    def changes() -> list[tuple[str, str, str]]:
+        log = (tmp_path / "serve.log").read_text()
+        return re.findall(r" info (.+) \((.+)\): (\w+) run ", log)
 
-    until(
-        "that it applied a plan is stored",
-        30,
-        lambda: "apply" in {entry["action"] for entry in entries()},
-    )
+    until("it applied a plan", 30, lambda: "apply" in {action for _, _, action in changes()})
 
-    assert {entry["action"] for entry in entries()} == {"session", "graph", "plan", "apply"}
-    assert {(entry["who"], entry["peer"]) for entry in entries()} == {
+    assert {action for _, _, action in changes()} == {"session", "graph", "plan", "apply"}
+    assert {(who, peer) for who, peer, _ in changes()} == {
         (f"uid {os.getuid()}", f"agent socket, pid {process.pid}")
     }
 

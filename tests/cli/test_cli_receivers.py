@@ -135,7 +135,7 @@ def test_a_port_that_somebody_else_took_is_sent_no_token(
             else:
                 flags = [] if how == "announced" else ["--server", listen]
                 flags += ["--token-file", str(copy)] if "file" in how else []
-                for verb in (["status"], ["audit"], ["show", "latest"]):
+                for verb in (["status"], ["runs"], ["show", "latest"]):
                     result = reprise(*verb, *flags)
                     assert result.code != 0
                     answer = result.err
@@ -356,7 +356,6 @@ STORED: dict[str, Callable[[str, str], list[str]]] = {
     "verify": lambda _, plan: ["verify", plan],
     "diff": lambda run, plan: ["diff", run, plan],
     "status": lambda *_: ["status"],
-    "audit": lambda *_: ["audit"],
     "runs": lambda *_: ["runs"],
     "sweep": lambda _run, _plan: ["sweep", "GRAPH", "--points", "3"],
     "a run that is not there": lambda *_: ["show", FORGED],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the owner of a store does with it: removing runs, copies, and stores of releases before."""
+"""What the owner of a store does with it: removing runs, and stores of releases before."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_store_of_the_first_release_opens_and_nothing_is_lost(
     tables = [
         row[0]
         for row in before.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-        # Who did what is added to, and verdicts are made again.
+        # Who did what is in the log now, and verdicts are made again.
         if not row[0].startswith("sqlite_") and row[0] not in ("audit", "verdicts")
     ]
     columns = {
@@ -299,36 +299,6 @@ def test_limits_that_cannot_be_read_are_named(reprise: Reprise) -> None:
         assert flag in refused.err
 
 
-def test_a_copy_is_whole_private_and_replaces_nothing(
-    reprise: Reprise, serving: Callable[..., subprocess.Popen[str]]
-) -> None:
-    store_of_before(reprise)
-    serving("--keep-runs-for", "forever")
-
-    copied = reprise("backup", "copy.db", "--json")
-    assert copied.code == 0, copied.err
-    copy = reprise.folder / "copy.db"
-    assert copied.json() == {"file": "copy.db", "bytes": copy.stat().st_size}
-    assert copy.stat().st_mode & 0o777 == 0o600
-    connection = sqlite3.connect(copy)
-    assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-    assert connection.execute("SELECT run_id FROM runs").fetchall() == [(OLD_RUN,)]
-    assert connection.execute("SELECT count(*) FROM steps").fetchone() == (12,)
-    connection.close()
-    # Beside the database nothing is left.
-    assert not list(database(reprise).parent.glob("*copy*"))
-
-    again = reprise("backup", "copy.db")
-    assert again.code == 1
-    assert "copy.db: exists already" in again.err
-    assert reprise("backup", "/nowhere/copy.db").code == 1
-
-
-def test_a_copy_that_fails_leaves_no_file(reprise: Reprise) -> None:
-    assert reprise("backup", "copy.db").code == 4
-    assert not (reprise.folder / "copy.db").exists()
-
-
 FULL_DISK = """
 set -e
 mount -t tmpfs -o size=4m none disk
@@ -384,29 +354,26 @@ def test_a_daemon_that_was_killed_on_a_full_disk_starts_there_again(
     assert status["data_dir"] == "disk/data"
 
 
-def test_the_audit_names_who_removed_a_run_and_outlives_it(
-    reprise: Reprise, serving: Callable[..., subprocess.Popen[str]]
+def test_the_log_names_who_removed_a_run(
+    reprise: Reprise, serving: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
-    with_runs(reprise, serving, 3, 1)
-    assert reprise("audit").out == "nothing was done yet\n"
+    stop(serving())
+    add_runs(reprise, [3, 1])
+    serving("--keep-runs-for", "forever", "--log-format", "json")
     assert reprise("rm", "run-3", "--yes").code == 0
     assert reprise("window", "run-1", "--steps", "2").code != 0
 
-    entries = reprise("audit", "--json").json()["entries"]
+    lines = [json.loads(line) for line in (tmp_path / "serve.log").read_text().splitlines()]
+    changes = [line for line in lines if line["event"] == "change"]
 
-    assert [(entry["action"], entry["outcome"], entry["run_id"]) for entry in entries] == [
-        ("window", "failed_precondition", "run-1"),
+    assert [(one["action"], one["outcome"], one["run_id"]) for one in changes] == [
         ("remove", "ok", "run-3"),
+        ("window", "failed_precondition", "run-1"),
     ]
-    assert {entry["who"] for entry in entries} == {f"uid {os.getuid()}"}
-    assert [entry["subject"] for entry in entries] == ["2 steps", "named runs"]
-    assert abs(int(entries[0]["at_ns"]) - time.time_ns()) < DAY_NS
-    of_run = reprise("audit", "run-3").out
-    assert of_run.count("\n") == 1
-    assert f"uid {os.getuid()}  remove  ok  run run-3  named runs  from 127.0.0.1:" in of_run
-    assert reprise("audit", "nobody").out == "nothing is known of run nobody\n"
-    assert len(reprise("audit", "--limit", "1", "--json").json()["entries"]) == 1
-    assert reprise("audit", "--limit", "0").code == 2
+    assert {one["who"] for one in changes} == {f"uid {os.getuid()}"}
+    assert [one["subject"] for one in changes] == ["named runs", "2 steps"]
+    assert all(one["peer"].startswith("127.0.0.1:") for one in changes)
+    assert changes[0]["message"].endswith("): remove run run-3, named runs: ok")
 
 
 def test_the_log_is_one_json_object_a_line_where_that_is_asked_for(
@@ -425,6 +392,7 @@ def test_the_log_is_one_json_object_a_line_where_that_is_asked_for(
         "page",
         "ready",
         "run_removed",
+        "change",
         "shutting_down",
         "stopped",
     ]

@@ -190,9 +190,12 @@ def test_without_the_token_or_the_authority_nobody_is_let_in(
 
 
 def test_a_client_authority_lets_in_its_own_clients_alone(
-    reprise: Reprise, secured: Callable[..., Server], authority: Authority
+    reprise: Reprise,
+    secured: Callable[..., Server],
+    authority: Authority,
+    graph_file: Path,
 ) -> None:
-    server = secured("--client-ca", authority.certificate)
+    server = secured("--client-ca", authority.certificate, "--log-format", "json")
     certificate, key = authority.sign("client", None)
     assert reprise("status", *server.flags).code == 4
     known = reprise("status", *server.flags, "--cert", str(certificate), "--key", str(key))
@@ -200,20 +203,21 @@ def test_a_client_authority_lets_in_its_own_clients_alone(
     assert not curl(server, "/healthz").endswith("200 1.1")
     assert curl(server, "/healthz", "--cert", certificate, "--key", key).endswith("200 1.1")
 
-    # The audit names the certificate, over gRPC and over HTTP.
+    # The log names the certificate, over gRPC and over HTTP.
     own = [*server.flags, "--cert", str(certificate), "--key", str(key)]
-    assert reprise("backup", "copy.db", *own).code == 0
+    assert reprise("import", str(graph_file), *own).code == 0
     body = '{"runId": "nobody", "steps": 1}'
     asked = curl(
         server, "/reprise.v1.Control/StartWindow", "--cert", certificate, "--key", key, "-d", body,
         "-H", "Content-Type: application/json", "-H", f"Authorization: Bearer {TOKEN}",
     )  # fmt: skip
     assert asked.endswith("404 1.1"), asked
-    entries = reprise("audit", "--json", *own).json()["entries"]
-    assert [entry["action"] for entry in entries] == ["window", "backup"]
-    assert {entry["who"] for entry in entries} == {"certificate CN=client"}
-    for entry in entries:
-        assert re.fullmatch(r"127\.0\.0\.1:\d+ over TLS", entry["peer"])
+    lines = [json.loads(line) for line in server.log.read_text().splitlines()]
+    changes = [line for line in lines if line["event"] == "change"]
+    assert {change["action"] for change in changes} >= {"graph", "window"}
+    assert {change["who"] for change in changes} == {"certificate CN=client"}
+    for change in changes:
+        assert re.fullmatch(r"127\.0\.0\.1:\d+ over TLS", change["peer"])
 
 
 def test_a_certificate_that_was_replaced_is_read_again(

@@ -51,10 +51,10 @@ Built Build(const std::vector<reprise_slot>& records,
       {.records = records, .pending = pending, .names = &kNoNames});
 }
 
-v1::Columns ColumnsOf(const NewChunk& chunk) {
+v1::Columns ColumnsOf(const v1::Chunk& chunk) {
   v1::Columns columns;
-  EXPECT_TRUE(columns.ParseFromString(chunk.body));
-  EXPECT_EQ(Crc32c(chunk.body), chunk.crc32c);
+  EXPECT_TRUE(columns.ParseFromString(chunk.body()));
+  EXPECT_EQ(Crc32c(chunk.body()), chunk.crc32c());
   return columns;
 }
 
@@ -63,7 +63,7 @@ TEST(BuildChunksTest, PutsARecordIntoColumnsAndLeavesZeroColumnsOut) {
 
   ASSERT_EQ(built.chunks.size(), 1u);
   const v1::Columns columns = ColumnsOf(built.chunks[0]);
-  EXPECT_EQ(built.chunks[0].count, 1u);
+  EXPECT_EQ(built.chunks[0].count(), 1u);
   EXPECT_THAT(columns.kind(), ElementsAre(REPRISE_RECORD_ALLOC));
   EXPECT_THAT(columns.ptr(), ElementsAre(0x1000u));
   EXPECT_THAT(columns.bytes(), ElementsAre(-64));
@@ -89,9 +89,9 @@ TEST(BuildChunksTest, WritesByteByByteWhatProtobufWrites) {
   const Built built = Build(records);
 
   size_t rows = 0;
-  for (const NewChunk& chunk : built.chunks) {
+  for (const v1::Chunk& chunk : built.chunks) {
     const v1::Columns columns = ColumnsOf(chunk);
-    EXPECT_EQ(columns.SerializeAsString(), chunk.body);
+    EXPECT_EQ(columns.SerializeAsString(), chunk.body());
     EXPECT_EQ(columns.start_ns_size(), columns.kind_size());
     rows += static_cast<size_t>(columns.kind_size());
   }
@@ -103,8 +103,8 @@ TEST(BuildChunksTest, CutsAfter4096Records) {
   const Built built = Build(std::vector(5000, AllocRecord(1)));
 
   ASSERT_EQ(built.chunks.size(), 2u);
-  EXPECT_EQ(built.chunks[0].count, 4096u);
-  EXPECT_EQ(built.chunks[1].count, 904u);
+  EXPECT_EQ(built.chunks[0].count(), 4096u);
+  EXPECT_EQ(built.chunks[1].count(), 904u);
 }
 
 TEST(BuildChunksTest, NeverMakesAChunkAboveOneMebibyte) {
@@ -116,8 +116,8 @@ TEST(BuildChunksTest, NeverMakesAChunkAboveOneMebibyte) {
 
   EXPECT_EQ(built.used, 4096u);
   EXPECT_GT(built.chunks.size(), 1u);
-  for (const NewChunk& chunk : built.chunks) {
-    EXPECT_LE(chunk.body.size(), 1u << 20);
+  for (const v1::Chunk& chunk : built.chunks) {
+    EXPECT_LE(chunk.body().size(), 1u << 20);
   }
 }
 
@@ -126,7 +126,7 @@ TEST(BuildChunksTest, JoinsTheHalvesOfAStepReportByThreadAndStep) {
 
   ASSERT_EQ(built.chunks.size(), 1u);
   const v1::Columns columns = ColumnsOf(built.chunks[0]);
-  EXPECT_EQ(built.chunks[0].count, 0u) << "reports do not count";
+  EXPECT_EQ(built.chunks[0].count(), 0u) << "reports do not count";
   ASSERT_EQ(columns.steps_size(), 1);
   EXPECT_EQ(columns.steps(0).step(), 1u);
   EXPECT_EQ(columns.steps(0).plan_id(), "00000000000000ab");
@@ -186,7 +186,7 @@ TEST(BuildChunksTest, CountsAndDatesLosses) {
   const Built built = Build({AllocRecord(1), loss});
 
   EXPECT_EQ(built.dropped, 42u);
-  EXPECT_EQ(built.chunks[0].dropped_before, 42u);
+  EXPECT_EQ(built.chunks[0].dropped_before(), 42u);
   const v1::Columns columns = ColumnsOf(built.chunks[0]);
   EXPECT_EQ(columns.start_ns(1), 100u);
   EXPECT_EQ(columns.dur_ns(1), 50u);

@@ -192,7 +192,6 @@ TEST_F(CollectorTest, TakesAGoodbyeAsTheEnd) {
   EXPECT_EQ(got.byes[0].pushed(), 10u);
   EXPECT_TRUE(Eventually([&] { return collector_->Agents().empty(); }));
   EXPECT_EQ(collector_->ConnectedAgents(), 0);
-  EXPECT_TRUE(collector_->EverHadAgent());
 }
 
 // A separate process pushes records and is killed, as by the out-of-memory

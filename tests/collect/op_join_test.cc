@@ -201,7 +201,7 @@ TEST(OpJoinTest, RowsOfKernelsSayTheirOpAndTheirGraph) {
       BuildChunks({.records = records, .names = &names, .join = &join});
   ASSERT_EQ(built.chunks.size(), 1u);
   v1::Columns columns;
-  ASSERT_TRUE(columns.ParseFromString(built.chunks[0].body));
+  ASSERT_TRUE(columns.ParseFromString(built.chunks[0].body()));
   EXPECT_THAT(columns.op(), ::testing::ElementsAre(7, 7, 0));
   EXPECT_THAT(columns.graph(), ::testing::ElementsAre(0, 3, 0));
 }

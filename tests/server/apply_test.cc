@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "profiler/include/reprise_agent.h"
+#include "tests/server/log_lines.h"
 #include "tests/server/server_harness.h"
 
 namespace reprise::server {
@@ -108,15 +109,17 @@ TEST_F(RunningJob, WithoutAPlanIsSentOnlyTheBudget) {
 TEST_F(RunningJob, ThatTakesNoPlanSaysWhy) {
   Start(/*takes_plans=*/false);
   v1::Plan plan;
+  LogLines log;
 
   const grpc::Status status = Apply("1GiB", &plan);
 
   EXPECT_EQ(status.error_code(), grpc::FAILED_PRECONDITION);
   EXPECT_THAT(status.error_message(),
               HasSubstr("its executor takes a plan only when it starts"));
-  EXPECT_EQ(server_.CountRows("SELECT count(*) FROM audit"
-                              " WHERE action = 'apply-budget'"),
-            1);
+  const auto changes = log.Changes();
+  ASSERT_EQ(changes.size(), 1u);
+  EXPECT_EQ(changes[0]["action"], "apply-budget");
+  EXPECT_EQ(changes[0]["outcome"], "failed_precondition");
 }
 
 TEST_F(RunningJob, ThatHasEndedTakesNone) {

@@ -15,7 +15,9 @@
 namespace reprise::server {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr int64_t kSmallestPeak = 1024 + 8192 + 8192;  // of SmallGraph
 
@@ -283,9 +285,10 @@ TEST_F(Forwarding, TheCentrePlansNothingForStepsThatTheirOwnDaemonHasSeen) {
   // The node tries to replace it, and finds no smaller one.
   ASSERT_TRUE(Eventually(
       [&] { return centre_.CountRows("SELECT count(*) FROM steps") == 1; }));
-  EXPECT_EQ(centre_.CountRows("SELECT count(*) FROM audit"
-                              " WHERE action = 'replan'"),
-            0);
+  EXPECT_THAT(centre_.Http("GET /metrics HTTP/1.1\r\nHost: localhost\r\n"
+                           "Connection: close\r\n\r\n"),
+              AllOf(HasSubstr("reprise_replans_total"),
+                    Not(HasSubstr("reprise_plans_total{"))));
   EXPECT_EQ(centre_.GetRun("r1").plan_id(), node_.GetRun("r1").plan_id());
 }
 

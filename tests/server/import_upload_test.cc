@@ -288,11 +288,12 @@ TEST(ImportUploadTest, TooLargeIsSaidBeforeItIsSent) {
 
 TEST(ImportUploadTest, ABodyOfUnknownLengthIsCutAtTheLimit) {
   TestServer server;
-  const auto store = Store::Open({.path = server.folder() + "/audit.db"});
+  const auto store = Store::Open({.path = server.folder() + "/other.db"});
   ASSERT_TRUE(store.ok());
-  Audit audit(**store, [](const std::string&) { return Caller{}; });
-  ImportUploads imports(server.folder(), server.channel(), **store, audit,
-                        /*max_bytes=*/300'000);
+  ImportUploads imports(
+      server.folder(), server.channel(), **store,
+      [](const std::string&, const Access&) { return Caller{}; },
+      /*max_bytes=*/300'000);
   Metrics metrics;
   const MethodTable methods(metrics);
   const Tokens tokens{Secret(server.token())};

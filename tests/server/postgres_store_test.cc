@@ -144,15 +144,6 @@ TEST(PostgresStoreTest, SaysInOneLineThatNothingAnswers) {
   EXPECT_THAT(store.status().message(), ::testing::Not(HasSubstr("\n")));
 }
 
-TEST(PostgresStoreTest, SaysThatACopyIsMadeWithPostgresqlsOwnTools) {
-  const auto store = OpenAt(Cluster().NewDatabase());
-
-  const Status status = store->CopyTo("/nonexistent/copy");
-
-  EXPECT_EQ(status.code(), Code::kFailedPrecondition);
-  EXPECT_THAT(status.message(), HasSubstr("pg_dump"));
-}
-
 // ---- What PostgreSQL's text cannot hold ----
 
 TEST(PostgresStoreTest, NulAndBrokenUtf8InTextBecomeReplacementCharacters) {

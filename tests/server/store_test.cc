@@ -234,9 +234,9 @@ TEST(AddressTest, RefusesHostsThatAreNotLoopback) {
 TEST(FoldTest, KeepsAPeakThatLastsNoTime) {
   // 5 bytes throughout, except for one sample of 100 at 777,777 of a million
   // ns.
-  const BytesAt points[] = {{0, 5}, {777'777, 100}, {777'777, 5}};
+  const MemoryCurve points({0, 777'777, 777'777}, {5, 100, 5});
 
-  const v1::Curve curve = Fold(points, 1'000'000, {.columns = 10});
+  const v1::Curve curve = points.Draw(1'000'000, {.columns = 10});
 
   EXPECT_EQ(curve.peak_bytes(), 100);
   EXPECT_EQ(curve.peak_at_ns(), 777'777);
@@ -248,10 +248,10 @@ TEST(FoldTest, KeepsAPeakThatLastsNoTime) {
 }
 
 TEST(FoldTest, CarriesTheLastValueIntoColumnsWithoutPoints) {
-  const BytesAt points[] = {{0, 1}, {20, 9}, {30, 3}};
+  const MemoryCurve points({0, 20, 30}, {1, 9, 3});
 
   // Columns of 10 ns; the point at the very end gets its own.
-  const v1::Curve curve = Fold(points, 39, {.columns = 4});
+  const v1::Curve curve = points.Draw(39, {.columns = 4});
 
   EXPECT_EQ(curve.column_ns(), 10);
   EXPECT_THAT(curve.max_bytes(), ElementsAre(1, 1, 9, 3));
@@ -259,10 +259,10 @@ TEST(FoldTest, CarriesTheLastValueIntoColumnsWithoutPoints) {
 }
 
 TEST(FoldTest, StartsAWindowWithWhatWasReachedBefore) {
-  const BytesAt points[] = {{0, 1}, {20, 9}, {30, 3}};
+  const MemoryCurve points({0, 20, 30}, {1, 9, 3});
 
   const v1::Curve curve =
-      Fold(points, 100, {.from_ns = 25, .to_ns = 35, .columns = 2});
+      points.Draw(100, {.from_ns = 25, .to_ns = 35, .columns = 2});
 
   EXPECT_EQ(curve.start_ns(), 25);
   EXPECT_THAT(curve.max_bytes(), ElementsAre(9, 3));

@@ -182,13 +182,13 @@ TEST_F(UsersTest, AStreamOfAnothersRunEndsAtOnce) {
   EXPECT_FALSE(stream->Read(&event));
   EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::NOT_FOUND);
 
-  grpc::ClientContext copy_context;
-  const auto copy = v1::Admin::NewStub(
+  grpc::ClientContext apply_context;
+  const auto control = v1::Control::NewStub(
       ChannelTo(server_.daemon().grpc_address(), TokenOf("look")));
-  const auto parts = copy->Backup(&copy_context, {});
-  v1::BackupPart part;
-  EXPECT_FALSE(parts->Read(&part));
-  EXPECT_EQ(parts->Finish().error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  const auto events = control->ApplyBudget(&apply_context, {});
+  v1::PlanEvent plan;
+  EXPECT_FALSE(events->Read(&plan));
+  EXPECT_EQ(events->Finish().error_code(), grpc::StatusCode::PERMISSION_DENIED);
 }
 
 TEST_F(UsersTest, TheLinkThatWasOpenedLastSaysWhoABrowserIs) {

@@ -46,8 +46,6 @@ std::unique_ptr<Command> MakeApplyCommand();
 std::unique_ptr<Command> MakeWindowCommand();
 std::unique_ptr<Command> MakeDoctorCommand();
 std::unique_ptr<Command> MakeRmCommand();
-std::unique_ptr<Command> MakeBackupCommand();
-std::unique_ptr<Command> MakeAuditCommand();
 
 // Runs the server in this process until it is stopped. `flags` are those of
 // reprised. Returns the exit code.

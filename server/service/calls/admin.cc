@@ -1,25 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Administration of the store: removing runs by hand or by age and size, and
-// copying the database.
-#include <fcntl.h>
-#include <unistd.h>
-
+// Administration of the store: removing runs by hand, or by age and size.
 #include <algorithm>
-#include <cerrno>
-#include <chrono>
-#include <cstdlib>
-#include <cstring>
 #include <limits>
 #include <set>
-#include <thread>
 #include <vector>
 
-#include "base/fd.h"
 #include "base/str_cat.h"
 #include "server/core/log.h"
 #include "server/service/calls/handlers.h"
-#include "server/store/audit_rows.h"
 #include "server/store/run_rows.h"
 
 namespace reprise::server {
@@ -27,10 +16,6 @@ namespace reprise::server {
 namespace {
 
 constexpr int kRunsPerCall = 8;
-constexpr size_t kBackupPartBytes = 1 << 20;
-constexpr size_t kMostUnsent = 4;
-constexpr uint32_t kDefaultAuditRead = 100;
-constexpr uint32_t kMostAuditRead = 10'000;
 
 bool UnderWay(const v1::Run& run) {
   return run.state() == v1::RUN_STATE_RUNNING;
@@ -117,46 +102,7 @@ StatusOr<std::vector<v1::Run>> Chosen(Database& db,
   return chosen;
 }
 
-Status SendFile(int fd, Call& call) {
-  v1::BackupPart part;
-  off_t at = 0;
-  while (!call.cancelled()) {
-    part.mutable_data()->resize(kBackupPartBytes);
-    const ssize_t n =
-        ::pread(fd, part.mutable_data()->data(), kBackupPartBytes, at);
-    if (n < 0) {
-      return Internal(
-          StrCat("the copy cannot be read: ", std::strerror(errno)));
-    }
-    if (n == 0) return OkStatus();
-    at += n;
-    part.mutable_data()->resize(static_cast<size_t>(n));
-    call.Send(part);
-    // Waits for a slow client, so that little is held in memory.
-    while (call.unsent() > kMostUnsent && !call.cancelled()) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    }
-  }
-  return Cancelled("nobody waits for it");
-}
-
 }  // namespace
-
-Status Backup(Services& services, const v1::BackupRequest& /*request*/,
-              Call& call) {
-  const std::string& database = services.database;
-  std::string path = database + "-copy-XXXXXX";
-  const Fd file(::mkostemp(path.data(), O_CLOEXEC));
-  if (!file.valid()) {
-    return FailedPrecondition(
-        StrCat(database, ": no copy can be made: ", std::strerror(errno)));
-  }
-  // Writes into the existing empty file, which only its owner can read.
-  const Status copied = services.store.CopyTo(path);
-  ::unlink(path.c_str());
-  RETURN_IF_ERROR(copied);
-  return SendFile(file.get(), call);
-}
 
 StatusOr<v1::RemoveRunsResponse> RemoveRuns(
     Services& services, const v1::RemoveRunsRequest& request) {
@@ -195,37 +141,8 @@ StatusOr<v1::RemoveRunsResponse> RemoveRuns(
   return response;
 }
 
-StatusOr<v1::ReadAuditResponse> ReadAudit(Services& services,
-                                          const v1::ReadAuditRequest& request) {
-  if (request.limit() > kMostAuditRead) {
-    return InvalidArgument(StrCat("limit: must be at most ", kMostAuditRead,
-                                  ", got ", request.limit()));
-  }
-  const int64_t limit =
-      request.limit() == 0 ? kDefaultAuditRead : request.limit();
-  v1::ReadAuditResponse response;
-  RETURN_IF_ERROR(services.store.Read([&](Database& db) -> Status {
-    std::string run_id = request.run_id();
-    if (!run_id.empty()) {
-      // A run that was removed is known to the audit alone.
-      StatusOr<std::string> found = ResolveRunId(db, run_id);
-      if (found.status().code() == Code::kInvalidArgument) {
-        return found.status();
-      }
-      if (found.ok()) run_id = *std::move(found);
-    }
-    ASSIGN_OR_RETURN(std::vector<v1::AuditEntry> entries,
-                     LoadAudit(db, run_id, limit, request.owner()));
-    for (v1::AuditEntry& entry : entries) {
-      *response.add_entries() = std::move(entry);
-    }
-    return OkStatus();
-  }));
-  return response;
-}
-
-StatusOr<int> ApplyRetention(Store& store, RunHub& hub, Audit& audit,
-                             const Retention& limits, int64_t now_ns) {
+StatusOr<int> ApplyRetention(Store& store, RunHub& hub, const Retention& limits,
+                             int64_t now_ns) {
   std::vector<std::string> ids;
   const char* why = "age";
   if (limits.seconds > 0) {
@@ -247,8 +164,6 @@ StatusOr<int> ApplyRetention(Store& store, RunHub& hub, Audit& audit,
     ASSIGN_OR_RETURN(const bool gone, RemoveEnded(store, hub, id));
     if (!gone) continue;
     ++removed;
-    audit.Add(
-        NewEntry({}, "remove", id, StrCat("the store keeps less by ", why)));
     LogInfo("run_removed",
             StrCat("run ", id, " removed: the store keeps less by ", why),
             {{"run_id", id}});

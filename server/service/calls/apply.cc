@@ -87,9 +87,7 @@ class BudgetChange {
     v1::Run run;
     std::vector<std::string> plans;
     RETURN_IF_ERROR(services_.store.Read([&](Database& db) -> Status {
-      ASSIGN_OR_RETURN(const std::string run_id,
-                       ResolveRunId(db, request_.run_id()));
-      ASSIGN_OR_RETURN(run, LoadRun(db, run_id));
+      ASSIGN_OR_RETURN(run, LoadNamedRun(db, request_.run_id()));
       RETURN_IF_ERROR(AddSessionsAndWindow(db, run));
       ASSIGN_OR_RETURN(plans, PlansInForce(db, run));
       return OkStatus();
@@ -138,10 +136,7 @@ class BudgetChange {
 
   Status Push(const v1::Run& run, const v1::Plan& plan,
               const std::string& replaces) {
-    const int sent = services_.push_plan
-                         ? services_.push_plan(run.run_id(), plan, replaces)
-                         : 0;
-    if (sent == 0) {
+    if (services_.push_plan(run.run_id(), plan, replaces) == 0) {
       return FailedPrecondition(StrCat("no process of run ", run.run_id(),
                                        " is connected to this server"));
     }
@@ -208,17 +203,13 @@ StatusOr<v1::WindowStatus> StartWindow(Services& services,
   window.set_at_step(request.at_step());
   v1::Run run;
   RETURN_IF_ERROR(services.store.Write([&](Database& db) -> Status {
-    ASSIGN_OR_RETURN(const std::string run_id,
-                     ResolveRunId(db, request.run_id()));
-    ASSIGN_OR_RETURN(run, LoadRun(db, run_id));
+    ASSIGN_OR_RETURN(run, LoadNamedRun(db, request.run_id()));
     RETURN_IF_ERROR(CheckRun(db, run, request));
-    RETURN_IF_ERROR(InsertWindow(db, run_id, window, RealtimeNs()));
+    RETURN_IF_ERROR(InsertWindow(db, run.run_id(), window, RealtimeNs()));
     // Nothing is stored if no session could be asked.
-    if (services.open_window && services.open_window(run_id, window) > 0) {
-      return OkStatus();
-    }
-    return FailedPrecondition(
-        StrCat("no process of run ", run_id, " is connected to this server"));
+    if (services.open_window(run.run_id(), window) > 0) return OkStatus();
+    return FailedPrecondition(StrCat("no process of run ", run.run_id(),
+                                     " is connected to this server"));
   }));
   LogInfo("window_asked",
           StrCat("window of ", request.steps(), " steps asked of run ",

@@ -21,16 +21,11 @@ namespace reprise::server {
 
 namespace {
 
-StatusOr<v1::StepGraph> GraphOf(Store& store, const std::string& graph_id) {
-  ASSIGN_OR_RETURN(v1::StepGraph graph, store.Get(LoadGraph, graph_id));
-  return graph;
-}
-
 StatusOr<formats::PeakSide> SideOfStoredPlan(Store& store,
                                              const std::string& plan_id) {
   ASSIGN_OR_RETURN(const StoredPlan plan, LoadStoredPlan(store, plan_id));
   ASSIGN_OR_RETURN(const v1::StepGraph graph,
-                   GraphOf(store, plan.proto.graph_id()));
+                   store.Get(LoadGraph, plan.proto.graph_id()));
   ASSIGN_OR_RETURN(
       formats::PeakSide side,
       formats::SideOfPlan(graph, plan.graph, plan.proto, plan.schedule,
@@ -42,7 +37,7 @@ StatusOr<formats::PeakSide> SideOfStoredPlan(Store& store,
 
 StatusOr<formats::PeakSide> SideOfGraph(Store& store,
                                         const std::string& graph_id) {
-  ASSIGN_OR_RETURN(const v1::StepGraph proto, GraphOf(store, graph_id));
+  ASSIGN_OR_RETURN(const v1::StepGraph proto, store.Get(LoadGraph, graph_id));
   return formats::SideOfGraph(proto, graph_id);
 }
 

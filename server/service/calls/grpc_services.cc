@@ -27,7 +27,7 @@ class GrpcCall final : public Call,
                        public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
   GrpcCall(std::string peer, Access access, bool streams)
-      : peer_(std::move(peer)), access_(std::move(access)), streams_(streams) {}
+      : Call(std::move(peer), std::move(access)), streams_(streams) {}
   void Hold(std::shared_ptr<GrpcCall> self) { self_ = std::move(self); }
 
   void Send(const Message& message) override {
@@ -52,8 +52,6 @@ class GrpcCall final : public Call,
     return queue_.size();
   }
   bool cancelled() const override { return cancelled_; }
-  std::string peer() const override { return peer_; }
-  Access access() const override { return access_; }
 
   void OnWriteDone(bool ok) override {
     const std::lock_guard lock(mutex_);
@@ -86,8 +84,6 @@ class GrpcCall final : public Call,
     }
   }
 
-  const std::string peer_;
-  const Access access_;
   const bool streams_;
   mutable std::mutex mutex_;
   std::deque<grpc::ByteBuffer> queue_;

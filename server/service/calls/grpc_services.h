@@ -26,8 +26,8 @@ class PutGraphCall;
 // Receives step graphs over gRPC, in parts of at most 1 MiB. Together they hold
 // at most Services::sent_graphs has. If a part does not fit, its call ends with
 // RESOURCE_EXHAUSTED, and calls that have sent nothing for half a minute are
-// ended to make room for later ones. Each graph that was received whole has an
-// entry in the audit.
+// ended to make room for later ones. Each graph that was received whole is
+// logged.
 class GraphUploads {
  public:
   explicit GraphUploads(Services& services) : services_(services) {}

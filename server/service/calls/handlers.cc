@@ -140,8 +140,6 @@ void AddMethods(Services& services, MethodTable& table) {
                                   services.planners, Lane::kJob, &ApplyBudget);
   to.Add("Control/ReportEnd", &ReportEnd);
   to.Add("Admin/RemoveRuns", &RemoveRuns);
-  to.Add("Admin/ReadAudit", &ReadAudit);
-  to.Add("Admin/Backup", &Backup);
 }
 
 }  // namespace reprise::server

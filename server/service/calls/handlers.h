@@ -15,8 +15,8 @@
 #include "reprise/v1/planner.pb.h"
 #include "reprise/v1/query.pb.h"
 #include "server/core/byte_share.h"
+#include "server/core/caller.h"
 #include "server/core/metrics.h"
-#include "server/service/calls/audit.h"
 #include "server/service/calls/method.h"
 #include "server/service/calls/watch_run.h"
 #include "server/service/calls/worker_pool.h"
@@ -72,13 +72,11 @@ struct Services {
   StatusFiller fill_status;
   WindowOpener open_window;
   PlanPusher push_plan;
-  Audit& audit;
+  IdentifyCaller identify;
   Authenticate authenticate;
   RunFollowers& followers;
   // What is stored of one run at most (quota_rows.h).
   Quota quota;
-  // The store's file; a copy is made next to it, as an unnamed file.
-  std::string database;
   RunList runs = RunList();
   StepCache steps = StepCache();
   AnswerCache<KeptCurve> curves = AnswerCache<KeptCurve>();
@@ -93,8 +91,10 @@ using Stream = Status(Services&, const Request&, Call&);
 
 // ---- Planner ----
 
-// Stores a graph that was received whole and adds an entry to the audit. `read`
-// returns the serialized StepGraph, or what is wrong with what was sent. Both
+// Says that `sent_graphs` has no room for the next bytes of a step graph.
+Status NoRoomForGraph(const Services& services);
+
+// Stores a graph that was received whole and logs who sent it. `read` returns the serialized StepGraph, or what is wrong with what was sent. Both
 // ids may be empty.
 StatusOr<v1::GraphRef> ReceiveGraph(
     Services& services, const Caller& caller, const std::string& run_id,
@@ -138,8 +138,6 @@ Answer<v1::ReportEndRequest, v1::ReportEndResponse> ReportEnd;
 // ---- Admin ----
 
 Answer<v1::RemoveRunsRequest, v1::RemoveRunsResponse> RemoveRuns;
-Answer<v1::ReadAuditRequest, v1::ReadAuditResponse> ReadAudit;
-Stream<v1::BackupRequest> Backup;
 
 // Limits for runs that have ended; 0: no limit.
 struct Retention {
@@ -149,10 +147,14 @@ struct Retention {
 
 // Removes runs beyond the limits, oldest first, a few per call so that no call
 // takes long. Returns how many were removed; 0: nothing is left to remove.
-StatusOr<int> ApplyRetention(Store& store, RunHub& hub, Audit& audit,
-                             const Retention& limits, int64_t now_ns);
+StatusOr<int> ApplyRetention(Store& store, RunHub& hub, const Retention& limits,
+                             int64_t now_ns);
 
 // Adds every unary and server-streaming method.
 void AddMethods(Services& services, MethodTable& table);
+
+// Returns what logs, of every call that changes something, who made it and how it
+// ended. The services must outlive it.
+CallWrapper MakeChangeLog(Services& services);
 
 }  // namespace reprise::server

@@ -3,6 +3,8 @@
 // GetMemory: what is alive at one instant of the newest traced step.
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -168,17 +170,11 @@ class Instant {
   }
 
   bool AddressMatches(const Allocation& one) const {
-    return !digits_.empty() &&
-           Hex(one.address).find(digits_) != std::string::npos;
-  }
-
-  static std::string Hex(uint64_t value) {
-    std::string text;
-    for (int shift = 60; shift >= 0; shift -= 4) {
-      const auto digit = (value >> shift) & 15;
-      if (digit != 0 || !text.empty()) text += "0123456789abcdef"[digit];
-    }
-    return text;
+    if (digits_.empty()) return false;
+    char hex[16];
+    const auto [end, error] =
+        std::to_chars(hex, std::end(hex), one.address, /*base=*/16);
+    return std::string_view(hex, end).find(digits_) != std::string_view::npos;
   }
 
   void FillRows(uint32_t limit, v1::LiveMemory& answer) {

@@ -12,10 +12,10 @@ constexpr char kNoMemory[] =
     "the server has not enough memory for this request; try again later";
 
 // Records how long a call took and how it ended.
-class MeasuredCall : public Call {
+class MeasuredCall final : public CallAround {
  public:
   MeasuredCall(std::shared_ptr<Call> call, std::string path, Metrics& metrics)
-      : call_(std::move(call)), path_(std::move(path)), metrics_(metrics) {
+      : CallAround(std::move(call)), path_(std::move(path)), metrics_(metrics) {
     ++metrics_.calls_started;
     ++metrics_.calls_under_way;
   }
@@ -30,26 +30,16 @@ class MeasuredCall : public Call {
       // Not even for the answer.
     }
   }
-  MeasuredCall(const MeasuredCall&) = delete;
-  MeasuredCall& operator=(const MeasuredCall&) = delete;
 
-  void Send(const google::protobuf::Message& message) override {
-    call_->Send(message);
-  }
   void Finish(const Status& status) override {
     finished_ = true;
     const std::chrono::duration<double> took =
         std::chrono::steady_clock::now() - started_;
     metrics_.CountRpc(path_, status.code(), took.count());
-    call_->Finish(status);
+    CallAround::Finish(status);
   }
-  size_t unsent() const override { return call_->unsent(); }
-  bool cancelled() const override { return call_->cancelled(); }
-  std::string peer() const override { return call_->peer(); }
-  Access access() const override { return call_->access(); }
 
  private:
-  const std::shared_ptr<Call> call_;
   const std::string path_;
   Metrics& metrics_;
   bool finished_ = false;
@@ -72,8 +62,7 @@ void MethodTable::Start(const Method& method,
   std::shared_ptr<google::protobuf::Message> message = std::move(request);
   call = std::make_shared<MeasuredCall>(std::move(call), method.path, metrics_);
   const auto begin = [this, &method, message, call](const Status& may) {
-    const std::shared_ptr<Call> wrapped =
-        wrap_ ? wrap_(method.path, *message, call) : call;
+    const std::shared_ptr<Call> wrapped = wrap_ ? wrap_(*message, call) : call;
     if (may.ok()) {
       method.start(message, wrapped);
     } else {

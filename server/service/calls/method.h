@@ -17,6 +17,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -28,7 +29,11 @@ namespace reprise::server {
 // One call in progress. Thread-safe.
 class Call {
  public:
+  Call(std::string peer, Access access)
+      : peer_(std::move(peer)), access_(std::move(access)) {}
   virtual ~Call() = default;
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
 
   // Queues a message of the method's response type; never blocks.
   virtual void Send(const google::protobuf::Message& message) = 0;
@@ -46,10 +51,31 @@ class Call {
   // The other end of the connection, in gRPC's spelling:
   // "ipv4:127.0.0.1:41234". "inproc" for calls within the process, followed by
   // ":" and the job's user and process where it calls for a job.
-  virtual std::string peer() const = 0;
+  const std::string& peer() const { return peer_; }
 
   // What the caller may do.
-  virtual Access access() const = 0;
+  const Access& access() const { return access_; }
+
+ private:
+  const std::string peer_;
+  const Access access_;
+};
+
+// What is done around a call: passes everything on to it.
+class CallAround : public Call {
+ public:
+  explicit CallAround(std::shared_ptr<Call> call)
+      : Call(call->peer(), call->access()), call_(std::move(call)) {}
+
+  void Send(const google::protobuf::Message& message) override {
+    call_->Send(message);
+  }
+  void Finish(const Status& status) override { call_->Finish(status); }
+  size_t unsent() const override { return call_->unsent(); }
+  bool cancelled() const override { return call_->cancelled(); }
+
+ private:
+  const std::shared_ptr<Call> call_;
 };
 
 // Asked before a call starts, from any thread; answers once, with OK or with how
@@ -60,8 +86,7 @@ using CallGate = std::function<void(
 
 // Replaces a call before it starts; for what is done around every call.
 using CallWrapper = std::function<std::shared_ptr<Call>(
-    std::string_view path, const google::protobuf::Message& request,
-    std::shared_ptr<Call> call)>;
+    const google::protobuf::Message& request, std::shared_ptr<Call> call)>;
 
 struct Method {
   std::string path;  // "/reprise.v1.Query/GetRun"

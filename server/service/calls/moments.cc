@@ -6,11 +6,10 @@
 #include <optional>
 
 #include "base/str_cat.h"
-#include "formats/convert/capabilities.h"
 #include "formats/convert/graph_proto.h"
-#include "formats/convert/plan_proto.h"
 #include "server/service/calls/handlers.h"
 #include "server/service/memory/moment_view.h"
+#include "server/service/planning/stored_plan.h"
 #include "server/store/plan_rows.h"
 #include "server/store/run_rows.h"
 
@@ -38,42 +37,35 @@ std::optional<Walk> LoadWalk(Database& db, const v1::Moment& moment,
   if (id.empty()) return std::nullopt;
   const auto proto = LoadGraph(db, id);
   if (!proto.ok()) return std::nullopt;
-  auto graph = formats::ToPlanner(*proto);
-  if (!graph.ok()) return std::nullopt;
-  Walk walk{.graph = *std::move(graph), .schedule = {}};
   if (!moment.plan_id().empty()) {
-    const auto plan = LoadPlan(db, moment.plan_id());
-    if (plan.ok() && plan->plan.feasible()) {
-      auto schedule = formats::ToSchedule(plan->plan, walk.graph);
-      const bool valid = schedule.ok() && [&] {
-        const auto capabilities =
-            formats::ToPlanner(formats::WalkedAs(plan->request.capabilities()));
-        return capabilities.ok() &&
-               planner::Evaluate(walk.graph, *schedule, *capabilities).ok();
-      }();
-      if (valid) {
-        walk.schedule = *std::move(schedule);
-        walk.planned = true;
+    auto row = LoadPlan(db, moment.plan_id());
+    if (row.ok() && row->plan.feasible()) {
+      auto plan =
+          WalkPlan(*proto, std::move(row->plan), row->request.capabilities());
+      if (plan.ok()) {
+        return Walk{.graph = std::move(plan->graph),
+                    .schedule = std::move(plan->schedule),
+                    .planned = true};
       }
     }
   }
-  if (!walk.planned) {
-    walk.schedule =
-        planner::BaseSchedule(walk.graph, planner::FreePolicy::kProgram);
-  }
+  auto graph = formats::ToPlanner(*proto);
+  if (!graph.ok()) return std::nullopt;
+  Walk walk{.graph = *std::move(graph), .schedule = {}};
+  walk.schedule =
+      planner::BaseSchedule(walk.graph, planner::FreePolicy::kProgram);
   return walk;
 }
 
 // Returns whether the job had reported the step before it died.
 StatusOr<bool> WasReported(Database& db, const MomentRow& row) {
-  ASSIGN_OR_RETURN(Statement select,
-                   db.Prepare("SELECT 1 FROM steps WHERE session_id = ?"
-                              " AND run_id = (SELECT run_id FROM sessions"
-                              "  WHERE session_id = ?)"
-                              " AND step = ? LIMIT 1"));
-  RETURN_IF_ERROR(
-      select.BindAll(row.session_id, row.session_id, row.moment.step()));
-  return select.Step();
+  ASSIGN_OR_RETURN(
+      const auto found,
+      db.First("SELECT 1 FROM steps WHERE session_id = ?1 AND run_id ="
+               " (SELECT run_id FROM sessions WHERE session_id = ?1)"
+               " AND step = ?2 LIMIT 1",
+               row.session_id, row.moment.step()));
+  return found.has_value();
 }
 
 const char* PhaseWords(v1::Phase phase) {
@@ -209,11 +201,9 @@ StatusOr<v1::GetMomentsResponse> GetMoments(
       limit(request.most_storages(), kDefaultStorages);
   v1::GetMomentsResponse response;
   RETURN_IF_ERROR(services.store.Read([&](Database& db) -> Status {
-    ASSIGN_OR_RETURN(const std::string run_id,
-                     ResolveRunId(db, request.run_id()));
-    ASSIGN_OR_RETURN(const v1::Run run, LoadRun(db, run_id));
+    ASSIGN_OR_RETURN(const v1::Run run, LoadNamedRun(db, request.run_id()));
     ASSIGN_OR_RETURN(std::vector<MomentRow> rows,
-                     LoadMoments(db, run_id, kMostMoments));
+                     LoadMoments(db, run.run_id(), kMostMoments));
     for (MomentRow& row : rows) {
       v1::ShownMoment& shown = *response.add_moments();
       *shown.mutable_moment() = row.moment;

@@ -8,12 +8,12 @@
 #include "base/str_cat.h"
 #include "formats/convert/digest.h"
 #include "formats/convert/graph_proto.h"
+#include "server/core/change.h"
 #include "server/core/grpc_peer.h"
 #include "server/core/log.h"
 #include "server/service/calls/grpc_services.h"
 #include "server/service/calls/handlers.h"
 #include "server/service/calls/rules.h"
-#include "server/store/audit_rows.h"
 #include "server/store/plan_rows.h"
 #include "server/store/quota_rows.h"
 #include "server/store/run_rows.h"
@@ -90,16 +90,6 @@ StatusOr<v1::GraphRef> PutGraph(Services& services, const Caller& caller,
   return ref;
 }
 
-v1::AuditEntry UploadEntry(const Caller& caller, const std::string& run_id,
-                           const std::string& graph_id, const Status& status) {
-  v1::AuditEntry entry =
-      NewEntry(caller, "graph", run_id,
-               graph_id.empty() ? "a graph" : StrCat("graph ", graph_id));
-  entry.set_outcome(std::string(OutcomeOf(status)));
-  if (!status.ok()) entry.set_detail(status.message());
-  return entry;
-}
-
 constexpr size_t kGraphPartBytes = 1 << 20;
 
 using Clock = std::chrono::steady_clock;
@@ -110,6 +100,14 @@ constexpr auto kSilence = std::chrono::seconds(30);
 
 }  // namespace
 
+Status NoRoomForGraph(const Services& services) {
+  return ResourceExhausted(StrCat(
+      "step graphs that are being sent may have ",
+      FormatBytes(static_cast<int64_t>(services.sent_graphs.most_bytes())),
+      " together, and this one does not fit now; try again when others are "
+      "through"));
+}
+
 StatusOr<v1::GraphRef> ReceiveGraph(
     Services& services, const Caller& caller, const std::string& run_id,
     const std::string& graph_id,
@@ -119,10 +117,13 @@ StatusOr<v1::GraphRef> ReceiveGraph(
       serialized.ok()
           ? PutGraph(services, caller, run_id, graph_id, *serialized)
           : StatusOr<v1::GraphRef>(serialized.status());
-  services.audit.Add(
-      UploadEntry(caller, run_id, ref.ok() ? ref->graph_id() : graph_id,
-                  ref.status()),
-      !caller.access.SeesAll());
+  const std::string id = ref.ok() ? ref->graph_id() : graph_id;
+  Change change{.caller = caller,
+                .action = "graph",
+                .run_id = run_id,
+                .subject = id.empty() ? "a graph" : StrCat("graph ", id)};
+  change.End(ref.status());
+  LogChange(change);
   return ref;
 }
 
@@ -183,12 +184,7 @@ class PutGraphCall final : public grpc::ServerReadReactor<v1::GraphPart> {
                                       " bytes; capture a shorter step"));
     }
     if (!uploads_.TakeRoom(bytes)) {
-      return ResourceExhausted(StrCat(
-          "step graphs that are being sent may have ",
-          FormatBytes(static_cast<int64_t>(
-              uploads_.services_.sent_graphs.most_bytes())),
-          " together, and this one does not fit now; try again when others "
-          "are through"));
+      return NoRoomForGraph(uploads_.services_);
     }
     bytes_ += bytes;
     if (parts_.empty()) {
@@ -206,9 +202,8 @@ class PutGraphCall final : public grpc::ServerReadReactor<v1::GraphPart> {
       return;
     }
     storing_ = true;
-    const Audit& audit = uploads_.services_.audit;
     auto work = [this,
-                 caller = audit.Identify(
+                 caller = uploads_.services_.identify(
                      PeerOfCall(*context_),
                      AccessOf(*context_, uploads_.services_.authenticate))] {
       StatusOr<v1::GraphRef> ref =

@@ -3,13 +3,11 @@
 // PutPlan and SetRunGraph: what the daemon of a machine forwards of a run beside
 // its sessions.
 #include "base/str_cat.h"
-#include "formats/convert/capabilities.h"
 #include "formats/convert/digest.h"
-#include "formats/convert/graph_proto.h"
 #include "formats/convert/plan_proto.h"
-#include "planner/planner.h"
 #include "server/core/log.h"
 #include "server/service/calls/handlers.h"
+#include "server/service/planning/stored_plan.h"
 #include "server/store/plan_rows.h"
 #include "server/store/quota_rows.h"
 #include "server/store/run_rows.h"
@@ -31,21 +29,12 @@ Status Referee(const v1::PutPlanRequest& request, const v1::StepGraph& stored) {
   if (plan.plan_id() != formats::PlanId(plan, asked)) {
     return named(InvalidArgument("its id is not that of its content"));
   }
-  const StatusOr<planner::StepGraph> graph = formats::ToPlanner(stored);
-  RETURN_IF_ERROR(named(graph.status()));
-  const StatusOr<planner::Capabilities> capabilities =
-      formats::ToPlanner(formats::WalkedAs(asked));
-  RETURN_IF_ERROR(named(capabilities.status()));
-  const StatusOr<planner::Schedule> schedule =
-      formats::ToSchedule(plan, *graph);
-  RETURN_IF_ERROR(named(schedule.status()));
-  if (!plan.feasible()) return OkStatus();
-  const StatusOr<planner::Evaluation> evaluation =
-      planner::Evaluate(*graph, *schedule, *capabilities);
-  RETURN_IF_ERROR(named(evaluation.status()));
-  if (evaluation->peak_bytes <= plan.peak_bytes()) return OkStatus();
-  return named(InvalidArgument(StrCat("it needs ", evaluation->peak_bytes,
-                                      " bytes and says ", plan.peak_bytes())));
+  const StatusOr<StoredPlan> walked = WalkPlan(stored, plan, asked);
+  RETURN_IF_ERROR(named(walked.status()));
+  if (!plan.feasible() || walked->reserve_bytes >= 0) return OkStatus();
+  return named(
+      InvalidArgument(StrCat("it needs ", walked->evaluation.peak_bytes,
+                             " bytes and says ", plan.peak_bytes())));
 }
 
 Status CheckIds(const std::string& run_id, const std::string& graph_id) {

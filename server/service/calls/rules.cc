@@ -83,7 +83,7 @@ Status ClaimedRun(Database& db, const std::string& user, Message& message) {
   const std::string& run_id = static_cast<Request&>(message).run_id();
   RETURN_IF_ERROR(CheckIdentifier("run_id", run_id));
   return ClaimRun(db, run_id,
-                  WithAccess({}, {.role = Role::kUser, .name = user}),
+                  {.who = user, .peer = "", .access = {Role::kUser, user}},
                   RealtimeNs());
 }
 
@@ -119,13 +119,6 @@ Status OwnRuns(Database& db, const std::string& user, Message& message) {
     run_id = OwnersRun(own, user);
   }
   return OwnList<v1::RemoveRunsRequest>(db, user, message);
-}
-
-Status OwnAudit(Database& db, const std::string& user, Message& message) {
-  if (!static_cast<v1::ReadAuditRequest&>(message).run_id().empty()) {
-    RETURN_IF_ERROR(OwnRun<v1::ReadAuditRequest>(db, user, message));
-  }
-  return OwnList<v1::ReadAuditRequest>(db, user, message);
 }
 
 Status Brief(Database& /*db*/, const std::string& /*user*/, Message& message) {
@@ -169,8 +162,6 @@ constexpr Rule kRules[] = {
     {"Control/ApplyBudget", Needs::kChanging, &OwnRun<v1::ApplyBudgetRequest>},
     {"Control/ReportEnd", Needs::kSending, &OwnRun<v1::ReportEndRequest>},
     {"Admin/RemoveRuns", Needs::kChanging, &OwnRuns},
-    {"Admin/ReadAudit", Needs::kReading, &OwnAudit},
-    {"Admin/Backup", Needs::kAdmin},
 };
 
 Rule RuleOf(std::string_view path) {
@@ -196,7 +187,7 @@ CallGate MakeGate(Services& services) {
     const Status fits = CheckRole(access, rule.needs, rule.name);
     auto* list = dynamic_cast<v1::ListRunsRequest*>(&message);
     if (list != nullptr && list->mine()) {
-      list->set_owner(services.audit.Identify(call.peer(), access).who);
+      list->set_owner(services.identify(call.peer(), access).who);
     }
     if (!fits.ok() || access.SeesAll()) {
       answer(fits);

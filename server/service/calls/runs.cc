@@ -33,15 +33,13 @@ StatusOr<v1::ListRunsResponse> ListRuns(Services& services,
 }
 
 StatusOr<v1::Run> GetRun(Services& services, const v1::GetRunRequest& request) {
-  v1::Run run;
-  RETURN_IF_ERROR(services.store.Read([&](Database& db) -> Status {
-    ASSIGN_OR_RETURN(const std::string run_id,
-                     ResolveRunId(db, request.run_id()));
-    ASSIGN_OR_RETURN(run, LoadRunWithVerdict(db, run_id));
+  return services.store.Get([&](Database& db) -> StatusOr<v1::Run> {
+    ASSIGN_OR_RETURN(v1::Run run, LoadNamedRun(db, request.run_id()));
+    RETURN_IF_ERROR(AddVerdict(db, run));
     AddQuota(services, run);
-    return AddSessionsAndWindow(db, run);
-  }));
-  return run;
+    RETURN_IF_ERROR(AddSessionsAndWindow(db, run));
+    return run;
+  });
 }
 
 StatusOr<v1::StepBuckets> GetSteps(Services& services,
@@ -61,8 +59,8 @@ StatusOr<v1::StepBuckets> GetSteps(Services& services,
                      ResolveRunId(db, request.run_id()));
     return services.followers.With(
         db, run_id, services.hub.VersionOf(run_id),
-        [&](const RunFollower& follower) -> Status {
-          made = follower.log().Fold(
+        [&](const FollowedRun& followed) -> Status {
+          made = followed.reports.log().Fold(
               request.from_step(),
               request.to_step() == 0 ? std::numeric_limits<uint64_t>::max()
                                      : request.to_step(),
@@ -96,7 +94,7 @@ StatusOr<v1::ServerStatus> GetStatus(Services& services,
   v1::ServerStatus status;
   if (request.brief()) {
     v1::ServerStatus all;
-    if (services.fill_status) services.fill_status(all);
+    services.fill_status(all);
     status.set_version(all.version());
     status.set_revision(all.revision());
     status.set_started_ns(all.started_ns());
@@ -115,7 +113,7 @@ StatusOr<v1::ServerStatus> GetStatus(Services& services,
   status.set_degraded(services.store.degraded());
   ASSIGN_OR_RETURN(const int64_t runs, services.store.Get(CountRuns));
   status.set_runs(static_cast<uint64_t>(runs));
-  if (services.fill_status) services.fill_status(status);
+  services.fill_status(status);
   return status;
 }
 

@@ -24,8 +24,9 @@ constexpr size_t kCurves = v1::Category_ARRAYSIZE;
 
 // A predicted step: total bytes and their parts, one value per exec.
 struct Profile {
-  std::vector<BytesAt> total;
-  std::array<std::vector<BytesAt>, kCurves> parts;
+  std::vector<int64_t> times_ns;
+  std::vector<int64_t> total;
+  std::array<std::vector<int64_t>, kCurves> parts;
   int64_t step_ns = 0;
 };
 
@@ -54,13 +55,11 @@ void SplitByCategory(const planner::StepGraph& graph,
   for (size_t entry = 0; entry < schedule.size(); ++entry) {
     for (size_t c = 0; c < kCurves; ++c) live[c] += change[entry][c];
     if (schedule[entry].kind != planner::Entry::Kind::kExec) continue;
-    const BytesAt& total = profile.total[exec++];
-    int64_t rest = total.bytes;
+    int64_t rest = profile.total[exec++];
     for (const int64_t bytes : live) rest -= bytes;
     for (size_t c = 0; c < kCurves; ++c) {
       const bool temporary = c == v1::CATEGORY_TEMPORARY;
-      profile.parts[c].push_back(
-          {total.time_ns, live[c] + (temporary ? rest : 0)});
+      profile.parts[c].push_back(live[c] + (temporary ? rest : 0));
     }
   }
 }
@@ -77,7 +76,8 @@ StatusOr<Profile> Predict(const planner::StepGraph& graph,
   Profile profile;
   profile.step_ns = evaluation.time_ns;
   for (const planner::MemoryPoint& point : points) {
-    profile.total.push_back({point.start_ns, point.bytes + reserve_bytes});
+    profile.times_ns.push_back(point.start_ns);
+    profile.total.push_back(point.bytes + reserve_bytes);
   }
   SplitByCategory(graph, schedule, reserve_bytes, profile);
   return profile;
@@ -85,7 +85,10 @@ StatusOr<Profile> Predict(const planner::StepGraph& graph,
 
 void DrawCurves(const Profile& profile, const FoldWindow& window,
                 v1::Curve& curve) {
-  curve = Fold(profile.total, profile.step_ns, window);
+  const auto draw = [&](const std::vector<int64_t>& bytes) {
+    return MemoryCurve(profile.times_ns, bytes).Draw(profile.step_ns, window);
+  };
+  curve = draw(profile.total);
   // From the bottom of the stack: what is told least apart is static.
   std::array<size_t, kCurves> order;
   std::iota(order.begin(), order.end(), 0);
@@ -93,9 +96,9 @@ void DrawCurves(const Profile& profile, const FoldWindow& window,
   for (const size_t c : order) {
     const bool used =
         std::any_of(profile.parts[c].begin(), profile.parts[c].end(),
-                    [](const BytesAt& point) { return point.bytes != 0; });
+                    [](int64_t bytes) { return bytes != 0; });
     if (!used) continue;
-    v1::Curve part = Fold(profile.parts[c], profile.step_ns, window);
+    v1::Curve part = draw(profile.parts[c]);
     v1::CategoryBand& band = *curve.add_bands();
     band.set_category(static_cast<v1::Category>(c));
     band.mutable_max_bytes()->Swap(part.mutable_max_bytes());
@@ -167,12 +170,10 @@ StatusOr<v1::Timeline> GetTimeline(Services& services,
   v1::Run run;
   Curves curves;
   RETURN_IF_ERROR(services.store.Read([&](Database& db) -> Status {
-    ASSIGN_OR_RETURN(const std::string run_id,
-                     ResolveRunId(db, request.run_id()));
-    ASSIGN_OR_RETURN(run, LoadRun(db, run_id));
+    ASSIGN_OR_RETURN(run, LoadNamedRun(db, request.run_id()));
     RETURN_IF_ERROR(
-        Measure(services, db, run_id, /*planned=*/true, curves.measured));
-    return Measure(services, db, run_id, /*planned=*/false,
+        Measure(services, db, run.run_id(), /*planned=*/true, curves.measured));
+    return Measure(services, db, run.run_id(), /*planned=*/false,
                    curves.measured_base);
   }));
   v1::Timeline timeline;

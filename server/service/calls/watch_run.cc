@@ -18,6 +18,19 @@ constexpr auto kShortestPause = std::chrono::milliseconds(30);
 // How soon a client that disconnected, or has caught up, is noticed.
 constexpr auto kLongestPause = std::chrono::milliseconds(250);
 
+// Reads what was stored since `version` was last seen.
+Status Update(Database& db, uint64_t version, FollowedRun& followed) {
+  if (followed.version == version) return OkStatus();
+  ASSIGN_OR_RETURN(v1::Run run, LoadRun(db, followed.id));
+  RETURN_IF_ERROR(followed.reports.Read(db, followed.id));
+  ASSIGN_OR_RETURN(*run.mutable_verdict(), followed.reports.Verdict(db, run));
+  RETURN_IF_ERROR(AddSessionsAndWindow(db, run));
+  Describe(run);
+  followed.run = std::move(run);
+  followed.version = version;
+  return OkStatus();
+}
+
 }  // namespace
 
 RunWatcher::RunWatcher(Store& store, RunHub& hub, RunFollowers& followers)
@@ -123,13 +136,13 @@ StatusOr<v1::RunEvent> RunWatcher::NextEvent(Database& db, uint64_t version,
   v1::RunEvent event;
   const bool folds = !watch.started && watch.buckets > 0;
   RETURN_IF_ERROR(followers_.With(
-      db, watch.run_id, version, [&](const RunFollower& follower) -> Status {
-        *event.mutable_run() = follower.run();
+      db, watch.run_id, version, [&](const FollowedRun& followed) -> Status {
+        *event.mutable_run() = followed.run;
         if (!folds) return OkStatus();
-        *event.mutable_past() = follower.log().Fold(
+        *event.mutable_past() = followed.reports.log().Fold(
             0, std::numeric_limits<uint64_t>::max(), watch.buckets);
-        watch.last_step = follower.last_step();
-        watch.last_check = follower.last_check();
+        watch.last_step = followed.reports.last_step();
+        watch.last_check = followed.reports.last_check();
         return OkStatus();
       }));
   if (!folds) {
@@ -154,46 +167,33 @@ StatusOr<v1::RunEvent> RunWatcher::NextEvent(Database& db, uint64_t version,
   return event;
 }
 
-Status RunFollower::Update(Database& db, uint64_t version) {
-  if (read_ && version == version_) return OkStatus();
-  ASSIGN_OR_RETURN(v1::Run run, LoadRun(db, run_id_));
-  RETURN_IF_ERROR(reports_.Read(db, run_id_));
-  ASSIGN_OR_RETURN(*run.mutable_verdict(), reports_.Verdict(db, run));
-  RETURN_IF_ERROR(AddSessionsAndWindow(db, run));
-  Describe(run);
-  run_ = std::move(run);
-  version_ = version;
-  read_ = true;
-  return OkStatus();
-}
-
 Status RunFollowers::With(
     Database& db, const std::string& run_id, uint64_t version,
-    const std::function<Status(const RunFollower&)>& use) {
-  std::shared_ptr<Entry> entry;
+    const std::function<Status(const FollowedRun&)>& use) {
+  std::shared_ptr<FollowedRun> followed;
   {
     const std::lock_guard lock(mutex_);
     const auto found =
-        std::find_if(entries_.begin(), entries_.end(),
+        std::find_if(runs_.begin(), runs_.end(),
                      [&](const auto& one) { return one->id == run_id; });
-    if (found != entries_.end()) {
-      entry = *found;
-      entries_.erase(found);
+    if (found != runs_.end()) {
+      followed = *found;
+      runs_.erase(found);
     } else {
-      entry = std::make_shared<Entry>(run_id);
+      followed = std::make_shared<FollowedRun>(run_id);
     }
-    if (entries_.size() >= kKept) entries_.erase(entries_.begin());
-    entries_.push_back(entry);
+    if (runs_.size() >= kKept) runs_.erase(runs_.begin());
+    runs_.push_back(followed);
   }
-  const std::lock_guard lock(entry->mutex);
-  const Status status = entry->follower.Update(db, version);
+  const std::lock_guard lock(followed->mutex);
+  const Status status = Update(db, version, *followed);
   if (!status.ok()) {
     // A run that was removed, or half read, is followed anew.
     const std::lock_guard all(mutex_);
-    std::erase(entries_, entry);
+    std::erase(runs_, followed);
     return status;
   }
-  return use(entry->follower);
+  return use(*followed);
 }
 
 }  // namespace reprise::server

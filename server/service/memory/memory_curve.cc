@@ -164,47 +164,4 @@ FoldColumns ColumnsOf(int64_t end_ns, const FoldWindow& window) {
           .count = (length + column_ns - 1) / column_ns};
 }
 
-v1::Curve Fold(std::span<const BytesAt> points, int64_t end_ns,
-               const FoldWindow& window) {
-  v1::Curve curve;
-  curve.set_step_ns(end_ns);
-  if (points.empty()) return curve;
-  for (const BytesAt& point : points) {
-    if (point.bytes > curve.peak_bytes()) {
-      curve.set_peak_bytes(point.bytes);
-      curve.set_peak_at_ns(std::max<int64_t>(point.time_ns, 0));
-    }
-  }
-
-  const auto [from, column_ns, columns] = ColumnsOf(end_ns, window);
-  curve.set_start_ns(from);
-  curve.set_column_ns(column_ns);
-  curve.mutable_max_bytes()->Reserve(static_cast<int>(columns));
-  curve.mutable_min_bytes()->Reserve(static_cast<int>(columns));
-
-  size_t next = 0;
-  int64_t held = points.front().bytes;
-  // The value of the function at the beginning of the window.
-  while (next < points.size() && points[next].time_ns < from) {
-    held = points[next++].bytes;
-  }
-  for (int64_t i = 0; i < columns; ++i) {
-    const int64_t begin = from + i * column_ns;
-    int64_t most = std::numeric_limits<int64_t>::min();
-    int64_t least = std::numeric_limits<int64_t>::max();
-    // The old value counts only if it lasts into the column.
-    if (next >= points.size() || points[next].time_ns > begin) {
-      most = least = held;
-    }
-    while (next < points.size() && points[next].time_ns < begin + column_ns) {
-      held = points[next++].bytes;
-      most = std::max(most, held);
-      least = std::min(least, held);
-    }
-    curve.add_max_bytes(most);
-    curve.add_min_bytes(least);
-  }
-  return curve;
-}
-
 }  // namespace reprise::server

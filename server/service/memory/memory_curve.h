@@ -14,27 +14,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "base/status.h"
 #include "reprise/v1/query.pb.h"
 
 namespace reprise::server {
-
-// Reduces a step function of time to the columns of a screen.
-//
-//   bytes            a point holds until the next one, the last one until
-//     |   __         `end_ns`. Every column keeps the largest and the smallest
-//     |__|  |___     value of the function within it, so even a peak of zero
-//     +---------     duration is visible at any zoom.
-//
-// O(points + columns).
-
-struct BytesAt {
-  int64_t time_ns = 0;
-  int64_t bytes = 0;
-};
 
 inline constexpr uint32_t kDefaultColumns = 1000;
 inline constexpr uint32_t kMaxColumns = 8192;
@@ -56,11 +41,6 @@ struct FoldColumns {
 };
 FoldColumns ColumnsOf(int64_t end_ns, const FoldWindow& window);
 
-// Reduces `points`, sorted by time, the first at or before 0. `window` must be
-// valid.
-v1::Curve Fold(std::span<const BytesAt> points, int64_t end_ns,
-               const FoldWindow& window);
-
 class MemoryCurve {
  public:
   MemoryCurve() = default;
@@ -81,7 +61,13 @@ class MemoryCurve {
   size_t HighestIn(size_t from, size_t to) const;
   size_t highest() const { return highest_; }
 
-  // As Fold, for a step of `end_ns`.
+  // Reduces the curve of a step of `end_ns` to the columns of a screen; `window`
+  // must be valid.
+  //
+  //   bytes            an event holds until the next one, the last one until
+  //     |   __         `end_ns`. Every column keeps the largest and the smallest
+  //     |__|  |___     value of the function within it, so even a peak of zero
+  //     +---------     duration is visible at any zoom.
   v1::Curve Draw(int64_t end_ns, const FoldWindow& window) const;
 
   size_t MemoryBytes() const;

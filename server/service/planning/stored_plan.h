@@ -26,6 +26,12 @@ struct StoredPlan {
   int64_t reserve_bytes = 0;
 };
 
+// Follows a plan of this graph that was asked for with these capabilities; of one
+// that is not feasible, the reserve is not known. INVALID_ARGUMENT: they do not
+// match.
+StatusOr<StoredPlan> WalkPlan(const v1::StepGraph& graph, v1::Plan proto,
+                              const v1::Capabilities& asked);
+
 // NOT_FOUND; DATA_LOSS if the stored plan and graph do not match.
 StatusOr<StoredPlan> LoadStoredPlan(Store& store, const std::string& plan_id);
 

@@ -298,10 +298,4 @@ Status AddVerdict(Database& db, v1::Run& run, std::string* made_of) {
   return OkStatus();
 }
 
-StatusOr<v1::Run> LoadRunWithVerdict(Database& db, const std::string& run_id) {
-  ASSIGN_OR_RETURN(v1::Run run, LoadRun(db, run_id));
-  RETURN_IF_ERROR(AddVerdict(db, run));
-  return run;
-}
-
 }  // namespace reprise::server

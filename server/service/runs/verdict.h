@@ -166,9 +166,6 @@ class RunReports {
 // its VerdictSource.
 Status AddVerdict(Database& db, v1::Run& run, std::string* made_of = nullptr);
 
-// Returns a run with all of that. NOT_FOUND.
-StatusOr<v1::Run> LoadRunWithVerdict(Database& db, const std::string& run_id);
-
 // A run for people: how far its proof has come, and how it ended. Page and
 // command show these and decide nothing by themselves.
 

@@ -52,7 +52,7 @@ CREATE TABLE sessions (
   pushed          INTEGER NOT NULL DEFAULT 0, -- from Bye
   dropped         INTEGER NOT NULL DEFAULT 0,
   torn            INTEGER NOT NULL DEFAULT 0,
-  who             TEXT NOT NULL DEFAULT '',   -- as in `audit`
+  who             TEXT NOT NULL DEFAULT '',   -- as in the log (Caller in server/core/caller.h)
   peer            TEXT NOT NULL DEFAULT ''
 ) WITHOUT ROWID;
 CREATE INDEX sessions_by_run ON sessions (run_id);
@@ -192,8 +192,7 @@ CREATE TABLE moments (
 );
 CREATE INDEX moments_by_run ON moments (run_id, id);
 
--- One thing that was done, in order; a reprise.v1.AuditEntry. Only the newest
--- are kept (audit_rows.h), those of removed runs too.
+-- One thing that was done, in order. Gone since 0009.
 CREATE TABLE audit (
   id      INTEGER PRIMARY KEY,
   at_ns   INTEGER NOT NULL,

@@ -1,6 +1,6 @@
 -- Several users on one server: whose runs and step graphs they are.
 
--- Who sent it first, as in `audit`; '' where nobody knows. Runs of before belong
+-- Who sent it first, as in the log; '' where nobody knows. Runs of before belong
 -- to whoever opened their first session.
 ALTER TABLE runs ADD COLUMN owner TEXT NOT NULL DEFAULT '';
 UPDATE runs SET owner = coalesce(

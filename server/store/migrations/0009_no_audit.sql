@@ -1,0 +1,2 @@
+-- Who did what is in the daemon's log.
+DROP TABLE audit;
