@@ -85,7 +85,7 @@ def cluster(program: Program, lean: bool = False) -> Clusters:
 
 def _for_loops(program: Program) -> set[int | None]:
     """Returns the values that loops make and only loops read."""
-    others: set[int] = {v for v in program.outputs if isinstance(v, int)}
+    others = set(program.results)
     for equation in reversed(program.equations):
         is_one = is_loop(equation) or (
             is_view(program, equation) and equation.writes[0] not in others
@@ -112,7 +112,7 @@ def _is_short(found: Clusters, equation: Equation) -> bool:
 
 def _results(program: Program) -> set[int]:
     """Returns the results of a program, and the values that they are views of."""
-    found = {value for value in program.outputs if isinstance(value, int)}
+    found = set(program.results)
     for equation in reversed(program.equations):
         if is_view(program, equation) and equation.writes[0] in found:
             found.update(equation.reads)
@@ -125,7 +125,7 @@ def _grouped(found: Clusters, heavy: list[Equation]) -> dict[int, int]:
     for equation in heavy:
         for value in found.needed(equation.reads)[1]:
             readers.setdefault(value, []).append(equation)
-    kept = set(found.needed([v for v in found.program.outputs if isinstance(v, int)])[1])
+    kept = set(found.needed(found.program.results)[1])
     owner: dict[int, int] = {}
     for equation in reversed(heavy):
         owner[id(equation)] = id(equation)
@@ -161,10 +161,7 @@ def _cut(
     avals = found.program.avals
     position = {id(e): at for at, e in enumerate(heavy)}
     maker = {w: position[id(e)] for e in heavy for w in e.writes if w is not None}
-    groups: dict[int, list[Equation]] = {}
-    for equation in heavy:
-        groups.setdefault(owner[id(equation)], []).append(equation)
-    for group in groups.values():
+    for group in _groups(heavy, owner).values():
         latest = max((maker[v] for v in _memory(found, group) if v in maker), default=-1)
         below: dict[int, _Below] = {}
         for equation in group[:-1]:
@@ -190,33 +187,29 @@ def _cut(
                 below[made] = here
 
 
+def _groups(heavy: list[Equation], owner: dict[int, int]) -> dict[int, list[Equation]]:
+    """Returns the equations of each cluster, by its last one."""
+    groups: dict[int, list[Equation]] = {}
+    for equation in heavy:
+        groups.setdefault(owner[id(equation)], []).append(equation)
+    return groups
+
+
 def _memory(found: Clusters, group: list[Equation]) -> set[int]:
     inside = {w for e in group for w in e.writes}
     return {v for e in group for v in found.needed(e.reads)[1] if v not in inside}
 
 
-def is_backward(equation: Equation) -> bool:
-    """Returns True for what differentiation made to go back."""
-    return "transpose(" in equation.scope
-
-
 def _fill(found: Clusters, heavy: list[Equation], owner: dict[int, int]) -> None:
-    made: dict[int, Cluster] = {}
-    for equation in heavy:
-        made.setdefault(owner[id(equation)], Cluster([])).equations.append(equation)
-    outputs = [v for v in found.program.outputs if isinstance(v, int)]
-    kept = set(found.needed(outputs)[1])
-    wanted: set[int] = set(kept)
-    for one in made.values():
+    groups = _groups(heavy, owner)
+    found.order = [Cluster(groups[id(last)]) for last in heavy if id(last) in groups]
+    wanted = set(found.needed(found.program.results)[1])
+    for one in found.order:
         inside = {w for e in one.equations for w in e.writes if w is not None}
         read = found.needed([v for e in one.equations for v in e.reads])[1]
         one.reads = [v for v in read if v not in inside]
-        one.backward = is_backward(one.equations[-1])
+        # So differentiation names what it makes to go back.
+        one.backward = "transpose(" in one.equations[-1].scope
         wanted.update(one.reads)
-    for equation in heavy:
-        if owner[id(equation)] == id(equation):
-            one = made[id(equation)]
-            one.writes = [
-                w for e in one.equations for w in e.writes if w is not None and w in wanted
-            ]
-            found.order.append(one)
+    for one in found.order:
+        one.writes = [w for e in one.equations for w in e.writes if w in wanted]

@@ -63,6 +63,11 @@ class Program:
     # Values, or literals as they are.
     outputs: list[int | Any] = field(default_factory=list)
 
+    @property
+    def results(self) -> list[int]:
+        """The outputs that are values."""
+        return [value for value in self.outputs if isinstance(value, int)]
+
     def value(self, aval: Any) -> int:
         """Returns a new value."""
         self.avals.append(aval)
@@ -221,7 +226,7 @@ def _joined(outer: str, eqn: Any) -> str:
 
 
 def _remove_dead(program: Program) -> None:
-    needed = {value for value in program.outputs if isinstance(value, int)}
+    needed = set(program.results)
     kept: list[Equation] = []
     for equation in reversed(program.equations):
         if equation.has_effect or any(w in needed for w in equation.writes):

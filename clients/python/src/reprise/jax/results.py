@@ -46,9 +46,7 @@ def _rooms(step: CapturedStep, donated: Iterable[Any]) -> dict[int, int]:
     program = step.clusters.program
     taken = Counter((tuple(one.shape), str(one.dtype)) for one in donated)
     rooms: dict[int, int] = {}
-    for value in program.outputs:
-        if not isinstance(value, int):
-            continue
+    for value in program.results:
         aval = program.avals[value]
         kind = (tuple(getattr(aval, "shape", ())), str(getattr(aval, "dtype", "")))
         if taken[kind]:
