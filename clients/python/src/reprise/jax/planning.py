@@ -241,11 +241,11 @@ class _Search:
         if named is not None and named.plan is not None and named.compiled.total == limit:
             self.found = replace(named, budget_bytes=limit)
             return named.plan
-        if self.lean:
-            return self._confirmed(limit)
         try:
             return self._confirmed(limit)
         except InfeasibleBudget:
+            if self.lean:
+                raise
             self.lean = True
             del self._step, self._workspaces
             return self._confirmed(limit)

@@ -126,17 +126,12 @@ class _Tracing:
         for eqn in jaxpr.eqns:
             given = [of(atom) for atom in eqn.invars]
             body = body_of(eqn)
-            outer = self._scope
             parts = spans(eqn, self._room, self._most_parts)
-            if body is not None:
-                self._scope = _joined(outer, eqn)
-                made = self._call(*body, given)
-            elif parts:
-                self._scope = _joined(outer, eqn)
-                made = self._loop(eqn, given, parts)
-            else:
+            if body is None and not parts:
                 self._append(eqn, known, jaxpr.debug_info)
                 continue
+            outer, self._scope = self._scope, _joined(self._scope, eqn)
+            made = self._call(*body, given) if body else self._loop(eqn, given, parts)
             self._scope = outer
             known.update(zip(eqn.outvars, made, strict=True))
         return [of(atom) for atom in jaxpr.outvars]
