@@ -13,7 +13,7 @@ from tensorflow.python.framework import op_def_registry
 from tests.tf.nets import variable
 
 from reprise.tensorflow import applied_to, gradients, validate
-from reprise.tensorflow.kinds import _FORWARDING, _FORWARDING_SECOND
+from reprise.tensorflow.kinds import FORWARDING, FORWARDING_SECOND
 from reprise.tensorflow.trace import run_traced
 
 v1 = tf.compat.v1
@@ -49,7 +49,7 @@ def test_every_op_that_is_said_to_write_over_its_input_does(graph: Any) -> None:
     fed = v1.placeholder(tf.float32, [ROWS, COLUMNS], "fed")
     other = tf.constant(np.full([ROWS, COLUMNS], 0.5, np.float32))
     ops = {}
-    for name in sorted(_FORWARDING | _FORWARDING_SECOND):
+    for name in sorted(FORWARDING | FORWARDING_SECOND):
         if name in ("Cast", "TruncateDiv"):
             continue  # a cast to the same type returns its input; the other one is of integers
         out = made(name, tf.raw_ops.Square(x=fed), other)

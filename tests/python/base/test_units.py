@@ -7,7 +7,6 @@ import pytest
 
 from reprise.base.units import (
     format_bytes,
-    format_bytes_up,
     format_duration,
     format_percent,
 )
@@ -57,4 +56,4 @@ def test_percentages_have_one_decimal_and_a_sign_on_request():
     ],
 )
 def test_bytes_rounded_up_are_never_less_than_they_are(value: int, text: str) -> None:
-    assert format_bytes_up(value) == text
+    assert format_bytes(value, up=True) == text

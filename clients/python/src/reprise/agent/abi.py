@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from reprise.agent import bundled
-from reprise.agent.marks import At, OpBegin, OpEnd, PythonCalls, bind
+from reprise.agent.marks import At, OpBegin, OpEnd, PythonCalls, bind, ignore_end
 from reprise.base.errors import RepriseError
 
 ABI = 1
@@ -134,17 +134,6 @@ class VerifyReport(Sized):
     ]
 
 
-# C name -> struct, in the order of the header.
-STRUCTS: dict[str, type[ctypes.Structure]] = {
-    "reprise_config": Config,
-    "reprise_caps": Caps,
-    "reprise_want": Want,
-    "reprise_plan": PlanView,
-    "reprise_step_report": StepReport,
-    "reprise_verify_report": VerifyReport,
-    "reprise_python": PythonCalls,
-}
-
 _STATUS = c_int32
 
 _QUICK: dict[str, tuple[Any, list[Any]]] = {
@@ -188,11 +177,22 @@ class Library:
     """The loaded agent: each function by the way it has to be called."""
 
     path: Path
-    quick: ctypes.PyDLL
-    blocking: ctypes.CDLL
+    quick: ctypes.PyDLL | _Nothing
+    blocking: ctypes.CDLL | _Nothing
     op_begin: OpBegin
     op_end: OpEnd
     at: At
+
+
+class _Nothing:
+    """The functions of an agent that is not there. They do nothing, and say so where asked."""
+
+    def __getattr__(self, name: str) -> Any:
+        asking = name.endswith(("_capabilities", "_graph_submit", "_plan_poll", "_plan_wait"))
+        return lambda *_: INERT if asking else OK
+
+
+NOTHING = Library(Path(), _Nothing(), _Nothing(), _Nothing().op_begin, ignore_end, ignore_end)
 
 
 def candidates() -> list[Path]:

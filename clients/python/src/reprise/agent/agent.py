@@ -22,11 +22,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from reprise.agent import abi, daemon
 from reprise.agent.launched import shared_run_id, uuid7_of
-from reprise.agent.marks import At, OpBegin, OpEnd, ignore_begin, ignore_end
 from reprise.agent.received import Plan
 from reprise.base.errors import RepriseError
 
@@ -61,36 +60,28 @@ class Agent:
     _live: ClassVar[Agent | None] = None
 
     def __init__(self, library: abi.Library | None, why: str, run_id: str) -> None:
-        self._library = library
         self._why = why
         self._socket: Path | None = None
         self.run_id = run_id
         self._filled = _Filled()
         self._addresses: dict[str, int] = {}  # of functions; a library is never unloaded
-        self._bind()
+        self._bind(library or abi.NOTHING)
 
-    def _bind(self) -> None:
-        """Takes the agent's own functions, for calls that are made in every step or op, without one
-        of ours in between (marks.py); without a library those that do nothing."""
-        library = self._library
-        self.op_begin: OpBegin = library.op_begin if library else ignore_begin
-        self.op_end: OpEnd = library.op_end if library else ignore_end
-        self.at: At = library.at if library else ignore_end
-        none: Callable[..., Any] = _ignore
+    def _bind(self, library: abi.Library) -> None:
+        """Takes a library, and its own functions for calls that are made in every step or op,
+        without one of ours in between (marks.py)."""
+        self._library = library
+        self.op_begin, self.op_end, self.at = library.op_begin, library.op_end, library.at
         # Marks the start of a step; also reads commands and reconnects when due.
-        self.step: Callable[[int], object] = library.quick.reprise_step if library else none
+        self.step: Callable[[int], object] = library.quick.reprise_step
         # Reports the graph and the plan that the step which has begun runs under; then `at(1 + op)`
         # says where it is.
-        self.step_under: Callable[[int, int], object] = (
-            library.quick.reprise_step_under if library else none
-        )
+        self.step_under: Callable[[int, int], object] = library.quick.reprise_step_under
         # Reports that a phase begins: 1 forward, 2 backward, 3 optimizer, 0 between steps.
-        self.phase: Callable[[int], object] = library.quick.reprise_phase if library else none
+        self.phase: Callable[[int], object] = library.quick.reprise_phase
         # Returns what the open window traces; 0 if none is open. The collector may open one too, so
         # ask once a step.
-        self.window_kinds: Callable[[], int] = (
-            library.quick.reprise_window_kinds if library else none
-        )
+        self.window_kinds: Callable[[], int] = library.quick.reprise_window_kinds
 
     @classmethod
     def start(
@@ -150,12 +141,12 @@ class Agent:
     @property
     def loaded(self) -> bool:
         """Whether the library is here. If so, an inert agent lacks only a collector."""
-        return self._library is not None
+        return self._library is not abi.NOTHING
 
     @property
     def status(self) -> Status:
         """ "ok", "degraded" (some capability is missing) or "inert" (nothing is recorded)."""
-        return _STATUS.get(self._read_caps(self._filled.caps), "inert")
+        return _STATUS.get(self._quickly("reprise_capabilities", self._filled.caps), "inert")
 
     @property
     def why(self) -> str:
@@ -167,7 +158,7 @@ class Agent:
     def address(self, name: str) -> int:
         """Address of a function of the agent, for native code that calls it by itself; 0: no
         agent."""
-        if self._library is None:
+        if not self.loaded:
             return 0
         if name not in self._addresses:
             function = getattr(self._library.quick, name)
@@ -229,14 +220,11 @@ class Agent:
 
     def snapshot(self, moment: bytes) -> None:
         """Sends what is in memory: proto3 JSON of reprise.v1.Moment."""
-        if self._library is not None:
-            self._library.blocking.reprise_snapshot(moment, len(moment))
+        self._library.blocking.reprise_snapshot(moment, len(moment))
 
     def flush(self, timeout_s: float = 1.0) -> bool:
         """Waits until the collector has read what was pushed, at most that long. Returns whether it
         has."""
-        if self._library is None:
-            return True
         code = self._library.blocking.reprise_flush(max(0, int(timeout_s * 1000)))
         return int(code) == abi.OK
 
@@ -267,8 +255,6 @@ class Agent:
         `device_free_bytes`, what is free of it and what the job holds. `reserve_bytes` are held
         back inside the budget for what the graph does not show. `replaces` is the id of a plan
         that turned out to need `more_bytes` more than it says: the answer stands in its place."""
-        if self._library is None:
-            return None
         want = abi.Want(
             budget=budget.encode(),
             capabilities=capabilities.encode(),
@@ -295,15 +281,11 @@ class Agent:
     def poll_plan(self, request_id: int, have: int = 0) -> PlanReply:
         """Returns what there is for a request: a plan other than `have`, a refusal, or "pending".
         Never waits."""
-        if self._library is None:
-            return PlanReply("inert", why=self.why)
         view = self._filled.view
         return self._reply(self._library.quick.reprise_plan_poll(request_id, have, view), view)
 
     def wait_plan(self, request_id: int, have: int = 0, timeout_s: float = 60.0) -> PlanReply:
         """Returns the plan as `poll_plan` does, after waiting up to `timeout_s`. Ctrl-C works."""
-        if self._library is None:
-            return PlanReply("inert", why=self.why)
         answered = time.monotonic()
         deadline = answered + timeout_s
         while True:
@@ -339,7 +321,7 @@ class Agent:
     def capabilities(self) -> abi.Caps:
         """Returns what the agent can see here, and what it has lost so far."""
         caps = abi.Caps()
-        self._read_caps(caps)
+        self._quickly("reprise_capabilities", caps)
         return caps
 
     def window_begin(self, kinds: int = 0) -> None:
@@ -352,26 +334,19 @@ class Agent:
 
     def stop(self) -> None:
         """Drains (at most about a second) and closes the session."""
-        if self._library is not None:
+        if self.loaded:
             # What kept it from ever having a session is still the reason afterwards.
             trouble = self.why if self.status == "inert" else ""
             self._library.blocking.reprise_stop()
-            self._library = None
+            self._bind(abi.NOTHING)
             Agent._live = None
             self._why = trouble or "the session was stopped"
-            self._bind()
 
     def _quickly(self, name: str, *arguments: object) -> int:
-        """Returns the result of a call that never blocks; 0 without an agent, or without one."""
-        return int(getattr(self._library.quick, name)(*arguments) or 0) if self._library else 0
-
-    def _read_caps(self, caps: abi.Caps) -> int:
-        if self._library is None:
-            return abi.INERT
-        return int(self._library.quick.reprise_capabilities(caps))
+        """Returns the result of a call that never blocks; 0 if it has none."""
+        return int(getattr(self._library.quick, name)(*arguments) or 0)
 
     def _reply(self, code: int, view: abi.PlanView) -> PlanReply:
-        assert self._library is not None
         if code == abi.PENDING:
             return _PENDING
         why = view.why.decode("utf-8", "replace")
@@ -397,11 +372,6 @@ class _Filled(threading.local):
 
 
 _PENDING = PlanReply("pending")
-
-
-def _ignore(*_: object) -> int:
-    """Does nothing; replaces the agent's calls if there is no agent."""
-    return 0
 
 
 # Ids of requests, of this process.

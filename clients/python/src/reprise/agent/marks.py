@@ -94,10 +94,6 @@ def bind(quick: ctypes.PyDLL) -> tuple[OpBegin, OpEnd, At]:
     return begin, end, at
 
 
-def ignore_begin(op: int, /, *_: int) -> None:
-    """Does nothing; replaces the agent's call if there is no agent."""
-
-
 def ignore_end(op: int, /) -> None:
     """Does nothing; replaces the agent's call if there is no agent."""
 

@@ -62,13 +62,10 @@ def page(
 
 
 def _row(cells: tuple[str, ...]) -> str:
-    sides = ("right", *["left"] * len(cells))
-    return "<tr>{}</tr>".format(
-        "".join(
-            f'<td style="text-align:{side}">{escape(cell)}</td>'
-            for side, cell in zip(sides, cells, strict=False)
-        )
-    )
+    first, *others = map(escape, cells)
+    row = f'<td style="text-align:right">{first}</td>'
+    row += "".join(f'<td style="text-align:left">{cell}</td>' for cell in others)
+    return f"<tr>{row}</tr>"
 
 
 def _picture(curve: Sequence[int], budget_bytes: int) -> str:

@@ -14,7 +14,7 @@ _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 def format_bytes(value: int, up: bool = False) -> str:
     """Formats bytes in binary units with one decimal, rounding halves up: 1536 -> "1.5 KiB"; with
-    `up`, rounded up."""
+    `up`, rounded up: 9.11 MiB -> "9.2 MiB"."""
     minus, size = ("-", -value) if value < 0 else ("", value)
     if size < 1024:
         return f"{minus}{size} B"
@@ -25,11 +25,6 @@ def format_bytes(value: int, up: bool = False) -> str:
         if tenths < 10240 or unit == _BYTE_UNITS[-1]:
             break
     return f"{minus}{tenths // 10}.{tenths % 10} {unit}"
-
-
-def format_bytes_up(value: int) -> str:
-    """Formats bytes as `format_bytes` does, rounded up: 9.11 MiB -> "9.2 MiB"."""
-    return format_bytes(value, up=True)
 
 
 def format_duration(ns: int) -> str:

@@ -37,7 +37,7 @@ def capture(clusters: Clusters, static_bytes: int, name: str) -> CapturedStep:
     note = f"{len(clusters.order)} clusters of equations: bounds and refusals are about these"
     graph = StepGraph(name, static_bytes=static_bytes, flavour="jax", note=note)
     step = CapturedStep(graph, clusters)
-    results = set(clusters.needed([v for v in program.outputs if isinstance(v, int)])[1])
+    results = set(clusters.needed(program.results)[1])
     for one in clusters.order:
         for value in one.writes:
             step.storage_of[value] = graph.storage(

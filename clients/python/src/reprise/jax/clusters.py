@@ -10,8 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from reprise.jax.kinds import is_fusible, is_loop, is_remade, is_view
+from reprise.jax.kinds import FUSIBLE, LOOPS, is_remade, is_view
 from reprise.jax.program import Equation, Program, bytes_of
+
+# By equation: the last one of its cluster.
+Owner = dict[Equation, Equation]
 
 # A chain that every reader makes again is no longer than this.
 MOST_STEPS = 16
@@ -40,25 +43,21 @@ class Clusters:
     def needed(self, values: list[int]) -> tuple[list[Equation], list[int]]:
         """Returns the light equations that make these values, in their order, and the memory
         below."""
-        found: dict[int, Equation] = {}
+        order: dict[Equation, None] = {}
         memory: dict[int, None] = {}
-        order: list[Equation] = []
 
         def visit(value: int) -> None:
-            if value not in self.light:
-                memory.setdefault(value)
-                return
-            equation = self.light[value]
-            if id(equation) in found:
-                return
-            found[id(equation)] = equation
-            for read in equation.reads:
-                visit(read)
-            order.append(equation)
+            equation = self.light.get(value)
+            if equation is None:
+                memory[value] = None
+            elif equation not in order:
+                for read in equation.reads:
+                    visit(read)
+                order[equation] = None
 
         for value in values:
             visit(value)
-        return order, list(memory)
+        return list(order), list(memory)
 
 
 def cluster(program: Program, lean: bool = False) -> Clusters:
@@ -85,9 +84,9 @@ def cluster(program: Program, lean: bool = False) -> Clusters:
 
 def _for_loops(program: Program) -> set[int | None]:
     """Returns the values that loops make and only loops read."""
-    others: set[int] = {v for v in program.outputs if isinstance(v, int)}
+    others = set(program.results)
     for equation in reversed(program.equations):
-        is_one = is_loop(equation) or (
+        is_one = equation.name in LOOPS or (
             is_view(program, equation) and equation.writes[0] not in others
         )
         if not is_one:
@@ -95,7 +94,7 @@ def _for_loops(program: Program) -> set[int | None]:
     return {
         equation.writes[0]
         for equation in program.equations
-        if is_fusible(equation) and len(equation.writes) == 1 and not equation.has_effect
+        if equation.name in FUSIBLE and len(equation.writes) == 1 and not equation.has_effect
     } - others
 
 
@@ -112,29 +111,29 @@ def _is_short(found: Clusters, equation: Equation) -> bool:
 
 def _results(program: Program) -> set[int]:
     """Returns the results of a program, and the values that they are views of."""
-    found = {value for value in program.outputs if isinstance(value, int)}
+    found = set(program.results)
     for equation in reversed(program.equations):
         if is_view(program, equation) and equation.writes[0] in found:
             found.update(equation.reads)
     return found
 
 
-def _grouped(found: Clusters, heavy: list[Equation]) -> dict[int, int]:
+def _grouped(found: Clusters, heavy: list[Equation]) -> Owner:
     """Returns, by equation, the last equation of its cluster."""
     readers: dict[int, list[Equation]] = {}
     for equation in heavy:
         for value in found.needed(equation.reads)[1]:
             readers.setdefault(value, []).append(equation)
-    kept = set(found.needed([v for v in found.program.outputs if isinstance(v, int)])[1])
-    owner: dict[int, int] = {}
+    kept = set(found.needed(found.program.results)[1])
+    owner: Owner = {}
     for equation in reversed(heavy):
-        owner[id(equation)] = id(equation)
+        owner[equation] = equation
         made = [w for w in equation.writes if w is not None]
-        if not is_fusible(equation) or len(made) != 1 or made[0] in kept:
+        if equation.name not in FUSIBLE or len(made) != 1 or made[0] in kept:
             continue
-        owners = {owner[id(reader)] for reader in readers.get(made[0], ())}
-        if len(owners) == 1 and all(is_loop(r) for r in readers[made[0]]):
-            owner[id(equation)] = owners.pop()
+        owners = {owner[reader] for reader in readers.get(made[0], ())}
+        if len(owners) == 1 and all(r.name in LOOPS for r in readers[made[0]]):
+            owner[equation] = owners.pop()
     _cut(found, heavy, owner, readers, kept)
     return owner
 
@@ -143,7 +142,7 @@ def _grouped(found: Clusters, heavy: list[Equation]) -> dict[int, int]:
 class _Below:
     """What is melted into an equation so far."""
 
-    equations: set[int] = field(default_factory=set)
+    equations: set[Equation] = field(default_factory=set)
     # Memory that they read.
     reads: set[int] = field(default_factory=set)
 
@@ -151,7 +150,7 @@ class _Below:
 def _cut(
     found: Clusters,
     heavy: list[Equation],
-    owner: dict[int, int],
+    owner: Owner,
     readers: dict[int, list[Equation]],
     kept: set[int],
 ) -> None:
@@ -159,16 +158,13 @@ def _cut(
     of the sum over a `scan`, say, every term. A part that runs by itself, before the last of the
     others is made, leaves only its own result waiting."""
     avals = found.program.avals
-    position = {id(e): at for at, e in enumerate(heavy)}
-    maker = {w: position[id(e)] for e in heavy for w in e.writes if w is not None}
-    groups: dict[int, list[Equation]] = {}
-    for equation in heavy:
-        groups.setdefault(owner[id(equation)], []).append(equation)
-    for group in groups.values():
+    position = {e: at for at, e in enumerate(heavy)}
+    maker = {w: position[e] for e in heavy for w in e.writes if w is not None}
+    for group in _groups(heavy, owner).values():
         latest = max((maker[v] for v in _memory(found, group) if v in maker), default=-1)
         below: dict[int, _Below] = {}
         for equation in group[:-1]:
-            here = _Below({id(equation)})
+            here = _Below({equation})
             for value in found.needed(equation.reads)[1]:
                 part = below.get(value, _Below(reads={value}))
                 here.equations |= part.equations
@@ -179,44 +175,38 @@ def _cut(
                 for v in here.reads
                 if v in maker
                 and v not in kept
-                and all(
-                    id(r) in here.equations or position[owner[id(r)]] < latest for r in readers[v]
-                )
+                and all(r in here.equations or position[owner[r]] < latest for r in readers[v])
             )
-            if position[id(equation)] < latest and waiting > bytes_of(avals[made]):
+            if position[equation] < latest and waiting > bytes_of(avals[made]):
                 for each in here.equations:
-                    owner[each] = id(equation)
+                    owner[each] = equation
             else:
                 below[made] = here
 
 
-def _memory(found: Clusters, group: list[Equation]) -> set[int]:
+def _groups(heavy: list[Equation], owner: Owner) -> dict[Equation, list[Equation]]:
+    """Returns the equations of each cluster, by its last one."""
+    groups: dict[Equation, list[Equation]] = {}
+    for equation in heavy:
+        groups.setdefault(owner[equation], []).append(equation)
+    return groups
+
+
+def _memory(found: Clusters, group: list[Equation]) -> list[int]:
+    """Returns the memory that a cluster reads."""
     inside = {w for e in group for w in e.writes}
-    return {v for e in group for v in found.needed(e.reads)[1] if v not in inside}
+    read = found.needed([v for e in group for v in e.reads])[1]
+    return [v for v in read if v not in inside]
 
 
-def is_backward(equation: Equation) -> bool:
-    """Returns True for what differentiation made to go back."""
-    return "transpose(" in equation.scope
-
-
-def _fill(found: Clusters, heavy: list[Equation], owner: dict[int, int]) -> None:
-    made: dict[int, Cluster] = {}
-    for equation in heavy:
-        made.setdefault(owner[id(equation)], Cluster([])).equations.append(equation)
-    outputs = [v for v in found.program.outputs if isinstance(v, int)]
-    kept = set(found.needed(outputs)[1])
-    wanted: set[int] = set(kept)
-    for one in made.values():
-        inside = {w for e in one.equations for w in e.writes if w is not None}
-        read = found.needed([v for e in one.equations for v in e.reads])[1]
-        one.reads = [v for v in read if v not in inside]
-        one.backward = is_backward(one.equations[-1])
+def _fill(found: Clusters, heavy: list[Equation], owner: Owner) -> None:
+    groups = _groups(heavy, owner)
+    found.order = [Cluster(groups[last]) for last in heavy if last in groups]
+    wanted = set(found.needed(found.program.results)[1])
+    for one in found.order:
+        one.reads = _memory(found, one.equations)
+        # So differentiation names what it makes to go back.
+        one.backward = "transpose(" in one.equations[-1].scope
         wanted.update(one.reads)
-    for equation in heavy:
-        if owner[id(equation)] == id(equation):
-            one = made[id(equation)]
-            one.writes = [
-                w for e in one.equations for w in e.writes if w is not None and w in wanted
-            ]
-            found.order.append(one)
+    for one in found.order:
+        one.writes = [w for e in one.equations for w in e.writes if w in wanted]

@@ -97,7 +97,7 @@ class PlannedFunction:
             return self.unplanned(*args, **kwargs)
         writing = _is_writing(leaves)
         if key not in self._known:
-            self._remember(key, self.trace(*args, **kwargs), writing, self._wish)
+            self._plan(self._wish, writing, args, kwargs)
         self.found, tree = self._known[key]
         run = self.found.function if writing else self.found.program
         return jax.tree.unflatten(tree, run(*leaves))
@@ -121,12 +121,7 @@ class PlannedFunction:
     def plan(self, *args: Any, **kwargs: Any) -> Found:
         """Plans and compiles for these arguments, arrays or shapes, and runs nothing. Raises
         `InfeasibleBudget` where no plan fits, whatever `on_infeasible` says."""
-        strict = replace(self._wish, on_infeasible="raise")
-        self._remember(
-            self._flat(args, kwargs)[1], self.trace(*args, **kwargs), writing=False, wish=strict
-        )
-        assert self.found is not None
-        return self.found
+        return self._plan(replace(self._wish, on_infeasible="raise"), False, args, kwargs)
 
     def check(self, *args: Any, **kwargs: Any) -> Known:
         """Plans for these arrays, runs the step plain and planned on copies of them, and returns
@@ -151,12 +146,8 @@ class PlannedFunction:
         )
         return jitted
 
-    def _remember(self, key: Any, made: Traced, writing: bool, wish: Wish) -> None:
-        found = self._find(made, writing, wish)
-        self._known[key] = (found, jax.tree.structure(made.result))
-        self.found, self.difference = found, None
-
-    def _find(self, made: Traced, writing: bool, wish: Wish) -> Found:
+    def _plan(self, wish: Wish, writing: bool, args: Any, kwargs: Any) -> Found:
+        made = self.trace(*args, **kwargs)
         leaves = made.leaves
         if writing:
             leaves = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves)
@@ -167,7 +158,10 @@ class PlannedFunction:
                     f"auto: an argument of shape {leaf.shape} lies on {len(devices)} devices; plan "
                     "what runs on each of them, inside jax.shard_map"
                 )
-        return find(made.closed, leaves, wish, donated=made.donated, **self._how)
+        found = find(made.closed, leaves, wish, donated=made.donated, **self._how)
+        self._known[self._flat(args, kwargs)[1]] = found, jax.tree.structure(made.result)
+        self.found, self.difference = found, None
+        return found
 
     def _flat(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], Any]:
         """Returns the leaves of all arguments, and what tells sets of shapes apart."""

@@ -90,17 +90,9 @@ def _read(text: bytes) -> Kept:
 
 def write(key: str, what: Kept) -> None:
     """Keeps what was found; where the folder cannot be written, nothing is kept."""
-    plan = None
+    value = asdict(what)
     if what.plan is not None:
-        plan = {**asdict(what.plan), "predicted": {"bytes": what.plan.predicted_bytes}}
-        del plan["predicted_bytes"]
-    value = {
-        "plain": asdict(what.plain),
-        "plan": plan,
-        "predicted_bytes": what.predicted_bytes,
-        "why": what.why,
-        "lean": what.lean,
-    }
+        value["plan"]["predicted"] = {"bytes": value["plan"].pop("predicted_bytes")}
     with suppress(OSError, ValueError):
         into = folder()
         handle, temporary = mkstemp(prefix=".", dir=into)  # for this user alone

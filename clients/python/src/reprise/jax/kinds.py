@@ -21,7 +21,7 @@ _VIEWS = frozenset(
 )
 
 # Elementwise, and what moves elements about: they become part of the loop of what reads them.
-_FUSIBLE = _words(
+FUSIBLE = _words(
     """abs acos acosh add add_any and asin asinh atan atan2 atanh bitcast_convert_type
     broadcast_in_dim cbrt ceil clamp concatenate conj convert_element_type copy copy_p cos cosh div
     dynamic_slice eq erf erf_inv erfc exp exp2 expm1 floor ge gt imag integer_pow iota is_finite le
@@ -29,7 +29,8 @@ _FUSIBLE = _words(
     reduce_precision rem rev round rsqrt select_n shift_left shift_right_arithmetic
     shift_right_logical sign sin sinh slice sqrt square sub tan tanh transpose xor"""
 )
-_REDUCTIONS = _words(
+# What they read can be made in their own loop.
+LOOPS = FUSIBLE | _words(
     "reduce_sum reduce_max reduce_min reduce_prod reduce_and reduce_or argmax argmin"
 )
 _COLLECTIVES = _words(
@@ -55,18 +56,8 @@ def is_remade(equation: Equation, is_result: bool) -> bool:
     if equation.name == "transpose":
         return not is_result
     return equation.name in ("broadcast_in_dim", "iota") or (
-        not equation.reads and equation.name in _FUSIBLE
+        not equation.reads and equation.name in FUSIBLE
     )
-
-
-def is_fusible(equation: Equation) -> bool:
-    """Returns True if it can be a part of the loop of its reader."""
-    return equation.name in _FUSIBLE
-
-
-def is_loop(equation: Equation) -> bool:
-    """Returns True if what it reads can be made in its own loop."""
-    return equation.name in _FUSIBLE or equation.name in _REDUCTIONS
 
 
 def kind_of(equation: Equation) -> str:

@@ -134,7 +134,7 @@ def find(
 
     Where no plan fits, or none that fits stays so when it is compiled, it does what the wish
     says; `InfeasibleBudget` says to how many bytes the best plan compiled."""
-    search = _Search(closed, tuple(arguments), tuple(donated), wish, name, most_equations)
+    search = _Search(closed, arguments, donated, wish, name, most_equations)
     key = kept.key_of(closed, donated, wish, most_equations)
     # A plan of another run has no place in that of `reprise run`.
     earlier = None if is_within_run() else kept.read(key)
@@ -172,28 +172,24 @@ def _start_server() -> None:
         find_server()
 
 
+@dataclass
 class _Search:
     """The plans of one step, until XLA confirms one."""
 
-    def __init__(
-        self,
-        closed: Any,
-        arguments: tuple[Any, ...],
-        donated: tuple[int, ...],
-        wish: Wish,
-        name: str,
-        most_equations: int,
-    ) -> None:
-        # The newest confirmed plan, and whether clusters are lean, because no others had a plan.
-        self.found: Found | None = None
-        self.lean = False
-        # Whether the newest refusal is proven of its clusters. Another search may have an answer
-        # where one has ended without.
-        self.is_proven = False
-        self._closed, self._arguments, self._donated = closed, arguments, donated
-        self._wish, self._name, self._most_equations = wish, name, most_equations
-        self._smallest: Found | None = None  # of the plans that were above their limits
-        self._measure_s = 0.0  # what it took to know the bytes of the plain step
+    _closed: Any
+    _arguments: Sequence[Any]
+    _donated: Sequence[int]
+    _wish: Wish
+    _name: str
+    _most_equations: int
+    # The newest confirmed plan, and whether clusters are lean, because no others had a plan.
+    found: Found | None = None
+    lean: bool = False
+    # Whether the newest refusal is proven of its clusters. Another search may have an answer where
+    # one has ended without.
+    is_proven: bool = False
+    _smallest: Found | None = None  # of the plans that were above their limits
+    _measure_s: float = 0.0  # what it took to know the bytes of the plain step
 
     @cached_property
     def _plain_function(self) -> Callable[..., Any]:
@@ -245,11 +241,11 @@ class _Search:
         if named is not None and named.plan is not None and named.compiled.total == limit:
             self.found = replace(named, budget_bytes=limit)
             return named.plan
-        if self.lean:
-            return self._confirmed(limit)
         try:
             return self._confirmed(limit)
         except InfeasibleBudget:
+            if self.lean:
+                raise
             self.lean = True
             del self._step, self._workspaces
             return self._confirmed(limit)

@@ -63,6 +63,11 @@ class Program:
     # Values, or literals as they are.
     outputs: list[int | Any] = field(default_factory=list)
 
+    @property
+    def results(self) -> list[int]:
+        """The outputs that are values."""
+        return [value for value in self.outputs if isinstance(value, int)]
+
     def value(self, aval: Any) -> int:
         """Returns a new value."""
         self.avals.append(aval)
@@ -121,17 +126,12 @@ class _Tracing:
         for eqn in jaxpr.eqns:
             given = [of(atom) for atom in eqn.invars]
             body = body_of(eqn)
-            outer = self._scope
             parts = spans(eqn, self._room, self._most_parts)
-            if body is not None:
-                self._scope = _joined(outer, eqn)
-                made = self._call(*body, given)
-            elif parts:
-                self._scope = _joined(outer, eqn)
-                made = self._loop(eqn, given, parts)
-            else:
+            if body is None and not parts:
                 self._append(eqn, known, jaxpr.debug_info)
                 continue
+            outer, self._scope = self._scope, _joined(self._scope, eqn)
+            made = self._call(*body, given) if body else self._loop(eqn, given, parts)
             self._scope = outer
             known.update(zip(eqn.outvars, made, strict=True))
         return [of(atom) for atom in jaxpr.outvars]
@@ -221,7 +221,7 @@ def _joined(outer: str, eqn: Any) -> str:
 
 
 def _remove_dead(program: Program) -> None:
-    needed = {value for value in program.outputs if isinstance(value, int)}
+    needed = set(program.results)
     kept: list[Equation] = []
     for equation in reversed(program.equations):
         if equation.has_effect or any(w in needed for w in equation.writes):

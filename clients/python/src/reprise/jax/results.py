@@ -46,9 +46,7 @@ def _rooms(step: CapturedStep, donated: Iterable[Any]) -> dict[int, int]:
     program = step.clusters.program
     taken = Counter((tuple(one.shape), str(one.dtype)) for one in donated)
     rooms: dict[int, int] = {}
-    for value in program.outputs:
-        if not isinstance(value, int):
-            continue
+    for value in program.results:
         aval = program.avals[value]
         kind = (tuple(getattr(aval, "shape", ())), str(getattr(aval, "dtype", "")))
         if taken[kind]:
@@ -62,12 +60,6 @@ def _rooms(step: CapturedStep, donated: Iterable[Any]) -> dict[int, int]:
 
 def _inside(rooms: Iterable[int], alive: Iterable[int]) -> int:
     """Returns the bytes of the temporaries that lie in rooms: the largest that fits in each."""
-    sizes = sorted(alive, reverse=True)
-    total = at = 0
-    for room in sorted(rooms, reverse=True):
-        while at < len(sizes) and sizes[at] > room:
-            at += 1
-        if at < len(sizes):
-            total += sizes[at]
-            at += 1
-    return total
+    sizes = iter(sorted(alive, reverse=True))
+    by_size = sorted(rooms, reverse=True)
+    return sum(next((size for size in sizes if size <= room), 0) for room in by_size)

@@ -41,7 +41,7 @@ def planned(step: CapturedStep, schedule: Sequence[int]) -> Callable[..., list[A
             now.update(zip(one.writes, made, strict=True))
             # What makes nothing, as a callback, leaves the next one waiting for what was before.
             before = made or before
-        run_light(clusters, [v for v in program.outputs if isinstance(v, int)], now)
+        run_light(clusters, program.results, now)
         return [now[v] if isinstance(v, int) else v.val for v in program.outputs]
 
     return run

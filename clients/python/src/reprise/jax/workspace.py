@@ -13,7 +13,7 @@ import jax
 from reprise.jax.captured import CapturedStep
 from reprise.jax.clusters import Cluster, Clusters
 from reprise.jax.compiled import compiler_options, measured
-from reprise.jax.kinds import is_loop
+from reprise.jax.kinds import LOOPS
 from reprise.jax.program import bytes_of
 from reprise.jax.rewrite import run_cluster
 from reprise.plan import evaluate
@@ -38,7 +38,7 @@ class Workspaces:
         self._open: dict[int, tuple[Any, int]] = {}
         avals = step.clusters.program.avals
         for at, one in enumerate(step.clusters.order):
-            heavy = {e.name for e in one.equations if not is_loop(e)}
+            heavy = {e.name for e in one.equations if e.name not in LOOPS}
             if not heavy or any(e.has_effect for e in one.equations):
                 continue
             moved = sum(bytes_of(avals[v]) for v in (*one.reads, *one.writes))

@@ -5,6 +5,7 @@
 import importlib
 import importlib.abc
 import importlib.machinery
+import importlib.util
 import os
 import sys
 
@@ -73,15 +74,10 @@ class _After(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def _attach(attaching):
-    source = os.path.dirname(os.path.dirname(_HERE))
-    if importlib.util.find_spec("reprise") is None:
-        sys.path.append(
-            source
-        )  # reprise is not installed for this Python: use the one of this file
+    if importlib.util.find_spec("reprise") is None:  # not installed: use the one of this file
+        sys.path.append(os.path.dirname(os.path.dirname(_HERE)))
     importlib.import_module(attaching).attach()
 
-
-import importlib.util  # noqa: E402
 
 try:
     _chain()

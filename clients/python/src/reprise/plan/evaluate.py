@@ -11,6 +11,7 @@ can be tested without a server; tests compare both on random graphs. Entries are
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import index
@@ -20,11 +21,6 @@ from reprise.agent.received import FreePolicy
 from reprise.base.errors import RepriseError
 from reprise.plan.capabilities import Capabilities
 from reprise.plan.step_graph import Op, StepGraph
-
-
-def free(storage: int) -> int:
-    """The entry of a schedule that frees it."""
-    return -storage - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,43 +247,31 @@ def with_frees(
     schedule: list[int] = []
     for at, op in enumerate(order):
         schedule.append(op)
-        schedule += [free(s) for s in sorted(ends.get(at, ()))]
+        schedule += [-s - 1 for s in sorted(ends.get(at, ()))]
     return schedule
 
 
 def _life_ends(graph: StepGraph, order: list[int], program: bool) -> dict[int, list[int]]:
     """Which storages end after which position of the order."""
+    first_run = {o: at for at, o in reversed(list(enumerate(order)))}
     touched: dict[int, int] = {}
     second: set[int] = set()
-    first_run: dict[int, int] = {}
-    ends: dict[int, list[int]] = {}
+    ends: dict[int, list[int]] = defaultdict(list)
 
-    def holder(s: int) -> int | None:
-        """The op up to which the program holds the life that is open."""
-        return graph.storages[s].release_op if program and s not in second else None
-
-    def is_held(s: int) -> bool:
-        op = holder(s)
-        return op is not None and op not in first_run
-
-    def close(s: int) -> None:
-        if is_held(s):
-            return  # that op never runs: not a whole step
-        op = holder(s)
-        end = touched[s] if op is None else max(touched[s], first_run[op])
-        ends.setdefault(end, []).append(s)
+    def held(s: int) -> int:
+        """The position up to which the program holds the life that is open; -1: it does not. An op
+        that never runs, in what is no whole step, is behind the last position."""
+        op = graph.storages[s].release_op if program and s not in second else None
+        return -1 if op is None else first_run.get(op, len(order))
 
     for at, o in enumerate(order):
         for s in graph.ops[o].reads:
             touched[s] = at
         for s in graph.ops[o].writes:
-            if s in touched and not is_held(s) and not graph.storages[s].pinned:
-                close(s)
+            if s in touched and held(s) < at and not graph.storages[s].pinned:
+                ends[max(touched[s], held(s))].append(s)
                 second.add(s)
             touched[s] = at
-        first_run.setdefault(o, at)
-    required = set(graph.required)
-    for s in range(len(graph.storages)):
-        if s in touched and s not in required:
-            close(s)
+    for s in touched.keys() - set(graph.required):
+        ends[max(touched[s], held(s))].append(s)
     return ends

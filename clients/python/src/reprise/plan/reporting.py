@@ -53,6 +53,7 @@ def report_step(
 
     Returns False where nobody takes the report: no daemon, or no agent library. If the daemon ends
     later, reports are kept for the next one. Raises RepriseError for figures that cannot be."""
+    global _applied
     from reprise.agent import abi
 
     figures = {
@@ -66,7 +67,9 @@ def report_step(
     agent = _connected(plan)
     if agent.status == "inert":
         return False
-    _say_applied(agent, plan, predicted)
+    if plan is not None and plan.plan_number != _applied:
+        agent.plan_applied(plan.plan_number, 0, predicted or plan.peak_bytes)
+        _applied = plan.plan_number
     agent.step(step)
     agent.step_done(
         step,
@@ -137,10 +140,3 @@ def _connected(plan: Plan | None) -> Agent:
     from reprise.plan import session
 
     return session.agent_of(None if plan is None and session.current() else run_of(plan))
-
-
-def _say_applied(agent: Agent, plan: Plan | None, predicted: int) -> None:
-    global _applied
-    if plan is not None and plan.plan_number != _applied:
-        agent.plan_applied(plan.plan_number, 0, predicted or plan.peak_bytes)
-        _applied = plan.plan_number

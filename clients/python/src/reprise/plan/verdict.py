@@ -18,7 +18,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from statistics import median
 
-from reprise.base.units import format_bytes, format_bytes_up, format_duration, format_percent
+from reprise.base.units import format_bytes, format_duration, format_percent
 from reprise.plan import BoundProof, Plan
 
 # Of a plan's steps so many times are kept, the newest.
@@ -351,8 +351,7 @@ def _unplanned(verdict: Verdict, planned: bool) -> str:
         return ""
     plan = "the plan" if planned else "a plan"
     # Beside what a refused step needs, which is rounded up, too.
-    shown = format_bytes if verdict.feasible else format_bytes_up
-    peak = shown(verdict.unplanned_peak_bytes)
+    peak = format_bytes(verdict.unplanned_peak_bytes, up=not verdict.feasible)
     text = f" {_count(verdict.unplanned_steps, 'step')} ran without {plan}, at up to {peak}"
     if verdict.feasible and over > 0:
         text += f", {format_bytes(over)} over the budget"

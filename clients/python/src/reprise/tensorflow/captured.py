@@ -21,10 +21,10 @@ import tensorflow as tf
 from reprise.base.errors import RepriseError
 from reprise.plan.step_graph import StepGraph
 from reprise.tensorflow.kinds import (
-    forwards,
+    FORWARDING,
+    VIEWS,
     in_a_frame,
     is_source,
-    is_view,
     kind_of,
     may_share,
     may_write_over,
@@ -130,7 +130,7 @@ def constant_bytes(sources: Iterable[Any]) -> int:
 
 def _size(tensor: Any) -> int:
     """Returns the bytes of a tensor; 0 if its size is not known."""
-    return (_elements(tensor) or 0) * int(tensor.dtype.size)
+    return (tensor.shape.num_elements() or 0) * int(tensor.dtype.size)
 
 
 def _in_order(found: dict[str, Any]) -> list[Any]:
@@ -212,7 +212,7 @@ def capture(
 def _shared(op: Any, record: OpRecord | None, kept: set[str]) -> list[Any]:
     """Returns, by output of an op, the input whose memory it shares; nothing if it has its own. One
     of several tensors that is fetched makes the op hold all of them."""
-    if is_view(op):
+    if op.type in VIEWS:
         return [op.inputs[0]]
     bases = may_share(op)
     if not bases or record is None or record.allocated_bytes >= max(1, sum(map(_size, op.outputs))):
@@ -283,13 +283,14 @@ def _add(
 def _overwritten(step: CapturedStep, op: Any, kept: set[str], inside: set[str]) -> int | None:
     """Returns the storage that an op overwrites with its output: that of an input of the same size
     that no other op reads, not even through a view. None if there is none."""
-    if not forwards(op):
+    if op.type not in FORWARDING:
         return None
     output = op.outputs[0]
     for tensor in op.inputs:
         if tensor.name not in step.storage_of or tensor.dtype != output.dtype:
             continue
-        if _elements(tensor) is None or _elements(tensor) != _elements(output):
+        count = tensor.shape.num_elements()
+        if count is None or count != output.shape.num_elements():
             continue
         if _is_only_reader(step, op, tensor, kept, inside):
             return step.storage_of[tensor.name]
@@ -311,15 +312,9 @@ def _is_only_reader(
             return False
         if tensor.name not in step.views:
             return not is_source(tensor.op)
-        if not is_view(tensor.op) and tensor.op.type not in WHOLE:
+        if tensor.op.type not in VIEWS and tensor.op.type not in WHOLE:
             return False
         op, tensor = tensor.op, step.views[tensor.name]
-
-
-def _elements(tensor: Any) -> int | None:
-    """Returns how many elements a tensor has; None if it is not known."""
-    count = tensor.shape.num_elements()
-    return None if count is None else int(count)
 
 
 def _bytes(tensor: Any, slot: int, record: OpRecord | None) -> int:

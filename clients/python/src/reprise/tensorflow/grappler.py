@@ -22,6 +22,8 @@ from tensorflow.python.eager.polymorphic_function.atomic_function import AtomicF
 
 from reprise.base.saying import say
 
+_say_once = cache(say)
+
 # Set on graphs that Grappler must not rewrite.
 _ATTRIBUTE = "_reprise_keeps_order"
 
@@ -91,19 +93,6 @@ def without_grappler(config: Any) -> Any:
     return changed
 
 
-@cache
-def _say_once(sentence: str) -> None:
-    say(sentence)
-
-
-def _install() -> None:
-    """Makes sessions and calls of functions look at their graph, from now on."""
-    _replace(sessions.BaseSession, "__init__", _session_made)
-    for name in _RUNNING:
-        _replace(sessions.BaseSession, name, _session_runs)
-    _replace(AtomicFunction, "call_flat", _function_called)
-
-
 def _replace(owner: Any, name: str, around: Any) -> None:
     plain = getattr(owner, name)
 
@@ -160,5 +149,9 @@ def _as_planned(executor_type: str | None, config: bytes) -> Any:
     return context.FunctionCallOptions(executor_type, made)
 
 
-# At import, so that sessions that are made before a plan are known.
-_install()
+# Sessions and calls of functions look at their graph from the import on, so that sessions that are
+# made before a plan are known.
+_replace(sessions.BaseSession, "__init__", _session_made)
+for _name in _RUNNING:
+    _replace(sessions.BaseSession, _name, _session_runs)
+_replace(AtomicFunction, "call_flat", _function_called)

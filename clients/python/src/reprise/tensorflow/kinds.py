@@ -22,8 +22,8 @@ _SOURCES = _named(
     """
 )
 
-# Ops whose output shares the memory of their first input.
-_VIEWS = _named(
+# Ops whose only output shares the memory of their first input.
+VIEWS = _named(
     """
     Reshape Identity StopGradient PreventGradient Squeeze ExpandDims EnsureShape CheckNumerics
     Snapshot
@@ -32,8 +32,8 @@ _VIEWS = _named(
 
 # Ops whose outputs are parts of an input where its rows are aligned, and copies elsewhere.
 _PARTS = frozenset({"Slice", "Split", "SplitV", "StridedSlice", "Unpack"})
-# Ops that write their output over an input of the same size if no other op needs it.
-_FORWARDING = _named(
+# Ops that write their first output over an input of the same size if no other op needs it.
+FORWARDING = _named(
     """
     Abs Acos Acosh Add AddN AddV2 Asin Asinh Atan Atan2 Atanh BiasAdd BiasAddV1 Cast Ceil
     ClipByValue Cos Cosh Digamma Div DivNoNan Elu EluGrad Erf Erfc Erfinv Exp Expm1 Floor
@@ -45,9 +45,9 @@ _FORWARDING = _named(
     """
 )
 
-# Ops that write their second output over their first input if no other op needs it. TensorFlow 2.16
-# makes a new tensor for the dense one.
-_FORWARDING_SECOND = frozenset(
+# Ops that write their second output over their first input if no other op needs it, and no other
+# output over another. TensorFlow 2.16 makes a new tensor for the dense one.
+FORWARDING_SECOND = frozenset(
     {"SparseSoftmaxCrossEntropyWithLogits"}
     if tf.__version__.startswith("2.16.")
     else {"SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"}
@@ -72,11 +72,6 @@ def is_source(op: Any) -> bool:
     return op.type == "Identity" and bool(op.inputs) and op.inputs[0].dtype._is_ref_dtype
 
 
-def is_view(op: Any) -> bool:
-    """Returns whether an op's only output shares the memory of its first input."""
-    return op.type in _VIEWS
-
-
 def may_share(op: Any) -> list[Any]:
     """Returns, by output of an op, the input that it may be a part of, or equal to; nothing for an
     op that always makes new tensors. Whether it is so depends on sizes."""
@@ -91,23 +86,12 @@ def may_write_over(tensor: Any) -> bool:
     """Returns whether some reader may write its output over a tensor. If the tensor is the last
     part of another one, TensorFlow lets it, and the output then holds all of that memory."""
     for op in tensor.consumers():
-        if is_view(op):
+        if op.type in VIEWS:
             if may_write_over(op.outputs[0]):
                 return True
-        elif forwards(op) or forwards_second(op) or may_share(op):
+        elif op.type in FORWARDING | FORWARDING_SECOND or may_share(op):
             return True
     return False
-
-
-def forwards(op: Any) -> bool:
-    """Returns whether an op may write its first output over an input."""
-    return op.type in _FORWARDING
-
-
-def forwards_second(op: Any) -> bool:
-    """Returns whether an op may write its second output over its first input, and no other output
-    over another."""
-    return op.type in _FORWARDING_SECOND
 
 
 def reads_sizes_only(op: Any) -> bool:

@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import Any
 
 from reprise.base.errors import RepriseError
@@ -98,42 +100,27 @@ def schedule_of(step: CapturedStep, checkpoints: set[int]) -> list[int]:
         or graph.storages[s].pinned
         or any(graph.ops[o].kind == "once" for o in ops)
     }
-    segment = _segments(graph, end, checkpoints)
     needed = _needed_again(graph, end, kept, makers)
-    made: set[int] = set()
-
-    def is_missing(s: int) -> bool:
-        return s in makers and s not in kept and s not in made
-
-    def again(storage: int) -> list[int]:
-        """Returns the ops of the storage's segment to run again, after those of earlier segments
-        that they need. Adds what they make to `made`."""
-        number = segment[makers[storage][0]]
-        mine = {s for s in needed - made if segment[makers[s][0]] == number}
-        together = sorted({o for s in mine for o in makers[s]})
-        made.update(mine)
-        before: list[int] = []
-        for o in together:
-            for s in filter(is_missing, graph.ops[o].reads):
-                before += again(s)
-        return before + together
-
+    # By op, how many checkpoints were made before it; by that number, the ops to run again.
+    made = [any(s in checkpoints for s in op.writes) for op in graph.ops[:end]]
+    segment = list(accumulate(made, initial=0))
+    again: dict[int, set[int]] = defaultdict(set)
+    for s in needed:
+        again[segment[makers[s][0]]].update(makers[s])
     order = list(range(end))
+
+    def run_again(reads: Iterable[int]) -> None:
+        """Runs the segments of what is read, each once, after earlier ones that they need."""
+        for s in reads:
+            together = sorted(again.pop(segment[makers[s][0]], ()) if s in needed else ())
+            for o in together:
+                run_again(graph.ops[o].reads)
+            order.extend(together)
+
     for o in range(end, len(graph.ops)):
-        for s in sorted(filter(is_missing, graph.ops[o].reads), key=lambda s: writers[s]):
-            if s not in made:
-                order += again(s)
+        run_again(sorted(graph.ops[o].reads, key=lambda s: writers[s]))
         order.append(o)
     return with_frees(graph, order)
-
-
-def _segments(graph: Any, end: int, checkpoints: set[int]) -> list[int]:
-    """Returns by forward op how many checkpoints were made before it."""
-    numbers, number = [], 0
-    for op in graph.ops[:end]:
-        numbers.append(number)
-        number += any(s in checkpoints for s in op.writes)
-    return numbers
 
 
 def _needed_again(graph: Any, end: int, kept: set[int], makers: dict[int, list[int]]) -> set[int]:

@@ -21,14 +21,14 @@ from reprise.agent.received import InfeasibleBudget
 from reprise.base.budget import Budget
 from reprise.base.errors import RepriseError
 from reprise.base.saying import say
-from reprise.base.units import format_bytes, format_bytes_up, format_percent
+from reprise.base.units import format_bytes, format_percent
 from reprise.plan import Evaluation, Plan, base_schedule, evaluate
 from reprise.plan import plan as ask
 from reprise.plan.result import Known
 from reprise.plan.wish import Answer, Wish
 from reprise.tensorflow.captured import CapturedStep, capture, ordered_ops
 from reprise.tensorflow.grappler import keep_away
-from reprise.tensorflow.kinds import forwards_second, has_ops_inside, is_view
+from reprise.tensorflow.kinds import FORWARDING_SECOND, VIEWS, has_ops_inside
 from reprise.tensorflow.modes import checkpoints_of, schedule_of
 from reprise.tensorflow.rehearsal import Rehearsal, in_order
 from reprise.tensorflow.rewrite import Rewriter
@@ -259,10 +259,10 @@ def _has_metrics(step: CapturedStep) -> bool:
     """Returns whether logits are read outside of the step, which may run with it or not. If it
     does, their gradient cannot take over their memory, as in the rehearsal."""
     inside = {op.name for op in step.ops}
-    logits = [op.inputs[0] for op in step.ops if forwards_second(op)]
-    logits += [tensor.op.inputs[0] for tensor in logits if is_view(tensor.op)]
+    logits = [op.inputs[0] for op in step.ops if op.type in FORWARDING_SECOND]
+    logits += [tensor.op.inputs[0] for tensor in logits if tensor.op.type in VIEWS]
     readers = [op for tensor in logits for op in tensor.consumers()]
-    return any(op.name not in inside and not is_view(op) for op in readers)
+    return any(op.name not in inside and op.type not in VIEWS for op in readers)
 
 
 class _Stage:
@@ -313,7 +313,7 @@ class _Stage:
             reserve += max(0, measured - plan.peak_bytes)
         raise InfeasibleBudget(
             f"No plan found for {format_bytes(int(budget))}: the step was measured at "
-            f"{format_bytes_up(measured)} under the last one, and its ops show less."
+            f"{format_bytes(measured, up=True)} under the last one, and its ops show less."
         )
 
 

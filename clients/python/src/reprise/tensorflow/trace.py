@@ -9,8 +9,9 @@ op_records(metadata)["Conv2D"]     # time, workspace and output bytes of one op
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from operator import itemgetter
 from types import MappingProxyType
 from typing import Any
@@ -47,26 +48,19 @@ def peak_bytes(metadata: Any, released: Mapping[str, int] = MappingProxyType({})
     events: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
     ends: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for device in metadata.step_stats.dev_stats:
+        machine = device.device.split("/stream")[0]
         for node in device.node_stats:
             for memory in node.memory:
-                into = events[_machine(device.device), memory.allocator_name]
+                into = events[machine, memory.allocator_name]
                 into += [(r.alloc_micros, r.alloc_bytes) for r in memory.allocation_records]
             if node.node_name in released:
                 ended = node.all_start_micros + node.op_end_rel_micros
-                ends[_machine(device.device)].append((ended, -released[node.node_name]))
-    for (where, _), into in events.items():
-        into += ends.pop(where, [])
-    return max((_highest(found) for found in events.values()), default=0)
-
-
-def _highest(events: Iterable[tuple[int, int]]) -> int:
-    """Returns the highest sum of allocations and frees over time. Within one microsecond, frees
-    come first."""
-    alive = peak = 0
-    for _, size in sorted(events):
-        alive += size
-        peak = max(peak, alive)
-    return peak
+                ends[machine].append((ended, -released[node.node_name]))
+    for (machine, _), into in events.items():
+        into += ends.pop(machine, [])
+    # Within one microsecond, frees come first.
+    sizes = ([size for _, size in sorted(found)] for found in events.values())
+    return max((max(accumulate(of_one, initial=0)) for of_one in sizes), default=0)
 
 
 def op_records(metadata: Any, names: Container[str] = ()) -> dict[str, OpRecord]:
@@ -106,14 +100,10 @@ def _record(nodes: Sequence[Any], name: str) -> OpRecord:
             events[memory.allocator_name] += [(r.alloc_micros, r.alloc_bytes) for r in records]
     workspace = allocated = in_the_end = 0
     for found in events.values():
-        alive = highest = left = 0
-        for at, size in sorted(found, key=itemgetter(0)):
-            alive += size
-            allocated += max(0, size)
-            highest = max(highest, alive)
-            if at <= ended:
-                left = alive
-        workspace += max(0, highest - left)
+        found.sort(key=itemgetter(0))
+        left = sum(size for at, size in found if at <= ended)
+        workspace += max(accumulate((size for _, size in found), initial=0)) - left
+        allocated += sum(max(0, size) for _, size in found)
         in_the_end += max(0, left)
     sizes: dict[int, int] = {}
     for output in (output for node in nodes if node.node_name == name for output in node.output):
@@ -122,8 +112,3 @@ def _record(nodes: Sequence[Any], name: str) -> OpRecord:
     outputs = tuple(sizes.get(slot, 0) for slot in range(max(sizes, default=-1) + 1))
     time_ns = sum(node.op_end_rel_nanos - node.op_start_rel_nanos for node in nodes)
     return OpRecord(max(1, time_ns), workspace, outputs, allocated, in_the_end)
-
-
-def _machine(device: str) -> str:
-    """Returns the name of a device without its stream."""
-    return device.split("/stream")[0]
