@@ -25,6 +25,7 @@
 #include <c10/core/SafePyObject.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <pybind11/gil.h>
+#include <pybind11/pytypes.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/PyInterpreter.h>
 #include <torch/csrc/api/include/torch/version.h>
@@ -124,13 +125,10 @@ inline c10::SafePyObject CallPython(PyObject* function, PyObject* argument) {
   return {found, getPyInterpreter()};
 }
 
-// mark(gpu: bool) -> bytes: what tells apart two states around an op.
-inline PyObject* PyMark(PyObject*, PyObject* gpu) {
-  HANDLE_TH_ERRORS
-  const Mark now = MarkNow(gpu == Py_True);
-  return PyBytes_FromStringAndSize(reinterpret_cast<const char*>(&now),
-                                   sizeof(now));
-  END_HANDLE_TH_ERRORS
+// Returns a Mark as bytes.
+inline pybind11::bytes MarkBytes(bool gpu) {
+  const Mark now = MarkNow(gpu);
+  return {reinterpret_cast<const char*>(&now), sizeof(now)};
 }
 
 class Surroundings {

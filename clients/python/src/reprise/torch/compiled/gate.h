@@ -36,6 +36,7 @@
 
 #include "arguments.h"
 #include "below.h"
+#include "bound.h"
 #include "fault.h"
 #include "op_clock.h"
 #include "records.h"
@@ -72,15 +73,9 @@ inline thread_local PyObject* watched = nullptr;
 // run.before_write_of(tensors). An internal error ends in there.
 inline void TellRun(PyObject* run, const std::vector<at::Tensor>& written) {
   const pybind11::gil_scoped_acquire held;
-  THPObjectPtr tensors(PyList_New(0));
-  for (const at::Tensor& t : written) {
-    THPObjectPtr tensor(tensors ? THPVariable_Wrap(t) : nullptr);
-    if (!tensor || PyList_Append(tensors.get(), tensor.get()) < 0) break;
-  }
+  const pybind11::object tensors = pybind11::cast(written);
   THPObjectPtr done(
-      PyErr_Occurred()
-          ? nullptr
-          : PyObject_CallMethod(run, "before_write_of", "O", tensors.get()));
+      PyObject_CallMethod(run, "before_write_of", "O", tensors.ptr()));
   if (!done && !Reported()) throw python_error();
 }
 

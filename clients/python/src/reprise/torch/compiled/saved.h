@@ -204,7 +204,7 @@ inline bool Advance(Track& track, long long slot) {
       track.task == torch::autograd::get_current_graph_task_id()) {
     ++track.cursor;
     if (track.armed) track.Say(page.event_ops[at]);
-    if (page.quiet[at]) return true;
+    if (page.bursts[at].empty()) return true;
     if (!RunBurst(track, at)) track.safe = 1;
     return CountUp(track);
   }

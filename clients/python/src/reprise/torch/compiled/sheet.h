@@ -51,11 +51,10 @@ struct Replay {
 // before which something may be replayed, and its burst is what is replayed.
 // Window i is what autograd saves between op i - 1 and op i.
 struct Sheet {
-  std::vector<std::optional<c10::OperatorHandle>> rows;
+  std::vector<c10::OperatorHandle> rows;
   std::vector<std::optional<Special>> specials;  // by row; none: only passes
-  std::vector<char> given_up;                    // by slot
+  std::vector<uint8_t> given_up;                 // by slot
   std::vector<int64_t> events;                   // slots
-  std::vector<char> quiet;                       // by event: its burst is empty
   std::vector<std::vector<Replay>> bursts;       // by event; then pieces
   // By row and by event: the op of the step graph that begins there.
   std::vector<int64_t> row_ops;
@@ -66,7 +65,7 @@ struct Sheet {
   std::vector<int64_t> firsts;
   // By window: whether it goes through the hooks, and its first slot. Empty:
   // all windows do.
-  std::vector<char> hooked;
+  std::vector<uint8_t> hooked;
   std::vector<int64_t> first_slot;
   // The newest state in which ops of the latest step were recorded. The next
   // step is in the same one as a rule, and need not ask Python for it.

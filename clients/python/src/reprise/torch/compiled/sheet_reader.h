@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Builds a sheet from what native_program.py passes, and checks that its parts
-// fit together.
+// Builds a sheet from a program (program.py) and from what native_program.py
+// has found out about it.
 #ifndef REPRISE_TORCH_COMPILED_SHEET_READER_H_
 #define REPRISE_TORCH_COMPILED_SHEET_READER_H_
 
@@ -12,146 +12,103 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/Exceptions.h>
 
-#include <cstring>
 #include <memory>
 #include <optional>
+#include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
+#include "bound.h"
 #include "sheet.h"
 #include "track.h"
 
 namespace reprise_fast {
 
-// Returns the operator of a row ("aten::add", "Tensor"), or nothing with a
-// Python error if torch has no such operator.
-inline std::optional<c10::OperatorHandle> OperatorOf(PyObject* row) {
-  const char *name = nullptr, *overload = nullptr;
-  if (!PyArg_ParseTuple(row, "ss", &name, &overload)) return std::nullopt;
-  auto found = c10::Dispatcher::singleton().findOp({name, overload});
-  if (!found.has_value())
-    PyErr_Format(PyExc_LookupError, "no operator %s.%s", name, overload);
-  return found;
+// An operator and its overload: "aten::add", "Tensor".
+using Name = std::pair<std::string, std::string>;
+using Numbers = std::vector<int64_t>;
+
+// What is known of the operator of a row that is special: the argument that
+// says whether statistics are computed, that of the running mean, the operator
+// without it, and whether something is copied next to the row.
+using Facts = std::tuple<int64_t, int64_t, std::optional<Name>, bool>;
+
+// Returns an attribute of an object in Python.
+template <typename T>
+T Get(const pybind11::handle& object, const char* name) {
+  return object.attr(name).cast<T>();
 }
 
-// Returns the numbers in a tuple; check PyErr_Occurred afterwards.
-inline std::vector<int64_t> Numbers(PyObject* tuple) {
-  std::vector<int64_t> found;
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); ++i)
-    found.push_back(PyLong_AsLongLong(PyTuple_GET_ITEM(tuple, i)));
-  return found;
-}
-
-// Reads (replays, writes, seeded, shortens, trains, statistics, without, cells,
-// reads, parked, aside), where `without` is a row; None leaves `to` empty. Returns false with
-// a Python error.
-inline bool ReadSpecial(PyObject* item, std::optional<Special>& to) {
-  if (item == Py_None) return true;
-  Special row;
-  long long replays, trains, statistics;
-  int writes, seeded, shortens;
-  int aside;
-  PyObject *without, *cells, *reads, *parked;
-  if (!PyArg_ParseTuple(item, "LpppLLOO!O!O!p", &replays, &writes, &seeded,
-                        &shortens, &trains, &statistics, &without,
-                        &PyTuple_Type, &cells, &PyTuple_Type, &reads,
-                        &PyTuple_Type, &parked, &aside))
-    return false;
-  row.replays = replays;
-  row.trains = trains;
-  row.statistics = statistics;
-  row.writes = writes != 0;
-  row.seeded = seeded != 0;
-  row.shortens = shortens != 0;
-  row.cells = Numbers(cells);
-  row.first_life_reads = Numbers(reads);
-  row.parked = Numbers(parked);
-  row.aside = aside != 0;
-  if (without != Py_None) row.without_statistics = OperatorOf(without);
-  to = std::move(row);
-  return PyErr_Occurred() == nullptr;
-}
-
-// Reads a burst: a tuple of (op, ((storage, uses), ...)). Returns false with a
-// Python error.
-inline bool ReadBurst(PyObject* item, std::vector<Replay>& to) {
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(item); ++i) {
-    long long op;
-    PyObject* keep;
-    if (!PyArg_ParseTuple(PyTuple_GET_ITEM(item, i), "LO!", &op, &PyTuple_Type,
-                          &keep))
-      return false;
-    Replay replay{op, {}};
-    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(keep); ++k) {
-      long long storage, uses;
-      if (!PyArg_ParseTuple(PyTuple_GET_ITEM(keep, k), "LL", &storage, &uses))
-        return false;
-      replay.keep.emplace_back(storage, uses);
-    }
-    to.push_back(std::move(replay));
+// Returns an operator. Raises LookupError if torch has none of this name.
+inline c10::OperatorHandle OperatorOf(const Name& name) {
+  const auto found =
+      c10::Dispatcher::singleton().findOp({name.first, name.second});
+  if (!found.has_value()) {
+    PyErr_Format(PyExc_LookupError, "no operator %s.%s", name.first.c_str(),
+                 name.second.c_str());
+    throw python_error();
   }
-  return true;
+  return *found;
 }
 
-// Sheet(rows, specials, bursts, given_up, events, quiet, hooked, first_slot,
-// row_ops, event_ops, versions, firsts). `rows` is a list of (name, overload);
-// `specials` and `bursts` are lists as read above. events, first_slot, row_ops,
-// event_ops, versions and firsts are bytes of int64; given_up, quiet and hooked
-// are bytes of 0 and 1.
+// Reads a program.Row that is not plain.
+inline Special SpecialOf(const pybind11::handle& row, const Facts& facts) {
+  Special special;
+  special.replays = Get<int64_t>(row, "replays");
+  special.writes = Get<bool>(row, "writes");
+  special.seeded = Get<bool>(row, "seeded");
+  special.shortens = Get<bool>(row, "short");
+  special.cells = Get<Numbers>(row, "cells");
+  special.first_life_reads = Get<Numbers>(row, "first_life_reads");
+  special.parked = Get<Numbers>(row, "parked");
+  const auto& [trains, statistics, without, aside] = facts;
+  special.trains = trains;
+  special.statistics = statistics;
+  if (without) special.without_statistics = OperatorOf(*without);
+  special.aside = aside;
+  return special;
+}
+
+// Reads a burst of program.Replay.
+inline std::vector<Replay> BurstOf(const pybind11::handle& replays) {
+  std::vector<Replay> burst;
+  for (const pybind11::handle replay : replays)
+    burst.push_back({Get<int64_t>(replay, "op"),
+                     pybind11::list(replay.attr("keep").attr("items")())
+                         .cast<decltype(Replay::keep)>()});
+  return burst;
+}
+
+// Sheet(program, names, facts, events, hooked, first_slot): by row the name of
+// the operator, and what is known of it if the row is special; the slots of the
+// events, or -1 where more happens than replays; by window whether it goes
+// through the hooks, and its first slot.
 inline PyObject* SheetNew(PyTypeObject* type, PyObject* args, PyObject*) {
   HANDLE_TH_ERRORS
-  PyObject *rows = nullptr, *specials = nullptr, *bursts = nullptr;
-  struct Buffer : Py_buffer {
-    Buffer() : Py_buffer{} {}
-    ~Buffer() { PyBuffer_Release(this); }  // only once; no-op if empty
-  };
-  Buffer given_up, events, quiet, hooked, first_slot, row_ops, event_ops,
-      versions, firsts;
-  if (!PyArg_ParseTuple(args, "O!O!O!y*y*y*y*y*y*y*y*y*", &PyList_Type, &rows,
-                        &PyList_Type, &specials, &PyList_Type, &bursts,
-                        &given_up, &events, &quiet, &hooked, &first_slot,
-                        &row_ops, &event_ops, &versions, &firsts))
-    return nullptr;
+  const auto [program, names, facts, events, hooked, first_slot] =
+      FromPython<std::tuple<pybind11::object, std::vector<Name>,
+                            std::vector<std::optional<Facts>>, Numbers,
+                            std::vector<uint8_t>, Numbers>>(args);
   auto sheet = std::make_unique<Sheet>();
-  const auto copy = [](const Py_buffer& from, auto& to) {
-    to.resize(static_cast<size_t>(from.len) / sizeof(to[0]));
-    std::memcpy(to.data(), from.buf, to.size() * sizeof(to[0]));
-  };
-  copy(given_up, sheet->given_up);
-  copy(events, sheet->events);
-  copy(quiet, sheet->quiet);
-  copy(hooked, sheet->hooked);
-  copy(first_slot, sheet->first_slot);
-  copy(row_ops, sheet->row_ops);
-  copy(event_ops, sheet->event_ops);
-  copy(versions, sheet->versions);
-  copy(firsts, sheet->firsts);
-  const auto count = static_cast<size_t>(PyList_GET_SIZE(rows));
-  bool fine =
-      sheet->quiet.size() == sheet->events.size() &&
-      sheet->event_ops.size() == sheet->events.size() &&
-      sheet->row_ops.size() == count &&
-      sheet->versions.size() == sheet->given_up.size() &&
-      (sheet->firsts.empty() ||
-       sheet->firsts.size() == sheet->given_up.size()) &&
-      static_cast<size_t>(PyList_GET_SIZE(specials)) == count &&
-      static_cast<size_t>(PyList_GET_SIZE(bursts)) >= sheet->events.size() &&
-      sheet->hooked.size() == sheet->first_slot.size();
-  if (!fine) PyErr_SetString(PyExc_ValueError, "lists of different lengths");
-  for (Py_ssize_t i = 0; fine && i < PyList_GET_SIZE(rows); ++i) {
-    sheet->rows.push_back(OperatorOf(PyList_GET_ITEM(rows, i)));
+  sheet->given_up = Get<std::vector<uint8_t>>(program, "slots");
+  sheet->events = events;
+  sheet->hooked = hooked;
+  sheet->first_slot = first_slot;
+  sheet->event_ops = Get<Numbers>(program, "event_ops");
+  sheet->versions = Get<Numbers>(program, "versions");
+  sheet->firsts = Get<Numbers>(program, "firsts");
+  for (const pybind11::handle row : program.attr("rows")) {
+    const size_t at = sheet->rows.size();
+    sheet->rows.push_back(OperatorOf(names.at(at)));
+    sheet->row_ops.push_back(Get<int64_t>(row, "op"));
     sheet->specials.emplace_back();
-    fine = PyErr_Occurred() == nullptr &&
-           ReadSpecial(PyList_GET_ITEM(specials, i), sheet->specials.back());
+    if (facts.at(at)) sheet->specials.back() = SpecialOf(row, *facts[at]);
   }
-  for (Py_ssize_t i = 0; fine && i < PyList_GET_SIZE(bursts); ++i) {
-    sheet->bursts.emplace_back();
-    PyObject* const burst = PyList_GET_ITEM(bursts, i);
-    fine = PyTuple_Check(burst) && ReadBurst(burst, sheet->bursts.back());
-  }
-  if (!fine && !PyErr_Occurred())
-    PyErr_SetString(PyExc_TypeError, "a burst is a tuple");
-  PyObject* const made = fine ? type->tp_alloc(type, 0) : nullptr;
+  for (const char* const all : {"bursts", "pieces"})
+    for (const pybind11::handle burst : program.attr(all))
+      sheet->bursts.push_back(BurstOf(burst));
+  PyObject* const made = type->tp_alloc(type, 0);
   if (made == nullptr) return nullptr;
   reinterpret_cast<SheetObject*>(made)->sheet = sheet.release();
   return made;

@@ -15,12 +15,14 @@
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/object_ptr.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "bound.h"
 #include "inject.h"
-// Track(sheet, run): the run is held by a weak reference.
 #include "records.h"
 #include "saved.h"
 #include "sheet_reader.h"
@@ -28,6 +30,7 @@
 
 namespace reprise_fast {
 
+// Track(sheet, run): the run is held by a weak reference.
 inline PyObject* TrackNew(PyTypeObject* type, PyObject* args, PyObject*) {
   HANDLE_TH_ERRORS
   PyObject *sheet = nullptr, *run = nullptr;
@@ -115,19 +118,11 @@ inline PyObject* RunSeen(PyObject* self, PyObject* args) {
   END_HANDLE_TH_ERRORS
 }
 
-// Returns the tensors in a list; throws TypeError if it is not a list.
-inline std::vector<at::Tensor> TensorsIn(PyObject* list) {
-  TORCH_CHECK_TYPE(PyList_CheckExact(list), "not a list");
-  std::vector<at::Tensor> found;
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); ++i)
-    found.push_back(THPVariable_Unpack(PyList_GET_ITEM(list, i)));
-  return found;
-}
-
 // track.before_write(tensors): records that need the old content get a copy.
 inline PyObject* BeforeWrite(PyObject* self, PyObject* tensors) {
   HANDLE_TH_ERRORS
-  reinterpret_cast<Track*>(self)->book->records.BeforeWrite(TensorsIn(tensors));
+  reinterpret_cast<Track*>(self)->book->records.BeforeWrite(
+      FromPython<std::vector<at::Tensor>>(tensors));
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
 }
@@ -136,7 +131,9 @@ inline PyObject* BeforeWrite(PyObject* self, PyObject* tensors) {
 inline PyObject* Written(PyObject* self, PyObject* tensors) {
   HANDLE_TH_ERRORS
   auto* const track = reinterpret_cast<Track*>(self);
-  if (track->book->records.Written(TensorsIn(tensors))) track->safe = 1;
+  if (track->book->records.Written(
+          FromPython<std::vector<at::Tensor>>(tensors)))
+    track->safe = 1;
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
 }
@@ -159,16 +156,14 @@ inline PyObject* Burst(PyObject* self, PyObject* value) {
 // track.holds(storages) -> bool: whether a record holds a tensor on one of
 // these storages (addresses).
 inline PyObject* Holds(PyObject* self, PyObject* storages) {
+  HANDLE_TH_ERRORS
   const Records& records = reinterpret_cast<Track*>(self)->book->records;
-  PyObject* const items = PySequence_Fast(storages, "storages");
-  if (items == nullptr) return nullptr;
-  bool holds = false;
-  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(items) && !holds; ++i) {
-    holds = records.Holds(PyLong_AsVoidPtr(PySequence_Fast_GET_ITEM(items, i)));
-    if (PyErr_Occurred()) break;
-  }
-  Py_DECREF(items);
-  return PyErr_Occurred() ? nullptr : PyBool_FromLong(holds);
+  const auto found = FromPython<std::vector<std::uintptr_t>>(storages);
+  return PyBool_FromLong(
+      std::any_of(found.begin(), found.end(), [&](std::uintptr_t storage) {
+        return records.Holds(reinterpret_cast<const void*>(storage));
+      }));
+  END_HANDLE_TH_ERRORS
 }
 
 // track.waits() -> bool: whether a record that holds a tensor may still be
@@ -207,22 +202,15 @@ inline PyMemberDef track_members[] = {
     {nullptr, 0, 0, 0, nullptr}};
 
 inline PyMethodDef track_methods[] = {
-    {"pack", Pack, METH_O,
-     "Returns what autograd keeps instead of a saved tensor."},
-    {"special", REPRISE_ENTRY("Track.special", RunSeen), METH_VARARGS,
-     "Runs and records an op that a dispatch mode has seen."},
+    {"pack", Pack, METH_O, nullptr},
+    {"special", REPRISE_ENTRY("Track.special", RunSeen), METH_VARARGS, nullptr},
     {"before_write", REPRISE_ENTRY("Track.before_write", BeforeWrite), METH_O,
-     "Copies these tensors for records that need their old content."},
-    {"written", REPRISE_ENTRY("Track.written", Written), METH_O,
-     "Notes that a call that is not recorded has written these."},
-    {"burst", REPRISE_ENTRY("Track.burst", Burst), METH_O,
-     "Runs the replays that are due before an event."},
-    {"on", REPRISE_ENTRY("Track.on", On), METH_O,
-     "Begins the step on the current stream of a GPU."},
-    {"holds", REPRISE_ENTRY("Track.holds", Holds), METH_O,
-     "Returns whether a record holds one of these storages."},
-    {"waits", REPRISE_ENTRY("Track.waits", Waits), METH_NOARGS,
-     "Returns whether anything may still be replayed."},
+     nullptr},
+    {"written", REPRISE_ENTRY("Track.written", Written), METH_O, nullptr},
+    {"burst", REPRISE_ENTRY("Track.burst", Burst), METH_O, nullptr},
+    {"on", REPRISE_ENTRY("Track.on", On), METH_O, nullptr},
+    {"holds", REPRISE_ENTRY("Track.holds", Holds), METH_O, nullptr},
+    {"waits", REPRISE_ENTRY("Track.waits", Waits), METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace reprise_fast

@@ -9,7 +9,6 @@ without calling Python until something differs from the captured step.
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import replace
@@ -55,14 +54,14 @@ def thin(program: Program) -> Program:
     )
 
 
-def _windows(program: Program) -> tuple[bytes, array[int]]:
+def _windows(program: Program) -> tuple[list[bool], list[int]]:
     """Returns by window whether it is hooked, and its first slot."""
     if not program.windows:
-        return b"", array("q")
+        return [], []
     hooked = _hooked(program)
     windows = range(len(program.rows) + 1)
-    first = array("q", (bisect_left(program.windows, window) for window in windows))
-    return bytes(window in hooked for window in windows), first
+    first = [bisect_left(program.windows, window) for window in windows]
+    return [window in hooked for window in windows], first
 
 
 def sheet_of(module: Any, program: Program) -> Any:
@@ -74,53 +73,28 @@ def sheet_of(module: Any, program: Program) -> Any:
             f"the native engine does not know op {others[0].op}, {others[0].func}"
         )
         return None
-    rows = [fast.name_of(row.func) for row in program.rows]
+    names = [fast.name_of(row.func) for row in program.rows]
     # Of a program that copies, Python sees what is written: it might be what is copied.
     parks = any(row.parked for row in program.rows)
-    specials = [None if row.plain else _special(row, parks) for row in program.rows]
-    bursts = [
-        tuple((replay.op, tuple(replay.keep.items())) for replay in burst)
-        for burst in (*program.bursts, *program.pieces)
-    ]
+    facts = [None if row.plain else _facts(row, parks) for row in program.rows]
     # Before some events more happens than replays: the run (tape_run.py) is asked at these.
     copies = program.copies or ((),) * len(program.events)
-    events = (-1 if parts else slot for slot, parts in zip(program.events, copies, strict=True))
-    quiet = bytes(not burst for burst in program.bursts)
-    windows = _windows(program)
+    events = [-1 if parts else slot for slot, parts in zip(program.events, copies, strict=True)]
     try:  # the module raises LookupError where torch does not know an operator by its name
-        return module.Sheet(
-            rows,
-            specials,
-            bursts,
-            bytes(program.slots),
-            array("q", events),
-            quiet,
-            *windows,
-            array("q", (row.op for row in program.rows)),
-            array("q", program.event_ops),
-            array("q", program.versions),
-            array("q", program.firsts),
-        )
+        return module.Sheet(program, names, facts, events, *_windows(program))
     except LookupError as error:
         fast.report_python_only(f"the native engine does not know an op of this step ({error})")
         return None
 
 
-def _special(row: Row, parks: bool) -> tuple[Any, ...]:
-    """Returns the facts about a row that is recorded, writes, or is next to a copy to the host;
-    `parks`: the program makes such copies."""
+def _facts(row: Row, parks: bool) -> tuple[Any, ...]:
+    """Returns what the native engine must know of a row that is recorded, writes, or is next to a
+    copy to the host, besides the row itself; `parks`: the program makes such copies."""
     statistics, without = statistics_of(row.func)
     return (
-        row.replays,
-        row.writes,
-        row.seeded,
-        row.short,
         trains_at(row.func),
         statistics,
         None if without is None else fast.name_of(without),
-        row.cells,
-        row.first_life_reads,
-        row.parked,
         bool(row.parked or row.sent or (row.writes and parks)),
     )
 
