@@ -30,7 +30,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from reprise.torch.capture.captured import (
     BACKWARD,
@@ -207,8 +206,7 @@ class Capture(Mode):
 
     def on_top(self) -> bool:
         """Returns whether no mode and no hooks of somebody else were set after ours."""
-        stack = _get_current_dispatch_mode_stack()
-        return bool(stack) and stack[-1] is self and self._hooks.on_top
+        return super().on_top() and self._hooks.on_top
 
     def take_off(self) -> None:
         self.__exit__(None, None, None)

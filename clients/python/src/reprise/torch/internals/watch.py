@@ -59,11 +59,6 @@ _runs: list[weakref.ref[Watched]] = []
 _open: list[_Between] = []
 
 
-def open_watches() -> int:
-    """Returns how many dispatch modes on the stack are watches, not the program's."""
-    return sum(between.mode is not None for between in _open)
-
-
 def watch(run: Watched) -> None:
     """Watches writes until nothing of the run can be replayed any more."""
     for known in _runs:
@@ -166,6 +161,8 @@ class _Writes(Mode):
 class _AfterForward(_Writes):
     """Does so between a forward and its backward, where the native engine is missing."""
 
+    only_looks = True
+
     def _before(self, op: Op) -> None:
         tell(self._runs, op.func, op.args, op.kwargs)
 
@@ -199,7 +196,7 @@ class _Between:
         if self._gate is not None:
             surely(self._gate.unwatch)
         elif self.mode is not None:
-            if _get_current_dispatch_mode_stack()[-1:] != [self.mode]:
+            if not self.mode.on_top():
                 return
             self.mode.__exit__(None, None, None)
         _open.remove(self)

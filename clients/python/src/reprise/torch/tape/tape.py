@@ -28,7 +28,6 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from reprise.agent.marks import At, ignore_end
 from reprise.base.errors import RepriseError
@@ -213,7 +212,7 @@ class Tape(Mode):
         removed: then everything stays in place and keeps all saved tensors."""
         run, layers = self.run, self._surrounding
         run.mismatch(why)
-        if not (layers and self._packs) or _get_current_dispatch_mode_stack()[-1:] != [self]:
+        if not (layers and self._packs and self.on_top()):
             return
         self.close_gate()
         if layers[0].on_top:
