@@ -45,7 +45,6 @@ from reprise.torch.capture.kinds import (
     chosen_by,
     kind_of,
     signature_of,
-    written_by,
 )
 from reprise.torch.capture.lent import Resizes
 from reprise.torch.capture.packing import Packing
@@ -62,6 +61,7 @@ from reprise.torch.internals.ops import (
     filled_by,
     hidden_writes,
     tensors_in,
+    written_by,
 )
 from reprise.torch.internals.subclass import parts_of
 from reprise.torch.internals.traces import program_call, program_line

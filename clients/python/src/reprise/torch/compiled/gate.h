@@ -70,12 +70,12 @@ inline PyTypeObject* type_of_tracks = nullptr;
 // emptying it. Null: this thread is not watched.
 inline thread_local PyObject* watched = nullptr;
 
-// run.before_write_of(tensors). An internal error ends in there.
+// run.before_write_between(tensors). An internal error ends in there.
 inline void TellRun(PyObject* run, const std::vector<at::Tensor>& written) {
   const pybind11::gil_scoped_acquire held;
   const pybind11::object tensors = pybind11::cast(written);
   THPObjectPtr done(
-      PyObject_CallMethod(run, "before_write_of", "O", tensors.ptr()));
+      PyObject_CallMethod(run, "before_write_between", "O", tensors.ptr()));
   if (!done && !Reported()) throw python_error();
 }
 

@@ -49,7 +49,7 @@ from reprise.torch.internals.calls import Call
 from reprise.torch.internals.engine import around, no_longer
 from reprise.torch.internals.guard import caught, quietly, surely
 from reprise.torch.internals.modes import FunctionMode, Mode, Op
-from reprise.torch.internals.ops import PLAIN_TYPES, may_write, tensors_in
+from reprise.torch.internals.ops import PLAIN_TYPES, all_written_by, may_write, tensors_in
 from reprise.torch.internals.sharding import unwatched
 
 # A run whose records may still be replayed (tape/tape_run.py).
@@ -77,8 +77,9 @@ def waiting(besides: object) -> list[Watched]:
 def tell(runs: Iterable[Watched], func: Any, args: Any, kwargs: Any) -> None:
     """Lets runs copy what a call is about to write."""
     if may_write(func):
+        written = all_written_by(func, args, kwargs)
         for run in runs:
-            run.before_write_between(func, args, kwargs)
+            run.before_write_between(written)
 
 
 def before_step(optimizer: torch.optim.Optimizer) -> None:
@@ -91,7 +92,7 @@ def before_step(optimizer: torch.optim.Optimizer) -> None:
     written = [p.detach() for group in groups for p in group["params"] if p.grad is not None]
     plain = [p for p in written if type(p) in PLAIN_TYPES]
     for run in runs:
-        run.before_write_of(plain)
+        run.before_write_between(plain)
 
 
 def close_watches() -> None:
@@ -154,8 +155,9 @@ class _Writes(Mode):
 
     def _before(self, op: Op) -> None:
         if self._runs and may_write(op.func):
+            written = all_written_by(op.func, op.args, op.kwargs)
             for run in self._runs:
-                run.before_write(op.func, op.args, op.kwargs)
+                run.before_write(written)
 
 
 class _AfterForward(_Writes):

@@ -22,11 +22,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reprise.torch.capture import kinds
 from reprise.torch.compiled.shortcut import has_shortcut, shortcut
 from reprise.torch.internals.ambient import GeneratorState, device_of
 from reprise.torch.internals.modes import Op
-from reprise.torch.internals.ops import hidden_writes, tensors_in
+from reprise.torch.internals.ops import all_written_by, tensors_in
 from reprise.torch.internals.saved_hooks import refuse_stale
 from reprise.torch.internals.subclass import geometry_of, saved_alias, version_of
 from reprise.torch.tape.calls import view_alone
@@ -44,11 +43,6 @@ from reprise.torch.tape.records import (
     unmark,
 )
 from reprise.torch.tape.replay import Replayer, use
-
-
-def written_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-    """Returns the tensors that a call writes: as its schema says, and running statistics."""
-    return [*kinds.written_by(func, args, kwargs), *hidden_writes(func, args)]
 
 
 class PythonEngine:
@@ -79,7 +73,7 @@ class PythonEngine:
         """Runs an op that is recorded, or that writes; returns its result."""
         row = self.program.rows[number]
         func, args, kwargs = op.func, op.args, op.kwargs
-        targets = self._before_write(written_by(func, args, kwargs)) if row.writes else []
+        targets = self.before_write(all_written_by(func, args, kwargs)) if row.writes else []
         if not row.replays:
             out = op.run()
             for written in targets:
@@ -135,13 +129,9 @@ class PythonEngine:
                 key = held.tensor.untyped_storage()._cdata
                 self.leaves.setdefault(key, []).append(reference)
 
-    def before_write(self, tensors: Sequence[Tensor]) -> None:
-        """Copies these tensors for the records that still need their present content."""
-        self._before_write(tensors)
-
-    def _before_write(self, tensors: Sequence[Tensor]) -> list[Cell]:
-        """Copies these tensors for the records that need their present content; returns the cells
-        of the tensors."""
+    def before_write(self, tensors: Sequence[Tensor]) -> list[Cell]:
+        """Copies these tensors for the records that still need their present content; returns the
+        cells of the tensors."""
         targets = []
         for tensor in tensors:
             key = tensor.untyped_storage()._cdata

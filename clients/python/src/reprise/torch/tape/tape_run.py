@@ -29,7 +29,7 @@ from reprise.torch.check.values import Audit, Given
 from reprise.torch.internals.engine import graph_is_kept
 from reprise.torch.internals.guard import caught, described, told
 from reprise.torch.internals.modes import Op
-from reprise.torch.internals.ops import tensors_in
+from reprise.torch.internals.ops import all_written_by, tensors_in
 from reprise.torch.internals.saved_hooks import GONE, refuse_stale
 from reprise.torch.internals.subclass import saved_alias, version_of
 from reprise.torch.internals.watch import close_watches
@@ -38,7 +38,7 @@ from reprise.torch.meter.windows import OpRecorder
 from reprise.torch.tape.native_program import Compiled
 from reprise.torch.tape.parked import Parked
 from reprise.torch.tape.program import Fetch, Program, Row, Sent
-from reprise.torch.tape.python_engine import PythonEngine, written_by
+from reprise.torch.tape.python_engine import PythonEngine
 from reprise.torch.tape.records import Kept, Ref
 
 
@@ -330,7 +330,7 @@ class Run:
             for storage in row.sent:
                 self.parked.sent(storage)
             if row.writes:
-                self.parked.before_write(written_by(op.func, op.args, op.kwargs))
+                self.parked.before_write(all_written_by(op.func, op.args, op.kwargs))
             out = self.engine.special(number, op)
             self._send(self.parked, row, out)
             return out
@@ -348,31 +348,21 @@ class Run:
 
     def written(self, op: Op) -> Any:
         """Runs an op that writes and is not recorded, unless it has run. Returns its result."""
-        tensors = written_by(op.func, op.args, op.kwargs)
+        tensors = all_written_by(op.func, op.args, op.kwargs)
         out = op.out
         if not op.done:
-            self._before_write(tensors)
+            self.before_write(tensors)
             out = op.run()
         self.engine.written(tensors)
         return out
 
-    def before_write(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Copies what a call is about to write for the records that still need it."""
-        self._before_write(written_by(func, args, kwargs))
-
-    def before_write_between(
-        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        """Does the same between a forward and its backward, and notes whether the call writes a
-        parameter of which a gathered one is made."""
-        self.before_write_of(written_by(func, args, kwargs))
-
-    def before_write_of(self, tensors: Sequence[Tensor]) -> None:
-        """Does the same for tensors that are about to be written."""
+    def before_write_between(self, tensors: Sequence[Tensor]) -> None:
+        """Does the same as `before_write` between a forward and its backward, and notes whether a
+        parameter is written of which a gathered one is made."""
         if self.program.sources and not self.changed:
             written = {tensor.untyped_storage()._cdata for tensor in tensors}
             self.changed = not self.program.sources.isdisjoint(written)
-        self._before_write(tensors)
+        self.before_write(tensors)
 
     def refuse_changed(self) -> None:
         """Raises RuntimeError if such a parameter was written: replays would read its new values
@@ -387,9 +377,9 @@ class Run:
                 )
             )
 
-    def _before_write(self, tensors: Sequence[Tensor]) -> None:
-        """Copies these tensors for the records that need them, and tries again after an internal
-        error, because the write happens in any case."""
+    def before_write(self, tensors: Sequence[Tensor]) -> None:
+        """Copies what is about to be written for the records that still need it, and tries again
+        after an internal error, because the write happens in any case."""
         if self.parked is not None:
             self.parked.before_write(tensors)
         try:
