@@ -3,7 +3,7 @@
 
     python -m reprise.torch.compiled.fast build        # builds ahead of time; prints the path
 
-    module = load(unpack, stale, modified)   # None: plans run in Python
+    module = load(unpack)                    # None: plans run in Python
 
 It does the work of the Python engine at a lower cost: an op that is only compared and a tensor that
 is only kept never reach the interpreter. A job does not wait for the compiler (about a minute of
@@ -164,23 +164,16 @@ def library() -> Any:
     return _module
 
 
-def load(
-    unpack: Callable[[Any], Any],
-    stale: Callable[[Any, int], Any],
-    modified: Callable[[Any, int], Any],
-) -> Any:
+def load(unpack: Callable[[Any], Any]) -> Any:
     """Returns the module with its gate installed; None if it is not built or something else
-    uses the gate's key.
-
-    `unpack` returns the tensor of what Python packed. `stale` and `modified` raise the error for a
-    tensor with a wrong version: one that autograd saved, or one that a recorded call reads."""
+    uses the gate's key. `unpack` returns the tensor of what Python packed."""
     module = library()
     if module is None:
         return None
     ready = module.setup(
         saved_hooks.unpacking(unpack),
-        stale,
-        modified,
+        saved_hooks.refuse_stale,
+        saved_hooks.refuse_modified,
         guard.caught,
         [name_of(func) for func in IGNORED],
         ambient.current,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Converts a program for the native engine of the tape (compiled/fast.cc).
 
-    Compiled.of(program, unpack, stale, modified)      # None: this program runs in Python
+    Compiled.of(program, unpack)      # None: this program runs in Python
 
 The native engine reads a program once, as arrays of numbers (its Sheet), and then follows a step
 without calling Python until something differs from the captured step.
@@ -108,16 +108,10 @@ class Compiled:
         self._sheet = sheet
 
     @classmethod
-    def of(
-        cls,
-        program: Program,
-        unpack: Callable[[Any], Any],
-        stale: Callable[[Any, int], Any],
-        modified: Callable[[Any, int], Any],
-    ) -> Compiled | None:
+    def of(cls, program: Program, unpack: Callable[[Any], Any]) -> Compiled | None:
         """Returns the converted program; None if there is no native engine or it cannot run this
         program."""
-        module = fast.load(unpack, stale, modified) if program.replays else None
+        module = fast.load(unpack) if program.replays else None
         if module is None:
             if program.replays:
                 fast.report_engine(found=False)

@@ -37,7 +37,6 @@ from reprise.torch.internals.calls import leave
 from reprise.torch.internals.modes import Mode, Op
 from reprise.torch.internals.open_hooks import Hooks, for_parts
 from reprise.torch.internals.ops import IGNORED, PLAIN_TYPES, may_write
-from reprise.torch.internals.saved_hooks import refuse_modified, refuse_stale
 from reprise.torch.internals.watch import close_watches, resume, tell, waiting, watch
 from reprise.torch.offload.tier import Tier
 from reprise.torch.tape.native_program import Compiled
@@ -49,7 +48,7 @@ from reprise.torch.tape.tape_run import Counts, Run, unpack
 
 def native_engine() -> Any:
     """Returns the module of the native engine, with its gate installed; None if there is none."""
-    return fast.load(unpack, refuse_stale, refuse_modified)
+    return fast.load(unpack)
 
 
 class Tape(Mode):
@@ -92,7 +91,7 @@ class Tape(Mode):
         """Converts the program for the native engine, if there is one that can run it."""
         prepare()
         waits = fast.being_built() and bool(self.program.replays)
-        self._compiled = Compiled.of(self.program, unpack, refuse_stale, refuse_modified)
+        self._compiled = Compiled.of(self.program, unpack)
         self._waits = waits and self._compiled is None
 
     def renew(self) -> None:
