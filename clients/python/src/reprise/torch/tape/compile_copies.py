@@ -33,7 +33,7 @@ from typing import TypeVar
 from reprise.plan import Plan
 from reprise.torch.capture.captured import FORWARD, CapturedOp, CapturedStep
 from reprise.torch.capture.step_graph import CapturedGraph
-from reprise.torch.offload.slab import Slot, Stay, laid_out
+from reprise.torch.offload.slab import Stay, laid_out
 from reprise.torch.tape.program import FETCHED, Burst, Fetch, Place, PlanRejected, Replay, Sent
 
 T = TypeVar("T")
@@ -220,12 +220,12 @@ class Copies:
         stays = [Stay(s, self._bytes[s], self._makers[s], last) for s, last in self._last.items()]
         end = len(self._step.ops)
         stays += [Stay(s, self._state[s - self.first_state], 0, end) for s in self._state_is]
-        slots, total = laid_out(stays)
-        return {s: self._placed(s, slot) for s, slot in slots.items()}, total
-
-    def _placed(self, storage: int, slot: Slot) -> Place:
-        maker, written = self._makers[storage], self._written[storage]
-        return Place(slot.at, slot.bytes, self._fetches[storage], maker, written)
+        at, total = laid_out(stays)
+        places = {
+            s: Place(at[s], size, self._fetches[s], maker, self._written[s])
+            for s, size, maker, _ in stays
+        }
+        return places, total
 
 
 def parked(number: int, op: CapturedOp, places: dict[int, Place]) -> tuple[int, ...]:
