@@ -15,10 +15,6 @@
 #ifndef REPRISE_TORCH_COMPILED_AMBIENT_H_
 #define REPRISE_TORCH_COMPILED_AMBIENT_H_
 
-// clang-format off
-#include <torch/csrc/python_headers.h>  // before all others
-// clang-format on
-
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <c10/core/DefaultDtype.h>
@@ -29,6 +25,7 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/PyInterpreter.h>
 #include <torch/csrc/api/include/torch/version.h>
+#include <torch/csrc/python_headers.h>
 #include <torch/csrc/utils/object_ptr.h>
 
 #include <cstddef>

@@ -16,14 +16,11 @@
 #ifndef REPRISE_TORCH_COMPILED_DIGEST_H_
 #define REPRISE_TORCH_COMPILED_DIGEST_H_
 
-// clang-format off
-#include <torch/csrc/python_headers.h>  // before all others
-// clang-format on
-
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/as_strided.h>
 #include <pybind11/gil.h>
 #include <pybind11/pytypes.h>
+#include <torch/csrc/python_headers.h>
 
 #include <algorithm>
 #include <array>

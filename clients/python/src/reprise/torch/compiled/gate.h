@@ -15,10 +15,6 @@
 #ifndef REPRISE_TORCH_COMPILED_GATE_H_
 #define REPRISE_TORCH_COMPILED_GATE_H_
 
-// clang-format off
-#include <torch/csrc/python_headers.h>  // before all others
-// clang-format on
-
 #include <ATen/SavedTensorHooks.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -26,6 +22,7 @@
 #include <pybind11/gil.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/python_headers.h>
 #include <torch/csrc/utils/object_ptr.h>
 
 #include <algorithm>
@@ -337,7 +334,7 @@ inline PyObject* Close(PyObject*, PyObject*) {
   TurnHooks(true);
   if (held.track != nullptr) {
     held.track->book->records.Sweep(true);
-    if (!CountUp(*held.track)) return nullptr;
+    CountUp(*held.track);
   }
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS

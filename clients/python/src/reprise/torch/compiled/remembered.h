@@ -7,13 +7,10 @@
 #ifndef REPRISE_TORCH_COMPILED_REMEMBERED_H_
 #define REPRISE_TORCH_COMPILED_REMEMBERED_H_
 
-// clang-format off
-#include <torch/csrc/python_headers.h>  // before all others
-// clang-format on
-
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/python_headers.h>
 
 #include <cstdint>
 #include <cstring>

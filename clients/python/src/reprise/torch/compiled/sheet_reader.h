@@ -5,12 +5,9 @@
 #ifndef REPRISE_TORCH_COMPILED_SHEET_READER_H_
 #define REPRISE_TORCH_COMPILED_SHEET_READER_H_
 
-// clang-format off
-#include <torch/csrc/python_headers.h>  // before all others
-// clang-format on
-
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/python_headers.h>
 
 #include <memory>
 #include <optional>

@@ -5,12 +5,9 @@
 #ifndef REPRISE_TORCH_COMPILED_TRACK_H_
 #define REPRISE_TORCH_COMPILED_TRACK_H_
 
-// clang-format off
-#include <torch/csrc/python_headers.h>  // before all others
-// clang-format on
-
 #include <ATen/core/Tensor.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/csrc/python_headers.h>
 
 #include <utility>
 #include <vector>
@@ -112,21 +109,21 @@ inline void Settle(Track& track, const Outcome& outcome) {
   Report(outcome.failure.c_str());
 }
 
-// Adds the counts of the records to those of the run, and resets them. Returns
-// false with a Python error.
-inline bool CountUp(Track& track) {
+// Adds the counts of the records to those of the run, and resets them. Throws
+// what the run raises.
+inline void CountUp(Track& track) {
   Records& records = track.book->records;
   PyObject* const run = track.Run();
   const auto dropped = std::exchange(records.dropped, 0);
   const auto replayed = std::exchange(records.replayed, 0);
   const auto on_demand = std::exchange(records.on_demand, 0);
   if (run == nullptr || (dropped == 0 && replayed == 0 && on_demand == 0))
-    return true;
+    return;
   PyObject* const done = PyObject_CallMethod(
       run, "count", "LLL", static_cast<long long>(dropped),
       static_cast<long long>(replayed), static_cast<long long>(on_demand));
   Py_XDECREF(done);
-  return done != nullptr || Reported();
+  if (done == nullptr && !Reported()) throw python_error();
 }
 
 }  // namespace reprise_fast

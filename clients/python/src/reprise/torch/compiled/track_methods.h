@@ -5,14 +5,11 @@
 #ifndef REPRISE_TORCH_COMPILED_TRACK_METHODS_H_
 #define REPRISE_TORCH_COMPILED_TRACK_METHODS_H_
 
-// clang-format off
-#include <torch/csrc/python_headers.h>  // before all others
-// clang-format on
-
 #include <structmember.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
+#include <torch/csrc/python_headers.h>
 #include <torch/csrc/utils/object_ptr.h>
 
 #include <algorithm>
@@ -87,34 +84,27 @@ inline PyObject* RunSeen(PyObject* self, PyObject* args) {
   HANDLE_TH_ERRORS
   auto* const track = reinterpret_cast<Track*>(self);
   const Sheet& page = track->Page();
-  unsigned long long row = 0;
-  PyObject* seen = nullptr;
-  if (!PyArg_ParseTuple(args, "KO", &row, &seen)) return nullptr;
+  const auto given = FromPython<std::tuple<size_t, pybind11::object>>(args);
+  const size_t row = std::get<0>(given);
+  const pybind11::object& seen = std::get<1>(given);
   if (row >= page.rows.size() || !page.specials[row])
     throw torch::TypeError(
         "not a row that records, keeps or discards anything");
-  const c10::OperatorHandle& op = *page.rows[row];
-  THPObjectPtr given(PyObject_GetAttrString(seen, "args"));
-  if (!given) throw python_error();
-  THPObjectPtr named(PyObject_GetAttrString(seen, "kwargs"));
-  if (!named) throw python_error();
+  const c10::OperatorHandle& op = page.rows[row];
   // A mode is given a number where the op is called with a tensor made of one.
   const torch::jit::ToIValueAllowNumbersAsTensors numbers(true);
   Stack stack = torch::jit::createStackForSchema(
-      op.schema(),
-      torch::jit::tuple_slice(
-          pybind11::reinterpret_borrow<pybind11::tuple>(given.get())),
-      pybind11::reinterpret_borrow<pybind11::kwargs>(named.get()), {});
-  THPObjectPtr out;
+      op.schema(), torch::jit::tuple_slice(Get<pybind11::tuple>(seen, "args")),
+      Get<pybind11::kwargs>(seen, "kwargs"), {});
+  pybind11::object out;
   const auto run = [&] {
-    out = PyObject_CallMethod(seen, "run", nullptr);
-    if (!out) throw python_error();
-    stack = StackOf(out.get(), op.schema());
+    out = seen.attr("run")();
+    stack = StackOf(out.ptr(), op.schema());
   };
   track->book->records.host = track->host;
   Settle(*track, track->book->records.RunSpecial(
                      *page.specials[row], page.row_ops[row], op, stack, run));
-  return out.release();
+  return out.release().ptr();
   END_HANDLE_TH_ERRORS
 }
 
@@ -148,7 +138,7 @@ inline PyObject* Burst(PyObject* self, PyObject* value) {
   if (event >= track->Page().bursts.size())
     throw torch::TypeError("no such event");
   const bool done = RunBurst(*track, event);
-  if (!CountUp(*track)) return nullptr;
+  CountUp(*track);
   return PyBool_FromLong(done);
   END_HANDLE_TH_ERRORS
 }
