@@ -47,7 +47,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from reprise.torch.internals.calls import Call
 from reprise.torch.internals.engine import around, no_longer
-from reprise.torch.internals.guard import caught, quietly, surely
+from reprise.torch.internals.guard import again, quietly, surely
 from reprise.torch.internals.modes import FunctionMode, Mode, Op
 from reprise.torch.internals.ops import PLAIN_TYPES, all_written_by, may_write, tensors_in
 from reprise.torch.internals.sharding import unwatched
@@ -145,12 +145,7 @@ class _Writes(Mode):
             return op.run()  # a DTensor finds out the shape of a result; nothing is written
         if not PLAIN_TYPES.issuperset(types):
             return NotImplemented  # the subclass makes inner calls, whose writes come here
-        try:
-            self._before(op)
-        except Exception as error:
-            if not caught(error):
-                raise
-            self._before(op)  # once more: the write follows in any case
+        again(self._before, op)  # the write follows in any case
         return op.run()
 
     def _before(self, op: Op) -> None:

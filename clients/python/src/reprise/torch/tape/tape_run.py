@@ -27,7 +27,7 @@ from reprise.agent.marks import At, ignore_end
 from reprise.torch.check.control import Control
 from reprise.torch.check.values import Audit, Given
 from reprise.torch.internals.engine import graph_is_kept
-from reprise.torch.internals.guard import caught, described, told
+from reprise.torch.internals.guard import again, caught, described, told
 from reprise.torch.internals.modes import Op
 from reprise.torch.internals.ops import all_written_by, tensors_in
 from reprise.torch.internals.saved_hooks import GONE, refuse_stale
@@ -382,12 +382,7 @@ class Run:
         after an internal error, because the write happens in any case."""
         if self.parked is not None:
             self.parked.before_write(tensors)
-        try:
-            self.engine.before_write(tensors)
-        except Exception as error:
-            if not caught(error):
-                raise
-            self.engine.before_write(tensors)
+        again(self.engine.before_write, tensors)
 
     def holds(self, storages: Iterable[int]) -> bool:
         """Returns whether a record holds a tensor on one of these storages."""
