@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Functions of the Python module made of C++ functions, whose arguments and
-// results pybind11 converts. For those that are seldom called: what runs for
-// every op takes Python's objects itself.
+// The functions of the Python module, and such made of C++ functions, whose
+// arguments and results pybind11 converts. The latter are seldom called: what
+// runs for every op takes Python's objects itself.
 #ifndef REPRISE_TORCH_COMPILED_BOUND_H_
 #define REPRISE_TORCH_COMPILED_BOUND_H_
 
@@ -15,6 +15,14 @@
 #include <tuple>
 #include <type_traits>
 #include <utility>
+
+// An entry point of the engine: the function itself, but in a build for tests,
+// where REPRISE_INJECT names the header that makes it fail.
+#ifdef REPRISE_INJECT
+#include REPRISE_INJECT
+#else
+#define REPRISE_ENTRY(name, function) function
+#endif
 
 namespace reprise_fast {
 

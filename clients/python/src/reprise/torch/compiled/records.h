@@ -25,7 +25,6 @@
 #include "arguments.h"
 #include "below.h"
 #include "cells.h"
-#include "marks.h"
 #include "on_demand.h"
 #include "recording.h"
 #include "replay.h"

@@ -3,18 +3,22 @@
 // What a planned step notes about a model's parameters and buffers, so that it
 // can be repeated if it runs out of memory (planned_retry.py). It runs in every
 // step, so it must be cheap: a few nanoseconds per tensor here, some hundred in
-// Python.
+// Python. And what is released then, before the forward runs again.
 #ifndef REPRISE_TORCH_COMPILED_REMEMBERED_H_
 #define REPRISE_TORCH_COMPILED_REMEMBERED_H_
 
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/python_headers.h>
 
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <type_traits>
+#include <unordered_set>
+#include <utility>
 #include <vector>
 
 namespace reprise_fast {
@@ -122,6 +126,24 @@ inline PyObject* Untouched(PyObject*, PyObject* args) {
   }
   return result;
   END_HANDLE_TH_ERRORS
+}
+
+// Releases the saved tensors of the graphs that made these tensors, as a
+// finished backward would: one that ran out of memory will not run to its end.
+// Linear in the size of the graph.
+inline void LetGo(const std::vector<at::Tensor>& heads) {
+  // torch versions differ: this is a shared_ptr or an intrusive_ptr.
+  using NodePtr = std::decay_t<decltype(torch::autograd::Edge::function)>;
+  std::vector<NodePtr> todo;
+  std::unordered_set<const torch::autograd::Node*> seen;
+  for (const at::Tensor& head : heads) todo.push_back(head.grad_fn());
+  while (!todo.empty()) {
+    const auto node = std::move(todo.back());
+    todo.pop_back();
+    if (!node || !seen.insert(node.get()).second) continue;
+    for (const auto& edge : node->next_edges()) todo.push_back(edge.function);
+    node->release_variables();
+  }
 }
 
 }  // namespace reprise_fast

@@ -19,10 +19,6 @@
 
 namespace reprise_fast {
 
-struct SheetObject {
-  PyObject_HEAD Sheet* sheet;
-};
-
 // The records of a step.
 struct Book {
   Records records;

@@ -19,10 +19,9 @@
 #include <vector>
 
 #include "bound.h"
-#include "inject.h"
 #include "records.h"
 #include "saved.h"
-#include "sheet_reader.h"
+#include "sheet.h"
 #include "track.h"
 
 namespace reprise_fast {
