@@ -101,6 +101,7 @@ bool Setup(pybind11::object unpack, pybind11::object stale,
 
 PyMethodDef functions[] = {
     REPRISE_BOUND("setup", Setup),
+    REPRISE_BOUND("sheet", SheetOf),
     {"open", REPRISE_ENTRY("open", Open), METH_O, nullptr},
     {"tell", REPRISE_ENTRY("tell", Tell), METH_O, nullptr},
     {"watch", REPRISE_ENTRY("watch", Watch), METH_O, nullptr},
@@ -151,8 +152,6 @@ void Describe(PyTypeObject& type, const char* name, Py_ssize_t bytes,
 }  // namespace
 
 PyMODINIT_FUNC PyInit_reprise_fast() {
-  Describe(sheet_type, "reprise_fast.Sheet", sizeof(SheetObject), SheetDealloc);
-  sheet_type.tp_new = REPRISE_ENTRY("Sheet", SheetNew);
   Describe(track_type, "reprise_fast.Track", sizeof(Track), TrackDealloc);
   track_type.tp_new = REPRISE_ENTRY("Track", TrackNew);
   track_type.tp_members = track_members;
@@ -160,12 +159,11 @@ PyMODINIT_FUNC PyInit_reprise_fast() {
   type_of_tracks = &track_type;
   Describe(kept_type, "reprise_fast.Kept", sizeof(Kept), KeptDealloc);
   Describe(ref_type, "reprise_fast.Ref", sizeof(Ref), RefDealloc);
-  for (PyTypeObject* type : {&sheet_type, &track_type, &kept_type, &ref_type})
+  for (PyTypeObject* type : {&track_type, &kept_type, &ref_type})
     if (PyType_Ready(type) < 0) return nullptr;
   PyObject* const module = PyModule_Create(&definition);
   if (module == nullptr) return nullptr;
-  if (PyModule_AddObjectRef(module, "Sheet", (PyObject*)&sheet_type) < 0 ||
-      PyModule_AddObjectRef(module, "Track", (PyObject*)&track_type) < 0) {
+  if (PyModule_AddObjectRef(module, "Track", (PyObject*)&track_type) < 0) {
     Py_DECREF(module);
     return nullptr;
   }

@@ -77,10 +77,6 @@ struct Sheet {
   mutable std::shared_ptr<const Surroundings::State> around;
 };
 
-struct SheetObject {
-  PyObject_HEAD Sheet* sheet;
-};
-
 // ---- Reading it from Python ---------------------------------------------------
 
 // An operator and its overload: "aten::add", "Tensor".
@@ -138,16 +134,15 @@ inline std::vector<Replay> BurstOf(const pybind11::handle& replays) {
   return burst;
 }
 
-// Sheet(program, names, facts, events, hooked, first_slot): by row the name of
-// the operator, and what is known of it if the row is special; the slots of the
-// events, or -1 where more happens than replays; by window whether it goes
-// through the hooks, and its first slot.
-inline PyObject* SheetNew(PyTypeObject* type, PyObject* args, PyObject*) {
-  HANDLE_TH_ERRORS
-  const auto [program, names, facts, events, hooked, first_slot] =
-      FromPython<std::tuple<pybind11::object, std::vector<Name>,
-                            std::vector<std::optional<Facts>>, Numbers,
-                            std::vector<uint8_t>, Numbers>>(args);
+// Reads a program: by row the name of the operator, and what is known of it if
+// the row is special; the slots of the events, or -1 where more happens than
+// replays; by window whether it goes through the hooks, and its first slot.
+inline pybind11::capsule SheetOf(const pybind11::object& program,
+                                 const std::vector<Name>& names,
+                                 const std::vector<std::optional<Facts>>& facts,
+                                 const Numbers& events,
+                                 const std::vector<uint8_t>& hooked,
+                                 const Numbers& first_slot) {
   auto sheet = std::make_unique<Sheet>();
   sheet->given_up = Get<std::vector<uint8_t>>(program, "slots");
   sheet->events = events;
@@ -166,19 +161,9 @@ inline PyObject* SheetNew(PyTypeObject* type, PyObject* args, PyObject*) {
   for (const char* const all : {"bursts", "pieces"})
     for (const pybind11::handle burst : program.attr(all))
       sheet->bursts.push_back(BurstOf(burst));
-  PyObject* const made = type->tp_alloc(type, 0);
-  if (made == nullptr) return nullptr;
-  reinterpret_cast<SheetObject*>(made)->sheet = sheet.release();
-  return made;
-  END_HANDLE_TH_ERRORS
+  return {sheet.release(),
+          [](void* self) { delete static_cast<Sheet*>(self); }};
 }
-
-inline void SheetDealloc(PyObject* self) {
-  delete reinterpret_cast<SheetObject*>(self)->sheet;
-  Py_TYPE(self)->tp_free(self);
-}
-
-inline PyTypeObject sheet_type = {.ob_base = PyVarObject_HEAD_INIT(nullptr, 0)};
 
 }  // namespace reprise_fast
 

@@ -30,6 +30,7 @@ struct Book {
 // `cursor` the next event and `task` autograd's graph task.
 struct Track {
   PyObject_HEAD PyObject* sheet;
+  const Sheet* page;
   PyObject* run;  // weak reference
   long long next;
   long long slot;
@@ -46,9 +47,7 @@ struct Track {
   PyObject* life;           // of the forward that runs (tape_run.py)
   Book* book;
 
-  const Sheet& Page() const {
-    return *reinterpret_cast<SheetObject*>(sheet)->sheet;
-  }
+  const Sheet& Page() const { return *page; }
   // Reports the current op to the agent, so that it is known if the job is
   // killed.
   void Say(int64_t op) const {

@@ -30,7 +30,9 @@ namespace reprise_fast {
 inline PyObject* TrackNew(PyTypeObject* type, PyObject* args, PyObject*) {
   HANDLE_TH_ERRORS
   PyObject *sheet = nullptr, *run = nullptr;
-  if (!PyArg_ParseTuple(args, "O!O", &sheet_type, &sheet, &run)) return nullptr;
+  if (!PyArg_ParseTuple(args, "OO", &sheet, &run)) return nullptr;
+  const void* const page = PyCapsule_GetPointer(sheet, nullptr);
+  if (page == nullptr) return nullptr;
   auto book = std::make_unique<Book>();
   PyObject* const weak = PyWeakref_NewRef(run, nullptr);
   if (weak == nullptr) return nullptr;
@@ -41,6 +43,7 @@ inline PyObject* TrackNew(PyTypeObject* type, PyObject* args, PyObject*) {
   }
   Py_INCREF(sheet);
   track->sheet = sheet;
+  track->page = static_cast<const Sheet*>(page);
   track->run = weak;
   track->task = -1;
   track->armed = 1;

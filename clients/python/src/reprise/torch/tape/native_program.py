@@ -81,7 +81,7 @@ def sheet_of(module: Any, program: Program) -> Any:
     copies = program.copies or ((),) * len(program.events)
     events = [-1 if parts else slot for slot, parts in zip(program.events, copies, strict=True)]
     try:  # the module raises LookupError where torch does not know an operator by its name
-        return module.Sheet(program, names, facts, events, *_windows(program))
+        return module.sheet(program, names, facts, events, *_windows(program))
     except LookupError as error:
         fast.report_python_only(f"the native engine does not know an op of this step ({error})")
         return None
