@@ -60,6 +60,7 @@ from reprise.torch.internals.ops import (
     collected_by,
     filled_by,
     hidden_writes,
+    is_collective,
     tensors_in,
     written_by,
 )
@@ -331,14 +332,11 @@ class Capture(Mode):
         self, op: CapturedOp, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         """Records which storages, of those that existed before the op, it has written."""
-        for tensor in filled_by(op.func, kwargs):
+        for tensor in (*filled_by(op.func, kwargs), *collected_by(op.func, args)):
             storage = self.storages.argument(tensor)
             if storage is not None:
-                storage.filled.append((number, tensor.untyped_storage().nbytes()))
-        for tensor in collected_by(op.func, args):
-            storage = self.storages.argument(tensor)
-            if storage is not None:
-                storage.collected.append((number, tensor.untyped_storage().nbytes()))
+                into = storage.collected if is_collective(op.func) else storage.filled
+                into.append((number, tensor.untyped_storage().nbytes()))
         hidden = hidden_writes(op.func, args)
         skip = {t.untyped_storage()._cdata for t in hidden}
         for tensor in written_by(op.func, args, kwargs):

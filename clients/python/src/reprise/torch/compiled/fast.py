@@ -31,7 +31,7 @@ from reprise.base.saying import say
 from reprise.torch.internals import ambient, guard, modes, saved_hooks
 from reprise.torch.internals.native import SOURCES, Native
 from reprise.torch.internals.ops import IGNORED, PLAIN_TYPES
-from reprise.torch.internals.versions import careful, is_careful
+from reprise.torch.internals.versions import careful
 
 FAST = Native(
     "fast",
@@ -60,7 +60,7 @@ _operators = 0  # how many higher-order operators pass the gate's key on
 def _wanted() -> bool:
     """Returns whether the native engine may be used: it is not disabled, this torch is not newer
     than those tested, and it has not failed."""
-    return os.environ.get("REPRISE_FAST", "1") != "0" and not is_careful() and not _failed
+    return os.environ.get("REPRISE_FAST", "1") != "0" and not careful() and not _failed
 
 
 def report_python_only(why: str) -> None:

@@ -149,7 +149,7 @@ class _Writes(Mode):
         return op.run()
 
     def _before(self, op: Op) -> None:
-        if self._runs and may_write(op.func):
+        if may_write(op.func):
             written = all_written_by(op.func, op.args, op.kwargs)
             for run in self._runs:
                 run.before_write(written)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -36,19 +37,16 @@ from reprise.torch.tape.tape import Tape
 from reprise.torch.tape.tape_run import Run
 
 
+@dataclass(eq=False)
 class TapePlan:
     """A plan that the tape runs, until it is removed."""
 
-    def __init__(
-        self, graph: CapturedGraph, plan: Plan, tape: Tape, state: Sequence[int] = ()
-    ) -> None:
-        """`state`: the bytes of groups of optimizer state that the plan may send to the host."""
-        self.graph = graph
-        self.plan = plan
-        self._state = state
-        self.tape: Tape | None = tape  # None: removed
-        # What the newest step did that left the plan, and the run that took the place of its own.
-        self._left: tuple[StepStats, Run] | None = None
+    graph: CapturedGraph
+    plan: Plan
+    tape: Tape | None  # None: removed
+    _state: Sequence[int] = ()  # bytes of groups of optimizer state that it may send to the host
+    # What the newest step did that left the plan, and the run that took the place of its own.
+    _left: tuple[StepStats, Run] | None = None
 
     def ended(self) -> None:
         """Lets go of the run of a step that is over and has left the plan. What it has recorded

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -99,13 +99,13 @@ def _facts(row: Row, parks: bool) -> tuple[Any, ...]:
     )
 
 
+@dataclass(frozen=True, slots=True)
 class Compiled:
     """A program in the form in which the native engine (fast.cc) runs it."""
 
-    def __init__(self, module: Any, program: Program, sheet: Any) -> None:
-        self.module = module
-        self.program = program  # with the unpacks that go through the hooks
-        self._sheet = sheet
+    module: Any
+    program: Program  # with the unpacks that go through the hooks
+    _sheet: Any
 
     @classmethod
     def of(cls, program: Program, unpack: Callable[[Any], Any]) -> Compiled | None:
