@@ -19,7 +19,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from importlib.machinery import ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import IO, Any
@@ -188,11 +187,11 @@ def load(unpack: Callable[[Any], Any]) -> Any:
 
 
 def _open(path: Path) -> Any:
-    loader = ExtensionFileLoader("reprise_fast", str(path))
-    spec = spec_from_file_location("reprise_fast", path, loader=loader)
+    spec = spec_from_file_location("reprise_fast", path)
     assert spec is not None
+    assert spec.loader is not None
     module = module_from_spec(spec)
-    loader.exec_module(module)
+    spec.loader.exec_module(module)
     return module
 
 

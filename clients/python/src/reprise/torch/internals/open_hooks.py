@@ -30,6 +30,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from reprise.torch.internals import saved_hooks, stand_ins
+from reprise.torch.internals.calls import AUTOGRAD, top_hooks
 from reprise.torch.internals.subclass import part_of, put_back
 
 _DISABLE = "disable_saved_tensors_hooks"
@@ -61,8 +62,7 @@ class Hooks(saved_tensors_hooks):
 
     def __enter__(self) -> None:
         global _set
-        autograd: Any = torch._C._autograd
-        autograd._push_saved_tensors_default_hooks(self.pack_hook, self.unpack_hook)
+        AUTOGRAD._push_saved_tensors_default_hooks(self.pack_hook, self.unpack_hook)
         _here.hooks.append(self)
         with _lock:
             _set += 1
@@ -70,8 +70,7 @@ class Hooks(saved_tensors_hooks):
 
     def __exit__(self, *error: object) -> None:
         global _set
-        autograd: Any = torch._C._autograd
-        autograd._pop_saved_tensors_default_hooks()
+        AUTOGRAD._pop_saved_tensors_default_hooks()
         if self in _here.hooks:
             _here.hooks.remove(self)
         with _lock:
@@ -82,27 +81,24 @@ class Hooks(saved_tensors_hooks):
     @property
     def on_top(self) -> bool:
         """Returns whether these are the innermost saved-tensor hooks."""
-        autograd: Any = torch._C._autograd
-        found = autograd._top_saved_tensors_default_hooks(True)
+        found = top_hooks()
         return found is not None and found[0] == self.pack_hook
 
 
 def _take_off(taken: list[Hooks]) -> None:
     """Removes our hooks from the top of the stack and appends them to the list."""
-    autograd: Any = torch._C._autograd
     for hooks in reversed(_here.hooks):
         if not hooks.on_top:
             break  # hooks of the program: torch refuses the transform, as it does without us
-        autograd._pop_saved_tensors_default_hooks()
+        AUTOGRAD._pop_saved_tensors_default_hooks()
         taken.append(hooks)
 
 
 def _put_back(taken: list[Hooks]) -> None:
     """Sets the hooks that `_take_off` has removed, in reverse order."""
-    autograd: Any = torch._C._autograd
     while taken:
         hooks = taken[-1]
-        autograd._push_saved_tensors_default_hooks(hooks.pack_hook, hooks.unpack_hook)
+        AUTOGRAD._push_saved_tensors_default_hooks(hooks.pack_hook, hooks.unpack_hook)
         taken.pop()
 
 

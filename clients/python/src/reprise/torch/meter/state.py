@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from reprise.base.errors import RepriseError
+from reprise.torch.internals.calls import AUTOGRAD, top_hooks
 from reprise.torch.internals.outside import is_hidden
 from reprise.torch.internals.sharding import shards_of
 from reprise.torch.internals.stand_ins import state_as_it_is
@@ -44,10 +45,9 @@ def surrounded() -> str:
 
     Autograd applies only the innermost pair of saved-tensor hooks. Hooks around the model
     (checkpointing, offload) are the program's decision, so they stay."""
-    autograd: Any = torch._C._autograd
-    if not autograd._saved_tensors_hooks_is_enabled():
+    if not AUTOGRAD._saved_tensors_hooks_is_enabled():
         return "saved-tensor hooks are switched off around the model"
-    if autograd._top_saved_tensors_default_hooks(True) is not None:
+    if top_hooks() is not None:
         return "saved-tensor hooks of the program surround the model"
     if torch._C._len_torch_dispatch_stack():
         modes = _get_current_dispatch_mode_stack()

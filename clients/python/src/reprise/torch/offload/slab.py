@@ -32,8 +32,8 @@ class Stay(NamedTuple):
 
 
 def laid_out(stays: Iterable[Stay]) -> tuple[dict[int, int], int]:
-    """Returns where in the block each storage begins, so that those that are there at once do not overlap, and
-    the bytes of the block: first fit, in the order in which they come."""
+    """Returns where in the block each storage begins, so that those that are there at once do not
+    overlap, and the bytes of the block: first fit, in the order in which they come."""
     places: dict[int, int] = {}
     total = 0
     here: list[tuple[int, int, int]] = []  # begin, end, last op

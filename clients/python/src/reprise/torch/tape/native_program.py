@@ -99,7 +99,7 @@ def _facts(row: Row, parks: bool) -> tuple[Any, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Compiled:
     """A program in the form in which the native engine (fast.cc) runs it."""
 
