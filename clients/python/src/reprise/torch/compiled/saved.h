@@ -179,13 +179,13 @@ inline PyObject* Pack(PyObject* self, PyObject* value) {
   END_HANDLE_TH_ERRORS
 }
 
-// Runs the replays planned before an event, without the GIL. Returns false if
-// they could not all run.
-inline bool RunBurst(Track& track, size_t event) {
+// Runs a burst of replays, without the GIL. Returns false if they could not all
+// run.
+inline bool RunBurst(Track& track, size_t number) {
   bool done = false;
   {
     const pybind11::gil_scoped_release released;
-    done = track.book->records.Run(track.Page().bursts[event]);
+    done = track.book->records.Run(track.Page().bursts[number]);
   }
   return done;
 }
@@ -201,8 +201,9 @@ inline void Advance(Track& track, long long slot) {
       track.task == torch::autograd::get_current_graph_task_id()) {
     ++track.cursor;
     if (track.armed) track.Say(page.event_ops[at]);
-    if (page.bursts[at].empty()) return;
-    if (!RunBurst(track, at)) track.safe = 1;
+    const int64_t burst = page.event_bursts[at];
+    if (burst < 0) return;
+    if (!RunBurst(track, static_cast<size_t>(burst))) track.safe = 1;
     CountUp(track);
     return;
   }

@@ -59,8 +59,9 @@ struct Sheet {
   std::vector<c10::OperatorHandle> rows;
   std::vector<std::optional<Special>> specials;  // by row; none: only passes
   std::vector<uint8_t> given_up;                 // by slot
-  std::vector<int64_t> events;                   // slots
-  std::vector<std::vector<Replay>> bursts;       // by event; then pieces
+  std::vector<int64_t> events;                   // slots; -1: the run is asked
+  std::vector<int64_t> event_bursts;             // before it; -1: none
+  std::vector<std::vector<Replay>> bursts;
   // By row and by event: the op of the step graph that begins there.
   std::vector<int64_t> row_ops;
   std::vector<int64_t> event_ops;
@@ -135,20 +136,17 @@ inline std::vector<Replay> BurstOf(const pybind11::handle& replays) {
 }
 
 // Reads a program: by row the name of the operator, and what is known of it if
-// the row is special; the slots of the events, or -1 where more happens than
-// replays; by window whether it goes through the hooks, and its first slot.
+// the row is special; by window whether it goes through the hooks, and its first
+// slot.
 inline pybind11::capsule SheetOf(const pybind11::object& program,
                                  const std::vector<Name>& names,
                                  const std::vector<std::optional<Facts>>& facts,
-                                 const Numbers& events,
                                  const std::vector<uint8_t>& hooked,
                                  const Numbers& first_slot) {
   auto sheet = std::make_unique<Sheet>();
   sheet->given_up = Get<std::vector<uint8_t>>(program, "slots");
-  sheet->events = events;
   sheet->hooked = hooked;
   sheet->first_slot = first_slot;
-  sheet->event_ops = Get<Numbers>(program, "event_ops");
   sheet->versions = Get<Numbers>(program, "versions");
   sheet->firsts = Get<Numbers>(program, "firsts");
   for (const pybind11::handle row : program.attr("rows")) {
@@ -158,9 +156,24 @@ inline pybind11::capsule SheetOf(const pybind11::object& program,
     sheet->specials.emplace_back();
     if (facts.at(at)) sheet->specials.back() = SpecialOf(row, *facts[at]);
   }
-  for (const char* const all : {"bursts", "pieces"})
-    for (const pybind11::handle burst : program.attr(all))
-      sheet->bursts.push_back(BurstOf(burst));
+  for (const pybind11::handle burst : program.attr("bursts"))
+    sheet->bursts.push_back(BurstOf(burst));
+  for (const pybind11::handle event : program.attr("events")) {
+    // Where more happens than replays, the run (tape_run.py) is asked.
+    const bool copies = Get<bool>(event, "copies");
+    const pybind11::tuple parts = event.attr("parts");
+    const bool replays = !copies && !parts.empty();
+    sheet->events.push_back(copies ? -1 : Get<int64_t>(event, "slot"));
+    sheet->event_bursts.push_back(replays ? parts[0].cast<int64_t>() : -1);
+    sheet->event_ops.push_back(Get<int64_t>(event, "op"));
+  }
+  const size_t slots = sheet->given_up.size();
+  bool fits = sheet->versions.size() == slots &&
+              (sheet->firsts.empty() || sheet->firsts.size() == slots) &&
+              hooked.size() == first_slot.size();
+  for (const int64_t burst : sheet->event_bursts)
+    fits = fits && burst < static_cast<int64_t>(sheet->bursts.size());
+  TORCH_CHECK_VALUE(fits, "the parts of a program do not fit together");
   return {sheet.release(),
           [](void* self) { delete static_cast<Sheet*>(self); }};
 }

@@ -130,16 +130,16 @@ inline PyObject* Written(PyObject* self, PyObject* tensors) {
   END_HANDLE_TH_ERRORS
 }
 
-// track.burst(event) -> bool: runs the replays planned before an event. False
-// if they could not all run.
+// track.burst(number) -> bool: runs a burst of replays. False if they could not
+// all run.
 inline PyObject* Burst(PyObject* self, PyObject* value) {
   HANDLE_TH_ERRORS
   auto* const track = reinterpret_cast<Track*>(self);
-  const size_t event = PyLong_AsSize_t(value);
+  const size_t number = PyLong_AsSize_t(value);
   if (PyErr_Occurred()) return nullptr;
-  if (event >= track->Page().bursts.size())
-    throw torch::TypeError("no such event");
-  const bool done = RunBurst(*track, event);
+  if (number >= track->Page().bursts.size())
+    throw torch::TypeError("no such burst");
+  const bool done = RunBurst(*track, number);
   CountUp(*track);
   return PyBool_FromLong(done);
   END_HANDLE_TH_ERRORS

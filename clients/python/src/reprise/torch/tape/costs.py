@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from reprise.torch.tape.costs_kept import KeptCosts
-from reprise.torch.tape.program import Program, Replay, Row
+from reprise.torch.tape.program import Event, Program, Replay, Row
 from reprise.torch.tape.tape import Tape, native_engine
 
 SHORT, LENGTH = 3, 39
@@ -210,7 +210,7 @@ class _Looks(_Job):
     def program(self, cold: _ColdCaches) -> Program:
         """Returns the program in which each call is compared and none is recomputed."""
         rows = (self.row, *(Row(func, 0) for func in cold.ROWS)) * self.length
-        return Program(rows, ((0, len(rows)),), (), (), (), (), (), replays=1)
+        return Program(rows, ((0, len(rows)),), (), (), (), (), replays=1)
 
 
 class _Writes(_Looks):
@@ -245,7 +245,7 @@ class _Saves(_Job):
 
     def program(self, cold: _ColdCaches) -> Program:
         """Returns the program in which what the pairs saved is kept or recomputed."""
-        saved, events = self._order(cold)
+        saved, order = self._order(cold)
         rows: list[Row] = []
         for op in range(self.length):
             row = Row(torch.ops.aten.atan2.default, op)
@@ -257,16 +257,19 @@ class _Saves(_Job):
         rows.append(Row(torch.ops.aten.cat.default, self.length))
         # The slots of a pair: the two inputs of atan2, in some order, and then z.
         slots = tuple(self.again and n % 3 == 2 for n in range(saved))
-        bursts = [(Replay(slot // 3, {slot // 3: 1}),) if slots[slot] else () for slot in events]
+        bursts = [(Replay(slot // 3, {slot // 3: 1}),) for slot in order if slots[slot]]
+        numbers = iter(range(len(bursts)))
+        events = [
+            Event(slot, self.length, (next(numbers),) if slots[slot] else ()) for slot in order
+        ]
         return Program(
             rows=tuple(rows),
             regions=((0, len(rows)),),
             slots=slots,
             versions=(1,) * saved,
             events=tuple(events),
-            event_ops=(self.length,) * len(events),
             bursts=tuple(bursts),
-            replays=max(1, sum(map(len, bursts))),
+            replays=max(1, len(bursts)),
         )
 
     def _order(self, cold: _ColdCaches) -> tuple[int, list[int]]:

@@ -81,8 +81,8 @@ class TapePlan:
             return "offload gains nothing here: the plan recomputes all that it discards"
         again = {
             storage
-            for event in range(len(self.tape.program.events))
-            for replay in self.tape.program.whole_burst(event)
+            for burst in self.tape.program.bursts
+            for replay in burst
             if replay.op < FETCHED
             for storage in replay.keep
         }
@@ -194,7 +194,8 @@ class TapeExecutor:
         """Returns what the replays of a step cost beyond the ops that run again."""
         if planned.tape is None or self._costs is None:
             return 0
-        many = sum(map(len, planned.tape.program.bursts))
+        program = planned.tape.program
+        many = sum(len(program.replays_before(e)) for e in program.events if not e.copies)
         return int(self._costs.replay_ns * many * planned.graph.step.stretched)
 
 

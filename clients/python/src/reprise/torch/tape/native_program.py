@@ -29,8 +29,7 @@ def _hooked(program: Program) -> set[int]:
     program: below these, ours can be neither set nor removed."""
     wanted = {slot for slot, given_up in enumerate(program.slots) if given_up}
     wanted |= program.outputs
-    wanted.update(s for s, burst in zip(program.events, program.bursts, strict=True) if burst)
-    wanted.update(s for s, parts in zip(program.events, program.copies, strict=False) if parts)
+    wanted.update(event.slot for event in program.events if event.parts)
     hooked = {program.windows[slot] for slot in wanted}
     hooked.update(
         n + after for n, row in enumerate(program.rows) if row.covered for after in (0, 1)
@@ -43,15 +42,8 @@ def thin(program: Program) -> Program:
     if not program.windows:
         return program
     hooked = _hooked(program)
-    kept = [n for n, slot in enumerate(program.events) if program.windows[slot] in hooked]
-    return replace(
-        program,
-        events=tuple(program.events[n] for n in kept),
-        event_ops=tuple(program.event_ops[n] for n in kept),
-        bursts=tuple(program.bursts[n] for n in kept),
-        kept=tuple(program.kept[n] for n in kept if program.kept),
-        copies=tuple(program.copies[n] for n in kept if program.copies),
-    )
+    events = tuple(e for e in program.events if program.windows[e.slot] in hooked)
+    return replace(program, events=events)
 
 
 def _windows(program: Program) -> tuple[list[bool], list[int]]:
@@ -77,11 +69,8 @@ def sheet_of(module: Any, program: Program) -> Any:
     # Of a program that copies, Python sees what is written: it might be what is copied.
     parks = any(row.parked for row in program.rows)
     facts = [None if row.plain else _facts(row, parks) for row in program.rows]
-    # Before some events more happens than replays: the run (tape_run.py) is asked at these.
-    copies = program.copies or ((),) * len(program.events)
-    events = [-1 if parts else slot for slot, parts in zip(program.events, copies, strict=True)]
     try:  # the module raises LookupError where torch does not know an operator by its name
-        return module.sheet(program, names, facts, events, *_windows(program))
+        return module.sheet(program, names, facts, *_windows(program))
     except LookupError as error:
         fast.report_python_only(f"the native engine does not know an op of this step ({error})")
         return None

@@ -189,12 +189,9 @@ class PythonEngine:
 
     # ---- Backward ---------------------------------------------------------------
 
-    def burst(self, event: int) -> bool:
-        """Replays what the program has before an event, or one of its pieces, which are numbered
-        behind the events. Returns whether all of it could run."""
-        program, piece = self.program, event - len(self.program.bursts)
-        burst = program.bursts[event] if piece < 0 else program.pieces[piece]
-        return not burst or self.replayer.run(burst)
+    def burst(self, number: int) -> bool:
+        """Runs a burst of the program. Returns whether all of it could run."""
+        return self.replayer.run(self.program.bursts[number])
 
     def take(self, ref: Ref) -> Tensor:
         """Returns the tensor of a `Ref`."""

@@ -37,7 +37,7 @@ from reprise.torch.meter.state import stream_of
 from reprise.torch.meter.windows import OpRecorder
 from reprise.torch.tape.native_program import Compiled
 from reprise.torch.tape.parked import Parked
-from reprise.torch.tape.program import Fetch, Program, Row, Sent
+from reprise.torch.tape.program import Event, Program, Row, Sent
 from reprise.torch.tape.python_engine import PythonEngine
 from reprise.torch.tape.records import Kept, Ref
 
@@ -270,7 +270,7 @@ class Run:
         cursor: int = self.engine.cursor
         row: int = self.engine.next
         if cursor:
-            return self.program.event_ops[cursor - 1]
+            return self.program.events[cursor - 1].op
         return self.program.rows[row - 1].op if row else None
 
     def finish(self) -> None:
@@ -293,8 +293,8 @@ class Run:
         done, packed = engine.cursor, engine.slot
         return (
             not engine.safe
-            and all(slot < packed for slot in events[:done])
-            and all(slot >= packed for slot in events[done:])
+            and all(event.slot < packed for event in events[:done])
+            and all(event.slot >= packed for event in events[done:])
         )
 
     def alone(self, number: int) -> tuple[int, int] | None:
@@ -306,8 +306,8 @@ class Run:
         if row >= len(program.rows) or not self._whole_forwards():
             return None
         first = program.rows[row].op
-        for event in range(cursor, len(program.events)):
-            if any(program.made_by(replay) < first for replay in program.whole_burst(event)):
+        for event in program.events[cursor:]:
+            if any(program.made_by(replay) < first for replay in program.replays_before(event)):
                 return None
         return engine.slot, cursor
 
@@ -433,38 +433,35 @@ class Run:
         engine = self.engine
         if engine.safe:
             return
+        events, cursor = self.program.events, engine.cursor
+        event = events[cursor] if cursor < len(events) else None
         task = torch._C._current_graph_task_id()
         if task != engine.task:
             engine.task = task
             engine.keeps = graph_is_kept()
             # Where the captured step kept its graph, too, the plan knows what later backwards
             # unpack.
-            if engine.keeps and not any(self.program.kept[engine.cursor : engine.cursor + 1]):
+            if engine.keeps and (event is None or not event.kept):
                 self._unplanned("the graph is retained for another backward")
                 return
-        cursor, program = engine.cursor, self.program
-        if cursor >= len(program.events) or program.events[cursor] != slot:
+        if event is None or event.slot != slot:
             self._unplanned("the backward runs in a different order than captured")
             return
         engine.cursor = cursor + 1
         if engine.armed:
-            self.at(program.event_ops[cursor] + 1)
-        if not self._before_event(cursor):
+            self.at(event.op + 1)
+        if not self._before(event):
             engine.safe = True
 
-    def _before_event(self, event: int) -> bool:
+    def _before(self, event: Event) -> bool:
         """Does what the program has before an event. Returns whether all replays could run."""
-        engine, program = self.engine, self.program
-        parts = program.copies[event] if program.copies else ()
-        if not parts or self.parked is None:
-            return bool(engine.burst(event))
-        for part in parts:
-            if isinstance(part, Sent):
-                self.parked.sent(part.storage)
-            elif isinstance(part, Fetch):
-                self.parked.fetch(part.storage)
-            elif not engine.burst(len(program.events) + part):
-                return False
+        for part in event.parts:
+            if isinstance(part, int):
+                if not self.engine.burst(part):
+                    return False
+            elif self.parked is not None:
+                move = self.parked.sent if isinstance(part, Sent) else self.parked.fetch
+                move(part.storage)
         return True
 
 
