@@ -121,7 +121,6 @@ class Capture(Mode):
         self._resizes = Resizes(self.storages.resized)
         self._packing = Packing(self.storages, self._unpacked, self._place, self._ops, host)
         self._regions: list[tuple[int, int]] = []
-        self.thread = 0
         self._begin_ns = 0
         self._peak = 0
         self._failed = False
@@ -210,7 +209,7 @@ class Capture(Mode):
         return super().on_top() and self._hooks.on_top
 
     def take_off(self) -> None:
-        self.__exit__(None, None, None)
+        super().take_off()
         self._resizes.__exit__()
         self._hooks.__exit__(None, None, None)
 

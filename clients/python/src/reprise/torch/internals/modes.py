@@ -88,9 +88,15 @@ class Mode(TorchDispatchMode):
 
     only_looks = False  # a forward under it may be planned: it sees ops, and changes none
 
+    thread = 0  # that has set it, if it stays set between calls of the program
+
     def on_top(self) -> bool:
-        """Returns whether this is the innermost dispatch mode."""
+        """Returns whether this is the innermost mode, which can be taken off."""
         return _get_current_dispatch_mode_stack()[-1:] == [self]
+
+    def take_off(self) -> None:
+        """Takes it off. May be called only if `on_top` is true."""
+        self.__exit__(None, None, None)
 
     def op(self, op: Op, types: Any) -> Any:
         """Handles an op: calls `op.run()` and returns its result, or returns NotImplemented."""

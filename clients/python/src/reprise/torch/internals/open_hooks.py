@@ -3,7 +3,7 @@
 
     with Hooks(pack, unpack): ...        # lets transforms of torch.func run inside
     pack, unpack = for_parts(pack, unpack)      # hooks that see the plain tensor in a wrapper only
-    close(mode)                          # a mode or pair of hooks that is no longer used
+    close(mode)                          # a mode that is no longer used, with its hooks
     sweep()                              # before a forward: removes what could not be removed then
 
 torch does not allow two things that a program may do all the same:
@@ -23,7 +23,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from types import BuiltinFunctionType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,6 +31,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from reprise.torch.internals import saved_hooks, stand_ins
 from reprise.torch.internals.calls import AUTOGRAD, top_hooks
+from reprise.torch.internals.modes import Mode
 from reprise.torch.internals.subclass import part_of, put_back
 
 _DISABLE = "disable_saved_tensors_hooks"
@@ -106,23 +107,11 @@ def _put_back(taken: list[Hooks]) -> None:
 _disabled = stand_ins.lifted(_plain, _take_off, _put_back)
 
 
-class Open(Protocol):
-    """A mode or pair of hooks that stays active between calls of the program."""
-
-    thread: int  # the thread that set it
-
-    def on_top(self) -> bool:
-        """Returns whether this is the innermost mode or pair of hooks, which can be removed."""
-
-    def take_off(self) -> None:
-        """Removes it. May be called only if `on_top` is true."""
+_left: list[Mode] = []
 
 
-_left: list[Open] = []
-
-
-def close(one: Open) -> None:
-    """Removes a mode or pair of hooks that is no longer used, or leaves it for the next
+def close(one: Mode) -> None:
+    """Removes a mode that is no longer used, with its hooks, or leaves it for the next
     opportunity."""
     _left.append(one)
     sweep()

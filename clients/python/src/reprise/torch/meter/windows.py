@@ -74,7 +74,6 @@ class OpWindow(Mode):
     def __init__(self, agent: Agent) -> None:
         super().__init__()
         self.recorder = OpRecorder(agent)
-        self.thread = 0
         self._over = False
 
     def open(self) -> None:
@@ -86,9 +85,6 @@ class OpWindow(Mode):
         """Stops recording ops."""
         self._over = True
         close(self)
-
-    def take_off(self) -> None:
-        self.__exit__(None, None, None)
 
     def op(self, op: Op, types: Any) -> Any:
         if self._over:
