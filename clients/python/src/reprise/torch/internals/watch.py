@@ -132,13 +132,15 @@ def resume() -> None:
 
 
 class _Writes(Mode):
-    """Tells runs what is about to be written."""
+    """Tells runs what is about to be written. `between`: between a forward and its backward, where
+    the native engine is missing."""
 
     supports_higher_order_operators = True
 
-    def __init__(self, runs: list[Watched]) -> None:
+    def __init__(self, runs: list[Watched], *, between: bool = False) -> None:
         super().__init__()
         self._runs = runs
+        self.only_looks = between
 
     def op(self, op: Op, types: Any) -> Any:
         if FakeTensor in types:
@@ -152,16 +154,7 @@ class _Writes(Mode):
         if may_write(op.func):
             written = all_written_by(op.func, op.args, op.kwargs)
             for run in self._runs:
-                run.before_write(written)
-
-
-class _AfterForward(_Writes):
-    """Does so between a forward and its backward, where the native engine is missing."""
-
-    only_looks = True
-
-    def _before(self, op: Op) -> None:
-        tell(self._runs, op.func, op.args, op.kwargs)
+                (run.before_write_between if self.only_looks else run.before_write)(written)
 
 
 class _Between:
@@ -176,9 +169,9 @@ class _Between:
         self._gate: Any = None
         for run in runs:
             self._gate = self._gate or run.gate
-        self.mode: _AfterForward | None = None
+        self.mode: _Writes | None = None
         if self._gate is None or not self._gate.watch(self._told):
-            self._gate, self._told, self.mode = None, runs, _AfterForward(runs)
+            self._gate, self._told, self.mode = None, runs, _Writes(runs, between=True)
             self.mode.__enter__()
 
     def close(self) -> None:

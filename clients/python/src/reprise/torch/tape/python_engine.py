@@ -19,7 +19,6 @@ import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from reprise.torch.compiled.shortcut import has_shortcut, shortcut
@@ -194,12 +193,8 @@ class PythonEngine:
         return self.replayer.run(self.program.bursts[number])
 
     def take(self, ref: Ref) -> Tensor:
-        """Returns the tensor of a `Ref`."""
-        with torch._C.DisableTorchFunction():
-            return self._take(ref)
-
-    def _take(self, ref: Ref) -> Tensor:
-        """Returns the tensor of a `Ref`, compared with the discarded one in a checked step."""
+        """Returns the tensor of a `Ref`, compared with the discarded one in a checked step. No
+        function mode may see the call."""
         cell = ref.cell
         assert cell is not None
         if ref.firsts:

@@ -242,7 +242,8 @@ class Run:
         why = ""
         for _ in range(2):
             try:
-                tensor: Tensor = engine.take(ref)
+                with torch._C.DisableTorchFunction():
+                    tensor: Tensor = engine.take(ref)
                 return tensor
             except Exception as error:
                 if not caught(error):
