@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -83,37 +84,25 @@ class Cell:
         return all(n is not None and n.args is not None for n in self.chain[first:end])
 
 
+@dataclass(slots=True, eq=False)
 class Held:
     """A tensor argument of a recorded call: the tensor itself, its cell, or first the one and then
     the other."""
 
-    __slots__ = ("cell", "geometry", "reads", "stale", "tensor", "version")
-
-    def __init__(
-        self,
-        tensor: Tensor | None,
-        reads: int,
-        cell: Cell | None,
-        version: int,
-        geometry: Geometry | None,
-    ) -> None:
-        self.tensor = tensor
-        # The tensor's version counter, which reveals a write that was not observed.
-        self.stale = 0 if tensor is None else tensor._version
-        self.reads = reads  # how many replays still read the first life; -1: unknown
-        self.cell = cell
-        self.version = version
-        self.geometry = geometry
+    tensor: Tensor | None
+    stale: int  # its version counter, which reveals a write that was not observed
+    reads: int  # how many replays still read the first life; -1: unknown
+    cell: Cell | None = None
+    version: int = 0
+    geometry: Geometry | None = None
 
 
+@dataclass(slots=True, eq=False)
 class Own:
     """Stands for the storage that a call writes in place; a replay uses the copy that is being
     made."""
 
-    __slots__ = ("geometry",)
-
-    def __init__(self, geometry: Geometry) -> None:
-        self.geometry = geometry
+    geometry: Geometry
 
 
 class Node:
@@ -301,18 +290,16 @@ def record(
     return node
 
 
+@dataclass(slots=True, eq=False)
 class _Recorder:
     """Walks the arguments of one call. (A nested function that calls itself would be a reference
     cycle, and keep the cell until the garbage collector runs.)"""
 
-    __slots__ = ("_engine", "_own", "_reads", "held", "seen")
-
-    def __init__(self, reads: tuple[int, ...], own: Cell | None, engine: object) -> None:
-        self._reads = reads
-        self._own = own
-        self._engine = engine
-        self.seen = 0  # how many tensors
-        self.held: list[Held] = []
+    _reads: tuple[int, ...]
+    _own: Cell | None
+    _engine: object
+    seen: int = 0  # how many tensors
+    held: list[Held] = field(default_factory=list)
 
     def tensor(self, value: Tensor) -> Held | Own:
         """Returns what the record has in place of a tensor argument."""
@@ -321,15 +308,17 @@ class _Recorder:
         planned = reads[at] if at < len(reads) else -1
         cell = cell_of(value, self._engine)
         if cell is None:
-            held = Held(_first_life(value), planned or -1, None, 0, None)
+            tensor = _first_life(value)
+            held = Held(tensor, tensor._version, planned or -1)
         else:
             geometry = geometry_of(value)
             if cell is self._own:
                 return Own(geometry)
             version = len(cell.chain)
             cell.wait(version)
-            tensor = _first_life(value) if planned > 0 else None
-            held = Held(tensor, planned, cell, version, geometry)
+            kept = _first_life(value) if planned > 0 else None
+            stale = 0 if kept is None else kept._version
+            held = Held(kept, stale, planned, cell, version, geometry)
         self.held.append(held)
         return held
 
