@@ -118,7 +118,7 @@ PyMethodDef functions[] = {
     REPRISE_BOUND("mark", MarkBytes),
     {"copy_all", REPRISE_ENTRY("copy_all", CopyAll), METH_VARARGS, nullptr},
     {"gradients", REPRISE_ENTRY("gradients", TakeGradients), METH_O, nullptr},
-    {"untouched", REPRISE_ENTRY("untouched", Untouched), METH_VARARGS, nullptr},
+    REPRISE_BOUND("untouched", Untouched),
     REPRISE_BOUND("normalized", CheckedNormalized),
     REPRISE_BOUND("normalizes", Normalizes),
     REPRISE_BOUND("round_once", RoundOnce),

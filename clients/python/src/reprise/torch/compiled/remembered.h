@@ -8,6 +8,7 @@
 #define REPRISE_TORCH_COMPILED_REMEMBERED_H_
 
 #include <ATen/core/Tensor.h>
+#include <pybind11/pytypes.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -100,32 +101,23 @@ inline PyObject* TakeGradients(PyObject*, PyObject* parameters) {
   END_HANDLE_TH_ERRORS
 }
 
-// untouched(parameters: list, gradients) -> list of bool: for each parameter,
-// whether it still has the same gradient, unmodified.
-inline PyObject* Untouched(PyObject*, PyObject* args) {
-  HANDLE_TH_ERRORS
-  PyObject *parameters = nullptr, *capsule = nullptr;
-  if (!PyArg_ParseTuple(args, "O!O", &PyList_Type, &parameters, &capsule))
-    return nullptr;
-  const auto* const before = static_cast<const Gradients*>(
-      PyCapsule_GetPointer(capsule, Gradients::kName));
-  if (before == nullptr) return nullptr;
-  const Py_ssize_t count = PyList_GET_SIZE(parameters);
-  TORCH_CHECK_VALUE(static_cast<std::size_t>(count) == before->all.size(),
+// Returns for each parameter whether it still has the gradient that
+// `TakeGradients` has found, unmodified.
+inline std::vector<bool> Untouched(const std::vector<at::Tensor>& parameters,
+                                   const pybind11::capsule& found) {
+  const auto& before = found.get_pointer<const Gradients>()->all;
+  TORCH_CHECK_VALUE(parameters.size() == before.size(),
                     "untouched: the parameters are not those of `gradients`");
-  PyObject* const result = PyList_New(count);
-  for (Py_ssize_t i = 0; result != nullptr && i < count; ++i) {
-    const auto& grad =
-        THPVariable_Unpack(PyList_GET_ITEM(parameters, i)).grad();
-    const auto& [tensor, version] = before->all[static_cast<std::size_t>(i)];
-    const bool same =
-        grad.defined() ? version == grad._version() &&
-                             tensor.lock().get() == grad.unsafeGetTensorImpl()
-                       : version < 0;
-    PyList_SET_ITEM(result, i, PyBool_FromLong(same));
+  std::vector<bool> untouched;
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    const auto& grad = parameters[i].grad();
+    const auto& [tensor, version] = before[i];
+    untouched.push_back(grad.defined() ? version == grad._version() &&
+                                             tensor.lock().get() ==
+                                                 grad.unsafeGetTensorImpl()
+                                       : version < 0);
   }
-  return result;
-  END_HANDLE_TH_ERRORS
+  return untouched;
 }
 
 // Releases the saved tensors of the graphs that made these tensors, as a
