@@ -26,7 +26,6 @@
 #include <torch/csrc/PyInterpreter.h>
 #include <torch/csrc/api/include/torch/version.h>
 #include <torch/csrc/python_headers.h>
-#include <torch/csrc/utils/object_ptr.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -34,11 +33,9 @@
 #include <utility>
 #include <vector>
 
-#include "fault.h"
-
 namespace reprise_fast {
 
-// ambient.current, ambient.enter and ambient.leave.
+// ambient.current and ambient.enter, and ambient.leave, which is tried twice.
 inline PyObject* python_current = nullptr;
 inline PyObject* python_enter = nullptr;
 inline PyObject* python_leave = nullptr;
@@ -191,11 +188,7 @@ class Within {
     while (!undo_.empty()) {
       const pybind11::gil_scoped_acquire held;
       PyObject* const undo = undo_.back().ptr(getPyInterpreter());
-      for (int tried = 0; tried < 2; ++tried) {
-        THPObjectPtr done(
-            PyObject_CallFunctionObjArgs(python_leave, undo, nullptr));
-        if (done || !Reported()) break;
-      }
+      Py_XDECREF(PyObject_CallFunctionObjArgs(python_leave, undo, nullptr));
       PyErr_Clear();
       undo_.pop_back();
     }

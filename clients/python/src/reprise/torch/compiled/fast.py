@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import IO, Any
@@ -177,7 +178,7 @@ def load(unpack: Callable[[Any], Any]) -> Any:
         [name_of(func) for func in IGNORED],
         ambient.current,
         ambient.enter,
-        ambient.leave,
+        partial(guard.surely, ambient.leave),
     )
     if ready:
         teach_higher_order_operators()
