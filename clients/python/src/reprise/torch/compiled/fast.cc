@@ -131,15 +131,11 @@ PyMethodDef functions[] = {
 #endif
     {nullptr, nullptr, 0, nullptr}};
 
-PyModuleDef definition = {PyModuleDef_HEAD_INIT,
-                          "reprise_fast",
-                          "The native engine of the tape.",
-                          -1,
-                          functions,
-                          nullptr,
-                          nullptr,
-                          nullptr,
-                          nullptr};
+PyModuleDef definition = {.m_base = PyModuleDef_HEAD_INIT,
+                          .m_name = "reprise_fast",
+                          .m_doc = "The native engine of the tape.",
+                          .m_size = -1,
+                          .m_methods = functions};
 
 void Describe(PyTypeObject& type, const char* name, Py_ssize_t bytes,
               destructor dealloc) {
