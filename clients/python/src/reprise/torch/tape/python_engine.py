@@ -103,7 +103,7 @@ class PythonEngine:
         for storage, tensor in zip(row.parked, tensors_in(out), strict=False):
             if storage >= 0:
                 node = fetch(self.host, storage)
-                cell = Cell(storage, node, tensor.dtype, self)
+                cell = Cell(storage, [node], tensor.dtype, weakref.ref(self))
                 mark(tensor, cell)
                 node.outputs.append(weakref.ref(cell))
                 self._remember(FETCHED + storage, node)
@@ -117,7 +117,7 @@ class PythonEngine:
                 continue
             cell = cell_of(tensor, self) if number in row.parked else None
             if cell is None:
-                cell = Cell(number, node, tensor.dtype, self)
+                cell = Cell(number, [node], tensor.dtype, weakref.ref(self))
                 mark(tensor, cell)
             node.outputs.append(weakref.ref(cell))
 

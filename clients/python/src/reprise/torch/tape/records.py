@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from reprise.torch.compiled.shortcut import Shortcut
-from reprise.torch.internals.ambient import GeneratorState, current
+from reprise.torch.internals.ambient import Ambient, GeneratorState, current
 from reprise.torch.internals.guard import told
 from reprise.torch.internals.modes import counted
 from reprise.torch.internals.ops import hidden_writes, without_statistics
@@ -36,38 +36,31 @@ from reprise.torch.internals.saved_hooks import GONE, refuse_stale
 from reprise.torch.internals.subclass import Geometry, geometry_of, version_of
 
 _CELL = "_reprise_cell"
-_NOTHING: dict[str, Any] = {}
 
 
-class Cell:
+class _Referred:
+    """May be referred to weakly."""
+
+    __slots__ = ("__weakref__",)
+
+
+@dataclass(slots=True, eq=False)
+class Cell(_Referred):
     """One storage that the plan discards."""
 
-    __slots__ = (
-        "__weakref__",
-        "chain",
-        "dtype",
-        "engine",
-        "id",
-        "tensor",
-        "uses",
-        "version",
-        "waiting",
-    )
-
-    def __init__(self, number: int, node: Node, dtype: torch.dtype, engine: object) -> None:
-        self.id = number
-        self.engine = weakref.ref(engine)
-        # The call that made it, then those that wrote it in place; None for a call not recorded.
-        self.chain: list[Node | None] = [node]
-        self.dtype = dtype
-        # The recomputed copy, how many calls of the chain it has seen (0: there is no copy), and
-        # how often it will still be used.
-        self.tensor: Tensor | None = None
-        self.version = 0
-        self.uses = 0
-        # By version: how many discarded tensors, not yet unpacked, and arguments of recorded calls
-        # need it.
-        self.waiting: dict[int, int] = {}
+    id: int
+    # The call that made it, then those that wrote it in place; None for a call not recorded.
+    chain: list[Node | None]
+    dtype: torch.dtype
+    engine: weakref.ref[Any]
+    # The recomputed copy, how many calls of the chain it has seen (0: there is no copy), and how
+    # often it will still be used.
+    tensor: Tensor | None = None
+    version: int = 0
+    uses: int = 0
+    # By version: how many discarded tensors, not yet unpacked, and arguments of recorded calls need
+    # it.
+    waiting: dict[int, int] = field(default_factory=dict)
 
     def wait(self, version: int) -> None:
         """Counts one more reader of this version."""
@@ -105,52 +98,35 @@ class Own:
     geometry: Geometry
 
 
-class Node:
+@dataclass(slots=True, eq=False)
+class Node(_Referred):
     """One recorded call, which can run again."""
 
-    __slots__ = (
-        "__weakref__",
-        "args",
-        "around",
-        "fetches",
-        "flat",
-        "func",
-        "grad",
-        "held",
-        "kwargs",
-        "outputs",
-        "replays",
-        "short",
-        "state",
-        "writes",
-    )
-
-    def __init__(self, func: Any, replays: int) -> None:
-        self.func = func
-        self.replays = replays
-        self.writes = False  # it writes a cell in place
-        self.fetches = False  # it brings a storage back from host memory (parked.py)
-        # The arguments, with a `Held` or `Own` in place of every tensor; None once the last planned
-        # replay has run. `held`: those tensors. `flat`: their positions; None if some are in lists
-        # or named.
-        self.args: list[Any] | None = None
-        self.kwargs: dict[str, Any] = _NOTHING
-        self.held: Sequence[Held] = ()
-        self.flat: list[tuple[int, Held | Own]] | None = None
-        # Some kernels make less without gradients (mkldnn_rnn_layer makes no workspace).
-        self.grad = torch.is_grad_enabled()
-        self.around = current()  # what else a kernel reads
-        self.state: GeneratorState | None = None  # of the generator, before the call
-        self.short: Shortcut | None = None  # runs instead of the call
-        # The cells that it makes, by output; for a call that writes in place, the cell it writes.
-        self.outputs: list[weakref.ref[Cell] | None] = []
+    func: Any
+    replays: int
+    writes: bool = False  # it writes a cell in place
+    fetches: bool = False  # it brings a storage back from host memory (parked.py)
+    # The arguments, with a `Held` or `Own` in place of every tensor; None once the last planned
+    # replay has run. `held`: those tensors. `flat`: their positions; None if some are in lists or
+    # named.
+    args: list[Any] | None = None
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    held: Sequence[Held] = ()
+    flat: list[tuple[int, Held | Own]] | None = None
+    # Some kernels make less without gradients (mkldnn_rnn_layer makes no workspace).
+    grad: bool = field(default_factory=torch.is_grad_enabled)
+    around: Ambient = field(default_factory=current)  # what else a kernel reads
+    state: GeneratorState | None = None  # of the generator, before the call
+    short: Shortcut | None = None  # runs instead of the call
+    # The cells that it makes, by output; for a call that writes in place, the cell it writes.
+    outputs: list[weakref.ref[Cell] | None] = field(default_factory=list)
 
     def forget(self) -> None:
         """Releases the arguments of a call that will not run again."""
         for held in self.held:
             if held.cell is not None:
                 held.cell.waited(held.version)
-        self.args, self.kwargs, self.held, self.flat = None, _NOTHING, (), None
+        self.args, self.kwargs, self.held, self.flat = None, {}, (), None
         self.state = self.short = None
 
 
