@@ -20,7 +20,7 @@ from torch import Tensor
 
 from reprise.base.errors import RepriseError
 from reprise.base.units import format_bytes
-from reprise.torch.offload.tier import Tier
+from reprise.torch.offload.slab import Slab
 
 
 @dataclass(slots=True, eq=False)
@@ -44,7 +44,7 @@ class _Copy:
         self._spare.append(end)
 
 
-class CudaTier(Tier):
+class CudaTier:
     """Host memory beside a GPU."""
 
     least_bytes = 1 << 20
@@ -52,14 +52,21 @@ class CudaTier(Tier):
     def __init__(self, device: torch.device) -> None:
         self.name = torch.cuda.get_device_name(device)
         self._device = device
+        self._slab: Slab | None = None
         self._pinned: list[tuple[int, mmap.mmap]] = []
         self._out = torch.cuda.Stream(device)
         self._in = torch.cuda.Stream(device)
         self._spare: list[torch.cuda.Event] = []  # events that nobody waits for any more
 
-    def _memory(self, size: int) -> Tensor:
-        """Returns pinned memory. It stays until the process ends: where a later block is larger, a
-        step may still have bytes in this one."""
+    def slab(self, size: int) -> Slab:
+        """Returns a block of at least so many bytes, of pinned memory. Raises RepriseError if the
+        system does not give that, or lets nothing so large be pinned. A block that was too small
+        stays until the process ends: a step may still have bytes in it."""
+        if self._slab is None or self._slab.memory.numel() < size:
+            self._slab = Slab(self._pin(max(1, size)))
+        return self._slab
+
+    def _pin(self, size: int) -> Tensor:
         try:
             buffer = mmap.mmap(-1, size)
             memory = torch.frombuffer(buffer, dtype=torch.uint8)

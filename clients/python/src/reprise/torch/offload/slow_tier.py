@@ -25,7 +25,7 @@ from reprise.base.budget import size_of
 from reprise.base.errors import RepriseError
 from reprise.base.units import format_bytes
 from reprise.torch.internals.outside import hide, host_buffer
-from reprise.torch.offload.tier import Tier
+from reprise.torch.offload.slab import Slab
 
 _CHUNK = 1 << 18
 
@@ -68,7 +68,7 @@ class _Engine:
             copy.done.set()
 
 
-class SlowTier(Tier):
+class SlowTier:
     """Host memory beside the CPU's own, behind two threads."""
 
     least_bytes = 1 << 16
@@ -77,16 +77,22 @@ class SlowTier(Tier):
         rate = bytes_per_s or _rate()
         self.name = f"slow tier, {format_bytes(rate)}/s"
         self._rate = rate
+        self._slab: Slab | None = None
         self._out: _Engine | None = None
         self._in: _Engine | None = None
 
-    def _memory(self, size: int) -> Tensor:
-        try:
-            return hide(torch.frombuffer(host_buffer(size), dtype=torch.uint8))
-        except (OSError, MemoryError, ValueError) as error:
-            raise RepriseError(
-                f"host memory: the system does not give {format_bytes(size)} ({error})"
-            ) from None
+    def slab(self, size: int) -> Slab:
+        """Returns a block of at least so many bytes. Raises RepriseError if there is no memory for
+        it."""
+        if self._slab is None or self._slab.memory.numel() < size:
+            try:
+                memory = torch.frombuffer(host_buffer(max(1, size)), dtype=torch.uint8)
+            except (OSError, MemoryError, ValueError) as error:
+                raise RepriseError(
+                    f"host memory: the system does not give {format_bytes(size)} ({error})"
+                ) from None
+            self._slab = Slab(hide(memory))
+        return self._slab
 
     def out(self, source: Tensor, target: Tensor) -> _Copy:
         """Begins to copy to the block."""

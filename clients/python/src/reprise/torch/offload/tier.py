@@ -30,32 +30,22 @@ class Copying(Protocol):
         """Makes everything that the program computes from here on come after the copy."""
 
 
-class Tier:
+class Tier(Protocol):
     """Host memory beside one device."""
 
     name: str  # for people, and for figures that are kept
     least_bytes: int  # what is smaller is not worth a copy
-    _slab: Slab | None = None
 
     def slab(self, size: int) -> Slab:
         """Returns a block of at least so many bytes: the newest one, if it is large enough. Raises
-        RepriseError if the system does not give that."""
-        if self._slab is None or self._slab.memory.numel() < size:
-            self._slab = Slab(self._memory(max(1, size)))
-        return self._slab
-
-    def _memory(self, size: int) -> Tensor:
-        """Returns so many bytes of host memory. Raises RepriseError."""
-        raise NotImplementedError
+        RepriseError."""
 
     def out(self, source: Tensor, target: Tensor) -> Copying:
         """Begins to copy the bytes of the device to a place of the block."""
-        raise NotImplementedError
 
     def back(self, source: Tensor, target: Tensor) -> Copying:
         """Begins to copy a place of the block to the device, into memory that is allocated
         already."""
-        raise NotImplementedError
 
 
 @cache
