@@ -79,7 +79,6 @@ ONLY_WAY_BACK = (
 )
 ONLY_WAY_BACK_CALLS = (
     ("torch/tape/python_engine.py", "PythonEngine.take"),
-    ("torch/tape/python_engine.py", "PythonEngine._take"),
     ("torch/tape/python_engine.py", "PythonEngine._again"),
     ("torch/tape/python_engine.py", "PythonEngine._copy_for"),
     ("torch/tape/tape_run.py", "Run.rescue"),

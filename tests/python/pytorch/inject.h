@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Fault injection into the native engine (compiled/inject.h): the n-th
+// Fault injection into the native engine (compiled/bound.h): the n-th
 // allocation of the library throws bad_alloc, or the n-th call of an entry
 // point fails, once or from then on.
 #pragma once

@@ -35,7 +35,6 @@ from reprise.base.errors import RepriseError
 from reprise.torch.compiled import fast
 from reprise.torch.internals import watch
 from reprise.torch.internals.native import Native
-from reprise.torch.internals.saved_hooks import refuse_modified, refuse_stale
 from reprise.torch.tape import tape, tape_run
 
 GATE = torch._C._parse_dispatch_key("Fake")
@@ -553,7 +552,7 @@ def test_a_part_that_cannot_be_built_is_replaced_by_python(
     monkeypatch.setenv("CXX", "no-such-compiler")
     monkeypatch.setattr(fast, "_module", None)
 
-    assert fast.load(tape.unpack, refuse_stale, refuse_modified) is None
+    assert fast.load(tape.unpack) is None
     with pytest.raises(RepriseError, match="no-such-compiler"):
         fast.FAST.build(tmp_path)
 

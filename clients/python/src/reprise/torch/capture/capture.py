@@ -30,7 +30,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from reprise.torch.capture.captured import (
     BACKWARD,
@@ -46,7 +45,6 @@ from reprise.torch.capture.kinds import (
     chosen_by,
     kind_of,
     signature_of,
-    written_by,
 )
 from reprise.torch.capture.lent import Resizes
 from reprise.torch.capture.packing import Packing
@@ -62,7 +60,9 @@ from reprise.torch.internals.ops import (
     collected_by,
     filled_by,
     hidden_writes,
+    is_collective,
     tensors_in,
+    written_by,
 )
 from reprise.torch.internals.subclass import parts_of
 from reprise.torch.internals.traces import program_call, program_line
@@ -121,7 +121,6 @@ class Capture(Mode):
         self._resizes = Resizes(self.storages.resized)
         self._packing = Packing(self.storages, self._unpacked, self._place, self._ops, host)
         self._regions: list[tuple[int, int]] = []
-        self.thread = 0
         self._begin_ns = 0
         self._peak = 0
         self._failed = False
@@ -207,11 +206,10 @@ class Capture(Mode):
 
     def on_top(self) -> bool:
         """Returns whether no mode and no hooks of somebody else were set after ours."""
-        stack = _get_current_dispatch_mode_stack()
-        return bool(stack) and stack[-1] is self and self._hooks.on_top
+        return super().on_top() and self._hooks.on_top
 
     def take_off(self) -> None:
-        self.__exit__(None, None, None)
+        super().take_off()
         self._resizes.__exit__()
         self._hooks.__exit__(None, None, None)
 
@@ -333,14 +331,11 @@ class Capture(Mode):
         self, op: CapturedOp, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         """Records which storages, of those that existed before the op, it has written."""
-        for tensor in filled_by(op.func, kwargs):
+        for tensor in (*filled_by(op.func, kwargs), *collected_by(op.func, args)):
             storage = self.storages.argument(tensor)
             if storage is not None:
-                storage.filled.append((number, tensor.untyped_storage().nbytes()))
-        for tensor in collected_by(op.func, args):
-            storage = self.storages.argument(tensor)
-            if storage is not None:
-                storage.collected.append((number, tensor.untyped_storage().nbytes()))
+                into = storage.collected if is_collective(op.func) else storage.filled
+                into.append((number, tensor.untyped_storage().nbytes()))
         hidden = hidden_writes(op.func, args)
         skip = {t.untyped_storage()._cdata for t in hidden}
         for tensor in written_by(op.func, args, kwargs):

@@ -34,7 +34,6 @@ from reprise.torch.internals.ops import (
     chooses_rows,
     first_kind,
     is_collective,
-    mutated_positions,
     tensors_in,
 )
 
@@ -71,15 +70,6 @@ def kind_of(
         alone = not others and not op.writes and target.in_region and not target.prior
         return kind if alone and aliases <= {target} else OpKind.ONCE
     return OpKind.ONCE if aliases else kind
-
-
-def written_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-    """Returns the tensors that a call writes in place according to its schema."""
-    written = [
-        kwargs.get(at) if isinstance(at, str) else args[at] if at < len(args) else None
-        for at in mutated_positions(func)
-    ]
-    return list(tensors_in(*written))
 
 
 def is_plain(tensor: Tensor) -> bool:

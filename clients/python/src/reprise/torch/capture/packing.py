@@ -12,6 +12,7 @@ keeps of the tensor. In the captured step it counts as alive for as long as auto
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -36,25 +37,16 @@ from reprise.torch.internals.subclass import (
 from reprise.torch.internals.traces import program_line
 
 
+@dataclass(eq=False)
 class _Packed:
     """What autograd keeps instead of a tensor."""
 
-    __slots__ = ("__weakref__", "kept", "module", "slot", "source", "storage", "version")
-
-    def __init__(
-        self,
-        kept: Any,
-        slot: int,
-        storage: CapturedStorage,
-        module: str,
-        source: str,
-    ) -> None:
-        self.kept = kept
-        self.slot = slot
-        self.storage = storage
-        self.version = version_of(kept) if isinstance(kept, Tensor) else 0
-        self.module = module
-        self.source = source
+    kept: Any
+    version: int
+    slot: int
+    storage: CapturedStorage
+    module: str
+    source: str
 
     def plainly(self) -> Tensor:
         """Returns the saved tensor without recording that it was read."""
@@ -66,26 +58,18 @@ class _Packed:
         return kept
 
 
+@dataclass(eq=False)
 class Packing:
-    """The saved-tensor hooks of a captured step. `host`: where saved tensors go if they do not stay
-    on the device."""
+    """The saved-tensor hooks of a captured step."""
 
-    def __init__(
-        self,
-        storages: Storages,
-        unpacked: Unpacked,
-        place: Place,
-        ops: list[CapturedOp],
-        host: HostSaves | None,
-    ) -> None:
-        self.slots: list[SavedTensor] = []
-        self.aliasing = False  # whether the current op makes an alias for autograd
-        self.run: Any = None  # the step under a plan that keeps the tensors (tape/tape_run.py)
-        self._storages = storages
-        self._unpacked = unpacked
-        self._place = place
-        self._ops = ops
-        self._host = host
+    _storages: Storages
+    _unpacked: Unpacked
+    _place: Place
+    _ops: list[CapturedOp]
+    _host: HostSaves | None  # where saved tensors go if they do not stay on the device
+    slots: list[SavedTensor] = field(default_factory=list)
+    aliasing: bool = False  # whether the current op makes an alias for autograd
+    run: Any = None  # the step under a plan that keeps the tensors (tape/tape_run.py)
 
     def pack(self, tensor: Tensor) -> Any:
         """Records that autograd saves a tensor; returns what autograd keeps of it."""
@@ -105,17 +89,18 @@ class Packing:
         slot = -1
         if self._place.in_region:
             slot = len(self.slots)
-            version = len(storage.mutated_by) + 1
+            written = len(storage.mutated_by) + 1
             dtype = str(tensor.dtype).removeprefix("torch.")
             shape = shape_of(plain)
             op, wrapped = len(self._ops), part is not None
-            self.slots.append(SavedTensor(storage, version, shape, dtype, op, in_wrapper=wrapped))
+            self.slots.append(SavedTensor(storage, written, shape, dtype, op, in_wrapper=wrapped))
             if not is_plain(plain):
                 storage.pinned = True
         elif self._unpacked.keeps():
             # A backward that is itself differentiated keeps it for the next one.
             storage.pinned = True
-        packed = _Packed(alias, slot, storage, self._place.module, program_line())
+        version = version_of(alias) if isinstance(alias, Tensor) else 0
+        packed = _Packed(alias, version, slot, storage, self._place.module, program_line())
         if not isinstance(alias, (Tensor, HostSaved)):
             self._storages.kept_apart(storage, packed)
         return packed

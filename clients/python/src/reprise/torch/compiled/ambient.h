@@ -15,20 +15,17 @@
 #ifndef REPRISE_TORCH_COMPILED_AMBIENT_H_
 #define REPRISE_TORCH_COMPILED_AMBIENT_H_
 
-// clang-format off
-#include <torch/csrc/python_headers.h>  // before all others
-// clang-format on
-
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/SafePyObject.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <pybind11/gil.h>
+#include <pybind11/pytypes.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/PyInterpreter.h>
 #include <torch/csrc/api/include/torch/version.h>
-#include <torch/csrc/utils/object_ptr.h>
+#include <torch/csrc/python_headers.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -36,11 +33,9 @@
 #include <utility>
 #include <vector>
 
-#include "fault.h"
-
 namespace reprise_fast {
 
-// ambient.current, ambient.enter and ambient.leave.
+// ambient.current and ambient.enter, and ambient.leave, which is tried twice.
 inline PyObject* python_current = nullptr;
 inline PyObject* python_enter = nullptr;
 inline PyObject* python_leave = nullptr;
@@ -124,13 +119,10 @@ inline c10::SafePyObject CallPython(PyObject* function, PyObject* argument) {
   return {found, getPyInterpreter()};
 }
 
-// mark(gpu: bool) -> bytes: what tells apart two states around an op.
-inline PyObject* PyMark(PyObject*, PyObject* gpu) {
-  HANDLE_TH_ERRORS
-  const Mark now = MarkNow(gpu == Py_True);
-  return PyBytes_FromStringAndSize(reinterpret_cast<const char*>(&now),
-                                   sizeof(now));
-  END_HANDLE_TH_ERRORS
+// Returns a Mark as bytes.
+inline pybind11::bytes MarkBytes(bool gpu) {
+  const Mark now = MarkNow(gpu);
+  return {reinterpret_cast<const char*>(&now), sizeof(now)};
 }
 
 class Surroundings {
@@ -196,11 +188,7 @@ class Within {
     while (!undo_.empty()) {
       const pybind11::gil_scoped_acquire held;
       PyObject* const undo = undo_.back().ptr(getPyInterpreter());
-      for (int tried = 0; tried < 2; ++tried) {
-        THPObjectPtr done(
-            PyObject_CallFunctionObjArgs(python_leave, undo, nullptr));
-        if (done || !Reported()) break;
-      }
+      Py_XDECREF(PyObject_CallFunctionObjArgs(python_leave, undo, nullptr));
       PyErr_Clear();
       undo_.pop_back();
     }

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A 128-bit digest of a tensor's bytes, used to compare a recomputed value with
-// the discarded one without keeping the latter; and the same bytes in a file,
-// for the case that the two differ.
+// the discarded one without keeping the latter.
 //
 // Eight lanes take eight bytes each in turn: lane = rotate(lane ^ word) * odd.
 // For a fixed word this maps lanes one to one, and for a fixed lane it maps
@@ -17,25 +16,18 @@
 #ifndef REPRISE_TORCH_COMPILED_DIGEST_H_
 #define REPRISE_TORCH_COMPILED_DIGEST_H_
 
-// clang-format off
-#include <torch/csrc/python_headers.h>  // before all others
-// clang-format on
-
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/as_strided.h>
 #include <pybind11/gil.h>
-#include <torch/csrc/Exceptions.h>
-#include <torch/csrc/autograd/python_variable.h>
-#include <unistd.h>
+#include <pybind11/pytypes.h>
+#include <torch/csrc/python_headers.h>
 
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cerrno>
 #include <cstdint>
 #include <cstring>
 #include <numeric>
-#include <utility>
 #include <vector>
 
 #include "below.h"
@@ -43,49 +35,6 @@
 namespace reprise_fast {
 
 using Digest = std::array<uint64_t, 2>;
-
-// Writes a byte sequence, which may arrive in pieces of any length, to a file.
-// `error` is the first errno; nothing more is written after it.
-class FileSink {
- public:
-  FileSink(int fd, off_t at) : fd_(fd), at_(at), begin_(at) {}
-  void Take(const char* bytes, size_t count) {
-    if (filled_ + count > buffer_.size()) Flush();
-    if (count > buffer_.size()) {
-      Write(bytes, count);
-    } else {
-      std::memcpy(buffer_.data() + filled_, bytes, count);
-      filled_ += count;
-    }
-  }
-  // Returns how many bytes were written.
-  off_t Finish() {
-    Flush();
-    return at_ - begin_;
-  }
-  int error = 0;
-
- private:
-  void Flush() { Write(buffer_.data(), std::exchange(filled_, 0)); }
-  void Write(const char* bytes, size_t count) {
-    while (count > 0 && error == 0) {
-      const ssize_t done = pwrite(fd_, bytes, count, at_);
-      if (done < 0 && errno == EINTR) continue;
-      if (done <= 0) {
-        error = done < 0 ? errno : ENOSPC;
-        return;
-      }
-      at_ += done;
-      bytes += done;
-      count -= static_cast<size_t>(done);
-    }
-  }
-
-  int fd_;
-  off_t at_, begin_;
-  size_t filled_ = 0;
-  std::array<char, 1 << 14> buffer_ = {};  // on the stack: not in the heap
-};
 
 // The digest of a byte sequence, which may arrive in pieces of any length.
 class Hash {
@@ -178,34 +127,32 @@ inline Lay LayOf(const at::Tensor& t, const at::Tensor& like) {
   return lay;
 }
 
-// Gives a sink the elements of `lay` from dimension `dim` on; `item` is the size
+// Hashes the elements of `lay` from dimension `dim` on; `item` is the size
 // of an element in bytes.
-template <typename Sink>
-inline void TakeElements(Sink& sink, const char* first, const Lay& lay,
+inline void TakeElements(Hash& hash, const char* first, const Lay& lay,
                          size_t dim, int64_t item) {
   if (dim == lay.sizes.size()) {
-    sink.Take(first, static_cast<size_t>(item));
+    hash.Take(first, static_cast<size_t>(item));
     return;
   }
   const int64_t size = lay.sizes[dim], stride = lay.strides[dim];
   if (dim + 1 == lay.sizes.size() && stride == 1) {
-    sink.Take(first, static_cast<size_t>(size * item));
+    hash.Take(first, static_cast<size_t>(size * item));
     return;
   }
   for (int64_t i = 0; i < size; ++i)
-    TakeElements(sink, first + i * stride * item, lay, dim + 1, item);
+    TakeElements(hash, first + i * stride * item, lay, dim + 1, item);
 }
 
-// Gives a sink elements that are on another device: copies as many of the
+// Hashes elements that are on another device: copies as many of the
 // outermost rows at a time as fit in one window.
-template <typename Sink>
-inline void TakeFromDevice(Sink& sink, const at::Tensor& t, int64_t offset,
+inline void TakeFromDevice(Hash& hash, const at::Tensor& t, int64_t offset,
                            Lay lay) {
   constexpr int64_t kWindow = int64_t{16} << 20;
   const auto item = static_cast<int64_t>(t.element_size());
   if (lay.Span() * item <= kWindow || lay.sizes.empty()) {
     const at::Tensor flat = t.as_strided({lay.Span()}, {1}, offset).cpu();
-    TakeElements(sink, static_cast<const char*>(flat.const_data_ptr()), lay, 0,
+    TakeElements(hash, static_cast<const char*>(flat.const_data_ptr()), lay, 0,
                  item);
     return;
   }
@@ -217,77 +164,40 @@ inline void TakeFromDevice(Sink& sink, const at::Tensor& t, int64_t offset,
       std::max<int64_t>(1, kWindow / std::max<int64_t>(1, row));
   for (int64_t i = 0; i < size; i += rows) {
     if (rows == 1) {
-      TakeFromDevice(sink, t, offset + i * stride, inner);
+      TakeFromDevice(hash, t, offset + i * stride, inner);
     } else {
       lay.sizes[0] = std::min(rows, size - i);
-      TakeFromDevice(sink, t, offset + i * stride, lay);
+      TakeFromDevice(hash, t, offset + i * stride, lay);
     }
   }
 }
 
-// Gives a sink the elements of `t`, in the order of the strides of `like`. Both
+// Hashes the elements of `t`, in the order of the strides of `like`. Both
 // must be strided tensors of the same rank.
-template <typename Sink>
-inline void TakeAll(Sink& sink, const at::Tensor& t, const at::Tensor& like) {
+inline void TakeAll(Hash& hash, const at::Tensor& t, const at::Tensor& like) {
   if (t.numel() == 0) return;
   const Lay lay = LayOf(t, like);
   if (t.is_cpu()) {
-    TakeElements(sink, static_cast<const char*>(t.const_data_ptr()), lay, 0,
+    TakeElements(hash, static_cast<const char*>(t.const_data_ptr()), lay, 0,
                  static_cast<int64_t>(t.element_size()));
   } else {
     const Alone alone;
-    TakeFromDevice(sink, t, t.storage_offset(), lay);
+    TakeFromDevice(hash, t, t.storage_offset(), lay);
   }
 }
 
-// digest(tensor, like) -> bytes: the 16 bytes of the digest. Raises TypeError
-// unless both are strided tensors of the same rank.
-inline PyObject* PyDigest(PyObject*, PyObject* args) {
-  HANDLE_TH_ERRORS
-  PyObject *tensor, *like;
-  if (!PyArg_ParseTuple(args, "OO", &tensor, &like)) return nullptr;
-  if (!THPVariable_Check(tensor) || !THPVariable_Check(like))
-    throw torch::TypeError("digest: not a tensor");
-  const at::Tensor& t = THPVariable_Unpack(tensor);
-  const at::Tensor& l = THPVariable_Unpack(like);
-  if (t.layout() != at::kStrided || t.dim() != l.dim())
-    throw torch::TypeError("digest: not two strided tensors of one rank");
-  Digest made;
+// Returns the 16 bytes of the digest of a tensor. Throws TypeError unless both
+// are strided tensors of the same rank.
+inline pybind11::bytes DigestOf(const at::Tensor& t, const at::Tensor& like) {
+  TORCH_CHECK_TYPE(t.layout() == at::kStrided && t.dim() == like.dim(),
+                   "digest: not two strided tensors of one rank");
+  Hash hash;
   {
     const pybind11::gil_scoped_release released;
-    Hash hash;
-    TakeAll(hash, t, l);
-    made = hash.Finish();
+    TakeAll(hash, t, like);
   }
-  return PyBytes_FromStringAndSize(reinterpret_cast<const char*>(made.data()),
-                                   sizeof(made));
-  END_HANDLE_TH_ERRORS
-}
-
-// store(tensor, fd, at) -> int: writes the elements of a strided tensor to a
-// file, in the order in which they are stored, and returns how many bytes that
-// are. Raises OSError.
-inline PyObject* PyStore(PyObject*, PyObject* args) {
-  HANDLE_TH_ERRORS
-  PyObject* tensor = nullptr;
-  int fd = 0;
-  long long at = 0;
-  if (!PyArg_ParseTuple(args, "OiL", &tensor, &fd, &at)) return nullptr;
-  if (!THPVariable_Check(tensor) ||
-      THPVariable_Unpack(tensor).layout() != at::kStrided)
-    throw torch::TypeError("store: not a strided tensor");
-  const at::Tensor& t = THPVariable_Unpack(tensor);
-  FileSink sink(fd, at);
-  off_t written = 0;
-  {
-    const pybind11::gil_scoped_release released;
-    TakeAll(sink, t, t);
-    written = sink.Finish();
-  }
-  if (sink.error == 0) return PyLong_FromLongLong(written);
-  errno = sink.error;
-  return PyErr_SetFromErrno(PyExc_OSError);
-  END_HANDLE_TH_ERRORS
+  const Digest made = hash.Finish();
+  return {reinterpret_cast<const char*>(made.data()), sizeof(made)};
 }
 
 }  // namespace reprise_fast

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from reprise.torch.compiled import fast
+from reprise.torch.internals.outside import host_buffer
 
 _CHUNK = 1 << 20  # bytes that are copied at a time if the elements are not contiguous
 
@@ -58,22 +59,14 @@ def _digest(tensor: Tensor, like: Tensor) -> bytes:
 def store(tensor: Tensor, file: int, at: int) -> int:
     """Writes the elements of a strided tensor to a file descriptor, from position `at` on, without
     calling any mode; returns how many bytes that are. Raises OSError."""
-    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), torch.no_grad():
-        return _store(tensor.detach(), file, at)
-
-
-def _store(tensor: Tensor, file: int, at: int) -> int:
-    library = fast.library()
-    if library is not None:
-        size: int = library.store(tensor, file, at)
-        return size
     end = at
-    for part in _parts(tensor, tensor):
-        flat = part.cpu().contiguous()
-        rest = memoryview(_bytes_of(flat))
-        while rest:
-            done = os.pwrite(file, rest, end)
-            end, rest = end + done, rest[done:]
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), torch.no_grad():
+        for part in _parts(tensor.detach(), tensor):
+            flat = part if _is_direct(part) else _beside(part).copy_(part)
+            rest = memoryview(_bytes_of(flat))
+            while rest:
+                done = os.pwrite(file, rest, end)
+                end, rest = end + done, rest[done:]
     return end - at
 
 
@@ -82,9 +75,8 @@ def load(tensor: Tensor, file: int, at: int) -> None:
     Raises OSError."""
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), torch.no_grad():
         for part in _parts(tensor, tensor):
-            # Straight into its memory if that is possible: the step is as large as planned.
-            direct = part.device.type == "cpu" and part.is_contiguous()
-            flat = part if direct else torch.empty(part.size(), dtype=part.dtype)
+            direct = _is_direct(part)
+            flat = part if direct else _beside(part)
             rest = memoryview(_bytes_of(flat))
             while rest:
                 done = os.preadv(file, [rest], at)
@@ -93,6 +85,18 @@ def load(tensor: Tensor, file: int, at: int) -> None:
                 at, rest = at + done, rest[done:]
             if not direct:
                 part.copy_(flat)
+
+
+def _is_direct(part: Tensor) -> bool:
+    """Returns whether a part can be written and read where it is."""
+    return part.device.type == "cpu" and part.is_contiguous()
+
+
+def _beside(part: Tensor) -> Tensor:
+    """Returns a tensor like a part, on memory that no meter counts: a checked step is as large as
+    planned."""
+    size = part.numel() * part.element_size()
+    return torch.frombuffer(host_buffer(size), dtype=part.dtype).view(part.size())
 
 
 def _parts(tensor: Tensor, like: Tensor) -> Iterator[Tensor]:

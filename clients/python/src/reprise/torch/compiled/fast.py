@@ -3,7 +3,7 @@
 
     python -m reprise.torch.compiled.fast build        # builds ahead of time; prints the path
 
-    module = load(unpack, stale, modified)   # None: plans run in Python
+    module = load(unpack)                    # None: plans run in Python
 
 It does the work of the Python engine at a lower cost: an op that is only compared and a tensor that
 is only kept never reach the interpreter. A job does not wait for the compiler (about a minute of
@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from importlib.machinery import ExtensionFileLoader
+from functools import partial
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import IO, Any
@@ -31,7 +31,7 @@ from reprise.base.saying import say
 from reprise.torch.internals import ambient, guard, modes, saved_hooks
 from reprise.torch.internals.native import SOURCES, Native
 from reprise.torch.internals.ops import IGNORED, PLAIN_TYPES
-from reprise.torch.internals.versions import careful, is_careful
+from reprise.torch.internals.versions import careful
 
 FAST = Native(
     "fast",
@@ -60,7 +60,7 @@ _operators = 0  # how many higher-order operators pass the gate's key on
 def _wanted() -> bool:
     """Returns whether the native engine may be used: it is not disabled, this torch is not newer
     than those tested, and it has not failed."""
-    return os.environ.get("REPRISE_FAST", "1") != "0" and not is_careful() and not _failed
+    return os.environ.get("REPRISE_FAST", "1") != "0" and not careful() and not _failed
 
 
 def report_python_only(why: str) -> None:
@@ -164,28 +164,21 @@ def library() -> Any:
     return _module
 
 
-def load(
-    unpack: Callable[[Any], Any],
-    stale: Callable[[Any, int], Any],
-    modified: Callable[[Any, int], Any],
-) -> Any:
+def load(unpack: Callable[[Any], Any]) -> Any:
     """Returns the module with its gate installed; None if it is not built or something else
-    uses the gate's key.
-
-    `unpack` returns the tensor of what Python packed. `stale` and `modified` raise the error for a
-    tensor with a wrong version: one that autograd saved, or one that a recorded call reads."""
+    uses the gate's key. `unpack` returns the tensor of what Python packed."""
     module = library()
     if module is None:
         return None
     ready = module.setup(
         saved_hooks.unpacking(unpack),
-        stale,
-        modified,
+        saved_hooks.refuse_stale,
+        saved_hooks.refuse_modified,
         guard.caught,
         [name_of(func) for func in IGNORED],
         ambient.current,
         ambient.enter,
-        ambient.leave,
+        partial(guard.surely, ambient.leave),
     )
     if ready:
         teach_higher_order_operators()
@@ -195,11 +188,11 @@ def load(
 
 
 def _open(path: Path) -> Any:
-    loader = ExtensionFileLoader("reprise_fast", str(path))
-    spec = spec_from_file_location("reprise_fast", path, loader=loader)
+    spec = spec_from_file_location("reprise_fast", path)
     assert spec is not None
+    assert spec.loader is not None
     module = module_from_spec(spec)
-    loader.exec_module(module)
+    spec.loader.exec_module(module)
     return module
 
 

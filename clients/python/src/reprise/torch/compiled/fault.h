@@ -7,11 +7,8 @@
 #ifndef REPRISE_TORCH_COMPILED_FAULT_H_
 #define REPRISE_TORCH_COMPILED_FAULT_H_
 
-// clang-format off
-#include <torch/csrc/python_headers.h>  // before all others
-// clang-format on
-
 #include <pybind11/gil.h>
+#include <torch/csrc/python_headers.h>
 
 #include <string>
 

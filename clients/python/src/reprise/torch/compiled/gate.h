@@ -15,10 +15,6 @@
 #ifndef REPRISE_TORCH_COMPILED_GATE_H_
 #define REPRISE_TORCH_COMPILED_GATE_H_
 
-// clang-format off
-#include <torch/csrc/python_headers.h>  // before all others
-// clang-format on
-
 #include <ATen/SavedTensorHooks.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -26,6 +22,7 @@
 #include <pybind11/gil.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/python_headers.h>
 #include <torch/csrc/utils/object_ptr.h>
 
 #include <algorithm>
@@ -36,6 +33,7 @@
 
 #include "arguments.h"
 #include "below.h"
+#include "bound.h"
 #include "fault.h"
 #include "op_clock.h"
 #include "records.h"
@@ -58,45 +56,42 @@ inline thread_local Track* open_track = nullptr;
 // Dispatch modes on the stack while the gate is open, including the tape's.
 inline thread_local int64_t open_depth = 0;
 
-// Steps of which records may still be replayed while this one runs: they are
-// told of everything that is written. Tracks, or runs that are told in Python
-// (tape_run.py). The list is set while the gate is open, and ends with that.
-inline thread_local std::vector<PyObject*> others;
+// Steps of which records may still be replayed: they are told of everything that
+// ops of this thread write, in an open step or between a forward and its
+// backward (watch.py). A list of Tracks, or of runs that are told in Python
+// (tape_run.py); in Python, because another thread may end a watch by emptying
+// it. Null: nobody is told.
+inline thread_local PyObject* told = nullptr;
 inline PyTypeObject* type_of_tracks = nullptr;
 
-// The same while no step is open: between a forward and its backward
-// (watch.py). A list in Python, because another thread may end the watch by
-// emptying it. Null: this thread is not watched.
-inline thread_local PyObject* watched = nullptr;
+// Sets who is told. Needs the GIL.
+inline void SetTold(PyObject* steps) {
+  Py_XDECREF(std::exchange(told, Py_XNewRef(steps)));
+}
 
-// run.before_write_of(tensors). An internal error ends in there.
+// run.before_write_between(tensors). An internal error ends in there.
 inline void TellRun(PyObject* run, const std::vector<at::Tensor>& written) {
-  const pybind11::gil_scoped_acquire held;
-  THPObjectPtr tensors(PyList_New(0));
-  for (const at::Tensor& t : written) {
-    THPObjectPtr tensor(tensors ? THPVariable_Wrap(t) : nullptr);
-    if (!tensor || PyList_Append(tensors.get(), tensor.get()) < 0) break;
-  }
+  const pybind11::object tensors = pybind11::cast(written);
   THPObjectPtr done(
-      PyErr_Occurred()
-          ? nullptr
-          : PyObject_CallMethod(run, "before_write_of", "O", tensors.get()));
+      PyObject_CallMethod(run, "before_write_between", "O", tensors.ptr()));
   if (!done && !Reported()) throw python_error();
 }
 
 // Lets other steps copy what a call is about to write, and tries again after an
 // internal error, because the write happens in any case.
-inline void TellOthers(const std::vector<PyObject*>& others,
-                       const c10::OperatorHandle& op,
+inline void TellOthers(const c10::OperatorHandle& op,
                        const torch::jit::Stack& stack) {
+  const pybind11::gil_scoped_acquire locked;
+  const auto steps = FromPython<std::vector<pybind11::object>>(told);
   for (int tried = 0; tried < 2; ++tried) {
     try {
       const auto written = WrittenBy(op, stack);
-      for (PyObject* const other : others) {
-        if (Py_TYPE(other) == type_of_tracks)
-          reinterpret_cast<Track*>(other)->book->records.BeforeWrite(written);
+      for (const pybind11::object& step : steps) {
+        if (Py_TYPE(step.ptr()) == type_of_tracks)
+          reinterpret_cast<Track*>(step.ptr())
+              ->book->records.BeforeWrite(written);
         else
-          TellRun(other, written);
+          TellRun(step.ptr(), written);
       }
       return;
     } catch (const python_error&) {
@@ -105,20 +100,6 @@ inline void TellOthers(const std::vector<PyObject*>& others,
       if (tried > 0) Report(error.what());
     }
   }
-}
-
-// The same for the steps of a watch.
-inline void TellWatched(const c10::OperatorHandle& op,
-                        const torch::jit::Stack& stack) {
-  const pybind11::gil_scoped_acquire locked;
-  std::vector<pybind11::object> held;
-  std::vector<PyObject*> steps;
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(watched); ++i) {
-    steps.push_back(PyList_GET_ITEM(watched, i));
-    held.push_back(
-        pybind11::reinterpret_borrow<pybind11::object>(steps.back()));
-  }
-  TellOthers(steps, op, stack);
 }
 
 // Includes or removes the keys through which ops reach dispatch modes.
@@ -234,8 +215,8 @@ inline void Gate(const c10::OperatorHandle& op, DispatchKeySet keys,
   const bool unseen = tls_is_dispatch_key_excluded(DispatchKey::Python);
   if (track == nullptr || unseen) {
     const c10::impl::ExcludeDispatchKeyGuard once(kGate);
-    if (track == nullptr && watched != nullptr && !unseen && MayWrite(op))
-      TellWatched(op, *stack);
+    if (track == nullptr && told != nullptr && !unseen && MayWrite(op))
+      TellOthers(op, *stack);
     run();
     return;
   }
@@ -249,7 +230,7 @@ inline void Gate(const c10::OperatorHandle& op, DispatchKeySet keys,
       ReachMode(false);
     }
     const c10::impl::ExcludeDispatchKeyGuard once(kGate);
-    if (!others.empty() && MayWrite(op)) TellOthers(others, op, *stack);
+    if (told != nullptr && MayWrite(op)) TellOthers(op, *stack);
     const Sheet& page = track->Page();
     const auto row = static_cast<size_t>(before);
     if (track->next != before && page.specials[row]) {
@@ -296,11 +277,7 @@ inline PyObject* Open(PyObject*, PyObject* track) {
 inline PyObject* Tell(PyObject*, PyObject* steps) {
   HANDLE_TH_ERRORS
   TORCH_CHECK_TYPE(PyList_CheckExact(steps), "tell: not a list");
-  std::vector<PyObject*> told;
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(steps); ++i)
-    told.push_back(Py_NewRef(PyList_GET_ITEM(steps, i)));
-  std::swap(others, told);
-  for (PyObject* const step : told) Py_DECREF(step);
+  SetTold(steps);
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
 }
@@ -311,8 +288,7 @@ inline PyObject* Watch(PyObject*, PyObject* steps) {
   HANDLE_TH_ERRORS
   TORCH_CHECK_TYPE(PyList_CheckExact(steps), "watch: not a list");
   if (open_track != nullptr || op_clock) Py_RETURN_FALSE;
-  PyObject* const before = std::exchange(watched, Py_NewRef(steps));
-  Py_XDECREF(before);
+  SetTold(steps);
   tls_set_dispatch_key_included(kGate, true);
   Py_RETURN_TRUE;
   END_HANDLE_TH_ERRORS
@@ -320,10 +296,10 @@ inline PyObject* Watch(PyObject*, PyObject* steps) {
 
 // unwatch(): ends that, on this thread.
 inline PyObject* Unwatch(PyObject*, PyObject*) {
-  PyObject* const before = std::exchange(watched, nullptr);
-  if (before != nullptr && open_track == nullptr)
+  if (told != nullptr && open_track == nullptr) {
     tls_set_dispatch_key_included(kGate, false);
-  Py_XDECREF(before);
+    SetTold(nullptr);
+  }
   Py_RETURN_NONE;
 }
 
@@ -338,11 +314,11 @@ inline PyObject* Close(PyObject*, PyObject*) {
     ~Held() { Py_XDECREF(reinterpret_cast<PyObject*>(track)); }
   };
   const Held held{std::exchange(open_track, nullptr)};
-  for (PyObject* const step : std::exchange(others, {})) Py_DECREF(step);
+  SetTold(nullptr);
   TurnHooks(true);
   if (held.track != nullptr) {
     held.track->book->records.Sweep(true);
-    if (!CountUp(*held.track)) return nullptr;
+    CountUp(*held.track);
   }
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS

@@ -14,14 +14,9 @@
 #ifndef REPRISE_TORCH_COMPILED_OP_CLOCK_H_
 #define REPRISE_TORCH_COMPILED_OP_CLOCK_H_
 
-// clang-format off
-#include <torch/csrc/python_headers.h>  // before all others
-// clang-format on
-
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
-#include <torch/csrc/Exceptions.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -29,6 +24,8 @@
 #include <limits>
 #include <new>
 #include <optional>
+#include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -81,46 +78,33 @@ class OpClock {
 // The clock of the forward that is being timed on this thread.
 inline thread_local std::optional<OpClock> op_clock;
 
-// clock(cpu) -> bool: starts timing the ops of this thread, also those of a step
-// that the gate is opened for from then on. False while it is open, and while
-// the program has a dispatch mode on the stack.
-inline PyObject* Clock(PyObject*, PyObject* cpu) {
-  HANDLE_TH_ERRORS
-  const int by_cpu = PyObject_IsTrue(cpu);
-  if (by_cpu < 0) return nullptr;
+// Starts timing the ops of this thread, also those of a step that the gate is
+// opened for from then on. Returns false while it is open, and while the program
+// has a dispatch mode on the stack.
+inline bool Clock(bool cpu) {
   if (op_clock || c10::impl::TorchDispatchModeTLS::stack_len() != 0 ||
       c10::impl::tls_is_dispatch_key_included(kGate))
-    Py_RETURN_FALSE;
-  op_clock.emplace(by_cpu != 0);
+    return false;
+  op_clock.emplace(cpu);
   c10::impl::tls_set_dispatch_key_included(kGate, true);
-  Py_RETURN_TRUE;
-  END_HANDLE_TH_ERRORS
+  return true;
 }
 
-// clocked() -> [(name, overload, ns)]: stops timing and returns the times.
-// Raises MemoryError if some could not be recorded.
-inline PyObject* Clocked(PyObject*, PyObject*) {
-  HANDLE_TH_ERRORS
-  if (!op_clock) return PyList_New(0);
+// Stops timing; returns name, overload and time (ns) of each op. Throws
+// bad_alloc if some could not be recorded.
+inline std::vector<std::tuple<std::string, std::string, int64_t>> Clocked() {
+  std::vector<std::tuple<std::string, std::string, int64_t>> found;
+  if (!op_clock) return found;
   c10::impl::tls_set_dispatch_key_included(kGate, false);
   const auto times = std::move(op_clock->times);
   const bool lost = op_clock->lost;
   op_clock.reset();
   if (lost) throw std::bad_alloc();
-  PyObject* const list = PyList_New(static_cast<Py_ssize_t>(times.size()));
-  for (size_t i = 0; list != nullptr && i < times.size(); ++i) {
-    const auto& name = times[i].first.operator_name();
-    PyObject* const item =
-        Py_BuildValue("(ssL)", name.name.c_str(), name.overload_name.c_str(),
-                      static_cast<long long>(times[i].second));
-    if (item == nullptr) {
-      Py_DECREF(list);
-      return nullptr;
-    }
-    PyList_SET_ITEM(list, static_cast<Py_ssize_t>(i), item);
+  for (const auto& [op, took] : times) {
+    const auto& name = op.operator_name();
+    found.emplace_back(name.name, name.overload_name, took);
   }
-  return list;
-  END_HANDLE_TH_ERRORS
+  return found;
 }
 
 }  // namespace reprise_fast

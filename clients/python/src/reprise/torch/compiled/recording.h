@@ -17,7 +17,6 @@
 
 #include "below.h"
 #include "cells.h"
-#include "marks.h"
 #include "sheet.h"
 #include "shortcut.h"
 

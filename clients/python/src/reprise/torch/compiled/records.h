@@ -25,7 +25,6 @@
 #include "arguments.h"
 #include "below.h"
 #include "cells.h"
-#include "marks.h"
 #include "on_demand.h"
 #include "recording.h"
 #include "replay.h"
@@ -243,14 +242,19 @@ class Records {
       node->grad = false;
       node->around = surroundings.Here();
       node->arguments = {IValue(host), IValue(id)};
-      auto cell = std::make_shared<Cell>();
-      cell->id = id;
-      cell->dtype = made[i].scalar_type();
-      cell->chain.push_back(node);
-      node->outputs.push_back(cell);
+      MakeCell(id, made[i], node);
       nodes[kFetched + id] = node;
-      marks_.Put(made[i], std::move(cell));
     }
+  }
+
+  // Makes the cell of an output of a call.
+  void MakeCell(int64_t id, const at::Tensor& made, const NodePtr& node) {
+    auto cell = std::make_shared<Cell>();
+    cell->id = id;
+    cell->dtype = made.scalar_type();
+    cell->chain.push_back(node);
+    node->outputs.push_back(cell);
+    marks_.Put(made, std::move(cell));
   }
 
   // Completes the record of a call that has just run: its outputs, and their
@@ -278,12 +282,7 @@ class Records {
           node->outputs.push_back(marks_.CellOf(made[i]));
           continue;
         }
-        auto cell = std::make_shared<Cell>();
-        cell->id = id;
-        cell->dtype = made[i].scalar_type();
-        cell->chain.push_back(node);
-        node->outputs.push_back(cell);
-        marks_.Put(made[i], std::move(cell));
+        MakeCell(id, made[i], node);
       }
     }
     nodes[op_id] = node;

@@ -3,21 +3,23 @@
 // What a planned step notes about a model's parameters and buffers, so that it
 // can be repeated if it runs out of memory (planned_retry.py). It runs in every
 // step, so it must be cheap: a few nanoseconds per tensor here, some hundred in
-// Python.
+// Python. And what is released then, before the forward runs again.
 #ifndef REPRISE_TORCH_COMPILED_REMEMBERED_H_
 #define REPRISE_TORCH_COMPILED_REMEMBERED_H_
 
-// clang-format off
-#include <torch/csrc/python_headers.h>  // before all others
-// clang-format on
-
 #include <ATen/core/Tensor.h>
+#include <pybind11/pytypes.h>
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/python_headers.h>
 
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <type_traits>
+#include <unordered_set>
+#include <utility>
 #include <vector>
 
 namespace reprise_fast {
@@ -99,32 +101,41 @@ inline PyObject* TakeGradients(PyObject*, PyObject* parameters) {
   END_HANDLE_TH_ERRORS
 }
 
-// untouched(parameters: list, gradients) -> list of bool: for each parameter,
-// whether it still has the same gradient, unmodified.
-inline PyObject* Untouched(PyObject*, PyObject* args) {
-  HANDLE_TH_ERRORS
-  PyObject *parameters = nullptr, *capsule = nullptr;
-  if (!PyArg_ParseTuple(args, "O!O", &PyList_Type, &parameters, &capsule))
-    return nullptr;
-  const auto* const before = static_cast<const Gradients*>(
-      PyCapsule_GetPointer(capsule, Gradients::kName));
-  if (before == nullptr) return nullptr;
-  const Py_ssize_t count = PyList_GET_SIZE(parameters);
-  TORCH_CHECK_VALUE(static_cast<std::size_t>(count) == before->all.size(),
+// Returns for each parameter whether it still has the gradient that
+// `TakeGradients` has found, unmodified.
+inline std::vector<bool> Untouched(const std::vector<at::Tensor>& parameters,
+                                   const pybind11::capsule& found) {
+  const auto& before = found.get_pointer<const Gradients>()->all;
+  TORCH_CHECK_VALUE(parameters.size() == before.size(),
                     "untouched: the parameters are not those of `gradients`");
-  PyObject* const result = PyList_New(count);
-  for (Py_ssize_t i = 0; result != nullptr && i < count; ++i) {
-    const auto& grad =
-        THPVariable_Unpack(PyList_GET_ITEM(parameters, i)).grad();
-    const auto& [tensor, version] = before->all[static_cast<std::size_t>(i)];
-    const bool same =
-        grad.defined() ? version == grad._version() &&
-                             tensor.lock().get() == grad.unsafeGetTensorImpl()
-                       : version < 0;
-    PyList_SET_ITEM(result, i, PyBool_FromLong(same));
+  std::vector<bool> untouched;
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    const auto& grad = parameters[i].grad();
+    const auto& [tensor, version] = before[i];
+    untouched.push_back(grad.defined() ? version == grad._version() &&
+                                             tensor.lock().get() ==
+                                                 grad.unsafeGetTensorImpl()
+                                       : version < 0);
   }
-  return result;
-  END_HANDLE_TH_ERRORS
+  return untouched;
+}
+
+// Releases the saved tensors of the graphs that made these tensors, as a
+// finished backward would: one that ran out of memory will not run to its end.
+// Linear in the size of the graph.
+inline void LetGo(const std::vector<at::Tensor>& heads) {
+  // torch versions differ: this is a shared_ptr or an intrusive_ptr.
+  using NodePtr = std::decay_t<decltype(torch::autograd::Edge::function)>;
+  std::vector<NodePtr> todo;
+  std::unordered_set<const torch::autograd::Node*> seen;
+  for (const at::Tensor& head : heads) todo.push_back(head.grad_fn());
+  while (!todo.empty()) {
+    const auto node = std::move(todo.back());
+    todo.pop_back();
+    if (!node || !seen.insert(node.get()).second) continue;
+    for (const auto& edge : node->next_edges()) todo.push_back(edge.function);
+    node->release_variables();
+  }
 }
 
 }  // namespace reprise_fast

@@ -12,14 +12,12 @@
 #ifndef REPRISE_TORCH_COMPILED_SAVED_H_
 #define REPRISE_TORCH_COMPILED_SAVED_H_
 
-// clang-format off
-#include <torch/csrc/python_headers.h>  // before all others
-// clang-format on
-
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <pybind11/gil.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/python_headers.h>
+#include <torch/csrc/utils/object_ptr.h>
 
 #include <algorithm>
 #include <string>
@@ -182,74 +180,76 @@ inline PyObject* Pack(PyObject* self, PyObject* value) {
   END_HANDLE_TH_ERRORS
 }
 
-// Runs the replays planned before an event, without the GIL. Returns false if
-// they could not all run.
-inline bool RunBurst(Track& track, size_t event) {
+// Runs a burst of replays, without the GIL. Returns false if they could not all
+// run.
+inline bool RunBurst(Track& track, size_t number) {
   bool done = false;
   {
     const pybind11::gil_scoped_release released;
-    done = track.book->records.Run(track.Page().bursts[event]);
+    done = track.book->records.Run(track.Page().bursts[number]);
   }
   return done;
 }
 
 // Runs the replays planned before the unpack of a slot. If the slot is not the
 // next event of this backward, the run decides what to do: this may be another
-// backward, or one in another order. Returns false with a Python error.
-inline bool Advance(Track& track, long long slot) {
-  if (track.safe) return true;
+// backward, or one in another order.
+inline void Advance(Track& track, long long slot) {
+  if (track.safe) return;
   const Sheet& page = track.Page();
   const auto at = static_cast<size_t>(track.cursor);
   if (at < page.events.size() && page.events[at] == slot &&
       track.task == torch::autograd::get_current_graph_task_id()) {
     ++track.cursor;
     if (track.armed) track.Say(page.event_ops[at]);
-    if (page.quiet[at]) return true;
-    if (!RunBurst(track, at)) track.safe = 1;
-    return CountUp(track);
+    const int64_t burst = page.event_bursts[at];
+    if (burst < 0) return;
+    if (!RunBurst(track, static_cast<size_t>(burst))) track.safe = 1;
+    CountUp(track);
+    return;
   }
   PyObject* const run = track.Run();
-  if (run == nullptr) return true;
-  PyObject* const done = PyObject_CallMethod(run, "advance", "L", slot);
-  Py_XDECREF(done);
-  return done != nullptr;
+  if (run == nullptr) return;
+  const THPObjectPtr done(PyObject_CallMethod(run, "advance", "L", slot));
+  if (!done) throw python_error();
 }
 
 // Compares a recomputed tensor with the discarded one. Returns the tensor to
-// hand out, or an undefined one with a Python error.
+// hand out.
 inline at::Tensor Compared(Ref& ref, const at::Tensor& made) {
   THPObjectPtr tensor(THPVariable_Wrap(made));
-  if (!tensor) return {};
+  if (!tensor) throw python_error();
   THPObjectPtr found(PyObject_CallMethod(ref.run, "compared", "LOOL", ref.slot,
                                          tensor.get(), ref.given,
                                          static_cast<long long>(ref.cell->id)));
   if (ref.track->keeps == 0) Py_CLEAR(ref.given);
-  return found ? THPVariable_Unpack(found.get()) : at::Tensor();
+  if (!found) throw python_error();
+  return THPVariable_Unpack(found.get());
 }
 
 // Calls `how`, which raises for a tensor and the version that was expected of
-// it.
-inline void Refuse(PyObject* how, PyObject* tensor, uint32_t version) {
-  PyObject* const said = PyObject_CallFunction(how, "OI", tensor, version);
-  Py_XDECREF(said);
+// it, and throws that.
+[[noreturn]] inline void Refuse(PyObject* how, const at::Tensor& t,
+                                uint32_t version) {
+  const THPObjectPtr tensor(THPVariable_Wrap(t));
+  if (tensor)
+    Py_XDECREF(PyObject_CallFunction(how, "OI", tensor.get(), version));
+  throw python_error();
 }
 
 // Returns the tensor as it was saved; the last of these unpacks releases it.
-// Null with a Python error if it was modified.
+// Refuses one that was modified.
 inline PyObject* TakeAsSaved(Ref& ref) {
+  if (ref.made._version() != ref.stale)
+    Refuse(python_stale, ref.made, ref.stale);
   PyObject* const tensor = THPVariable_Wrap(ref.made);
   if (tensor == nullptr) return nullptr;
-  if (ref.made._version() != ref.stale) {
-    Refuse(python_stale, tensor, ref.stale);
-    Py_DECREF(tensor);
-    return nullptr;
-  }
   if (ref.track->safe == 0 && --ref.firsts == 0) ref.made.reset();
   return tensor;
 }
 
 // Returns the copy of the cell of a Ref: the one in memory, or one recomputed
-// on demand. Undefined if that failed; then a Python error is set.
+// on demand.
 inline at::Tensor CopyFor(Ref& ref) {
   const CellPtr& cell = ref.cell;
   Track& track = *ref.track;
@@ -262,12 +262,10 @@ inline at::Tensor CopyFor(Ref& ref) {
     const pybind11::gil_scoped_release released;
     made = track.book->records.MakeOnDemand(cell, version);
   } catch (const ModifiedInput& input) {
-    PyObject* const tensor = THPVariable_Wrap(input.tensor);
-    if (tensor != nullptr) Refuse(python_modified, tensor, input.expected);
-    Py_XDECREF(tensor);
-    return {};
+    Refuse(python_modified, input.tensor, input.expected);
   }
-  return CountUp(track) ? made : at::Tensor();
+  CountUp(track);
+  return made;
 }
 
 // Returns the tensor that a Ref stands for, once the replays before its unpack
@@ -280,13 +278,8 @@ inline PyObject* Take(Ref& ref) {
     if (track.safe == 0) cell.Use();
     return THPVariable_Wrap(ref.made);
   }
-  const at::Tensor copy = CopyFor(ref);
-  if (!copy.defined()) return nullptr;
-  at::Tensor made = track.book->records.ViewAlone(copy, ref.geometry);
-  if (ref.given != nullptr && track.audited != 0) {
-    made = Compared(ref, made);
-    if (!made.defined()) return nullptr;
-  }
+  at::Tensor made = track.book->records.ViewAlone(CopyFor(ref), ref.geometry);
+  if (ref.given != nullptr && track.audited != 0) made = Compared(ref, made);
   if (track.safe == 0) {
     // If the graph is kept, a later backward unpacks this slot again and takes
     // the copy that the plan has for it then.
@@ -329,10 +322,11 @@ inline PyObject* UnpackAsPlanned(PyObject* packed) {
   HANDLE_TH_ERRORS
   if (Py_TYPE(packed) == &ref_type) {
     Ref& ref = *reinterpret_cast<Ref*>(packed);
-    return Advance(*ref.track, ref.slot) ? Take(ref) : nullptr;
+    Advance(*ref.track, ref.slot);
+    return Take(ref);
   }
   auto* const kept = reinterpret_cast<Kept*>(packed);
-  if (!Advance(*kept->track, kept->slot)) return nullptr;
+  Advance(*kept->track, kept->slot);
   return Py_NewRef(Py_None);
   END_HANDLE_TH_ERRORS
 }
@@ -349,12 +343,9 @@ inline PyObject* Unpack(PyObject*, PyObject* packed) {
     return found != nullptr ? found : Rescue(*reinterpret_cast<Ref*>(packed));
   Py_XDECREF(found);
   auto* const kept = reinterpret_cast<Kept*>(packed);
-  PyObject* const tensor = THPVariable_Wrap(kept->tensor);
-  if (tensor == nullptr || kept->tensor._version() == kept->version)
-    return tensor;
-  Refuse(python_stale, tensor, kept->version);
-  Py_DECREF(tensor);
-  return nullptr;
+  if (kept->tensor._version() != kept->version)
+    Refuse(python_stale, kept->tensor, kept->version);
+  return THPVariable_Wrap(kept->tensor);
   END_HANDLE_TH_ERRORS
 }
 

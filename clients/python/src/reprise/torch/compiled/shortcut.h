@@ -232,6 +232,42 @@ inline void SpreadBits(const at::Tensor& bits, const at::Tensor& mask) {
 
 #undef REPRISE_VECTORIZED
 
+// ---- For the Python engine (shortcut.py) ------------------------------------
+
+// As above, but they throw TypeError for arguments that are not supported.
+inline at::Tensor CheckedNormalized(const at::Tensor& x,
+                                    const std::optional<at::Tensor>& weight,
+                                    const std::optional<at::Tensor>& bias,
+                                    const at::Tensor& mean,
+                                    const at::Tensor& invstd, bool fused) {
+  TORCH_CHECK_TYPE(
+      Normalizes(x, weight, bias) && AreStatistics(x, mean) &&
+          AreStatistics(x, invstd),
+      "these tensors do not define a batch norm that can be computed here");
+  return Normalized(x, weight, bias, mean, invstd, fused);
+}
+
+inline at::Tensor CheckedBitsOf(const at::Tensor& mask) {
+  const at::Tensor bits = IsMask(mask) ? BitsOf(mask) : at::Tensor();
+  TORCH_CHECK_TYPE(bits.defined(),
+                   "the mask holds values other than zeros and ones");
+  return bits;
+}
+
+inline void CheckedSpreadBits(const at::Tensor& bits, const at::Tensor& mask) {
+  TORCH_CHECK_TYPE(IsMask(mask) && bits.scalar_type() == at::kByte &&
+                       bits.is_contiguous() &&
+                       bits.numel() == (mask.numel() + 7) / 8,
+                   "the bits do not match the size of the tensor");
+  SpreadBits(bits, mask);
+}
+
+// Sets whether this torch rounds beta of a batch norm once, for double or for
+// float.
+inline void RoundOnce(bool is_double, bool once) {
+  rounds_once[is_double ? 1 : 0] = once;
+}
+
 }  // namespace reprise_fast
 
 #endif  // REPRISE_TORCH_COMPILED_SHORTCUT_H_

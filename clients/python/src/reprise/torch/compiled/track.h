@@ -5,12 +5,9 @@
 #ifndef REPRISE_TORCH_COMPILED_TRACK_H_
 #define REPRISE_TORCH_COMPILED_TRACK_H_
 
-// clang-format off
-#include <torch/csrc/python_headers.h>  // before all others
-// clang-format on
-
 #include <ATen/core/Tensor.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/csrc/python_headers.h>
 
 #include <utility>
 #include <vector>
@@ -21,10 +18,6 @@
 #include "sheet.h"
 
 namespace reprise_fast {
-
-struct SheetObject {
-  PyObject_HEAD Sheet* sheet;
-};
 
 // The records of a step.
 struct Book {
@@ -37,6 +30,7 @@ struct Book {
 // `cursor` the next event and `task` autograd's graph task.
 struct Track {
   PyObject_HEAD PyObject* sheet;
+  const Sheet* page;
   PyObject* run;  // weak reference
   long long next;
   long long slot;
@@ -53,9 +47,7 @@ struct Track {
   PyObject* life;           // of the forward that runs (tape_run.py)
   Book* book;
 
-  const Sheet& Page() const {
-    return *reinterpret_cast<SheetObject*>(sheet)->sheet;
-  }
+  const Sheet& Page() const { return *page; }
   // Reports the current op to the agent, so that it is known if the job is
   // killed.
   void Say(int64_t op) const {
@@ -112,21 +104,21 @@ inline void Settle(Track& track, const Outcome& outcome) {
   Report(outcome.failure.c_str());
 }
 
-// Adds the counts of the records to those of the run, and resets them. Returns
-// false with a Python error.
-inline bool CountUp(Track& track) {
+// Adds the counts of the records to those of the run, and resets them. Throws
+// what the run raises.
+inline void CountUp(Track& track) {
   Records& records = track.book->records;
   PyObject* const run = track.Run();
   const auto dropped = std::exchange(records.dropped, 0);
   const auto replayed = std::exchange(records.replayed, 0);
   const auto on_demand = std::exchange(records.on_demand, 0);
   if (run == nullptr || (dropped == 0 && replayed == 0 && on_demand == 0))
-    return true;
+    return;
   PyObject* const done = PyObject_CallMethod(
       run, "count", "LLL", static_cast<long long>(dropped),
       static_cast<long long>(replayed), static_cast<long long>(on_demand));
   Py_XDECREF(done);
-  return done != nullptr || Reported();
+  if (done == nullptr && !Reported()) throw python_error();
 }
 
 }  // namespace reprise_fast

@@ -5,33 +5,34 @@
 #ifndef REPRISE_TORCH_COMPILED_TRACK_METHODS_H_
 #define REPRISE_TORCH_COMPILED_TRACK_METHODS_H_
 
-// clang-format off
-#include <torch/csrc/python_headers.h>  // before all others
-// clang-format on
-
 #include <structmember.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
+#include <torch/csrc/python_headers.h>
 #include <torch/csrc/utils/object_ptr.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <utility>
 #include <vector>
 
-#include "inject.h"
-// Track(sheet, run): the run is held by a weak reference.
+#include "bound.h"
 #include "records.h"
 #include "saved.h"
-#include "sheet_reader.h"
+#include "sheet.h"
 #include "track.h"
 
 namespace reprise_fast {
 
+// Track(sheet, run): the run is held by a weak reference.
 inline PyObject* TrackNew(PyTypeObject* type, PyObject* args, PyObject*) {
   HANDLE_TH_ERRORS
   PyObject *sheet = nullptr, *run = nullptr;
-  if (!PyArg_ParseTuple(args, "O!O", &sheet_type, &sheet, &run)) return nullptr;
+  if (!PyArg_ParseTuple(args, "OO", &sheet, &run)) return nullptr;
+  const void* const page = PyCapsule_GetPointer(sheet, nullptr);
+  if (page == nullptr) return nullptr;
   auto book = std::make_unique<Book>();
   PyObject* const weak = PyWeakref_NewRef(run, nullptr);
   if (weak == nullptr) return nullptr;
@@ -42,6 +43,7 @@ inline PyObject* TrackNew(PyTypeObject* type, PyObject* args, PyObject*) {
   }
   Py_INCREF(sheet);
   track->sheet = sheet;
+  track->page = static_cast<const Sheet*>(page);
   track->run = weak;
   track->task = -1;
   track->armed = 1;
@@ -84,50 +86,35 @@ inline PyObject* RunSeen(PyObject* self, PyObject* args) {
   HANDLE_TH_ERRORS
   auto* const track = reinterpret_cast<Track*>(self);
   const Sheet& page = track->Page();
-  unsigned long long row = 0;
-  PyObject* seen = nullptr;
-  if (!PyArg_ParseTuple(args, "KO", &row, &seen)) return nullptr;
+  const auto given = FromPython<std::tuple<size_t, pybind11::object>>(args);
+  const size_t row = std::get<0>(given);
+  const pybind11::object& seen = std::get<1>(given);
   if (row >= page.rows.size() || !page.specials[row])
     throw torch::TypeError(
         "not a row that records, keeps or discards anything");
-  const c10::OperatorHandle& op = *page.rows[row];
-  THPObjectPtr given(PyObject_GetAttrString(seen, "args"));
-  if (!given) throw python_error();
-  THPObjectPtr named(PyObject_GetAttrString(seen, "kwargs"));
-  if (!named) throw python_error();
+  const c10::OperatorHandle& op = page.rows[row];
   // A mode is given a number where the op is called with a tensor made of one.
   const torch::jit::ToIValueAllowNumbersAsTensors numbers(true);
   Stack stack = torch::jit::createStackForSchema(
-      op.schema(),
-      torch::jit::tuple_slice(
-          pybind11::reinterpret_borrow<pybind11::tuple>(given.get())),
-      pybind11::reinterpret_borrow<pybind11::kwargs>(named.get()), {});
-  THPObjectPtr out;
+      op.schema(), torch::jit::tuple_slice(Get<pybind11::tuple>(seen, "args")),
+      Get<pybind11::kwargs>(seen, "kwargs"), {});
+  pybind11::object out;
   const auto run = [&] {
-    out = PyObject_CallMethod(seen, "run", nullptr);
-    if (!out) throw python_error();
-    stack = StackOf(out.get(), op.schema());
+    out = seen.attr("run")();
+    stack = StackOf(out.ptr(), op.schema());
   };
   track->book->records.host = track->host;
   Settle(*track, track->book->records.RunSpecial(
                      *page.specials[row], page.row_ops[row], op, stack, run));
-  return out.release();
+  return out.release().ptr();
   END_HANDLE_TH_ERRORS
-}
-
-// Returns the tensors in a list; throws TypeError if it is not a list.
-inline std::vector<at::Tensor> TensorsIn(PyObject* list) {
-  TORCH_CHECK_TYPE(PyList_CheckExact(list), "not a list");
-  std::vector<at::Tensor> found;
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); ++i)
-    found.push_back(THPVariable_Unpack(PyList_GET_ITEM(list, i)));
-  return found;
 }
 
 // track.before_write(tensors): records that need the old content get a copy.
 inline PyObject* BeforeWrite(PyObject* self, PyObject* tensors) {
   HANDLE_TH_ERRORS
-  reinterpret_cast<Track*>(self)->book->records.BeforeWrite(TensorsIn(tensors));
+  reinterpret_cast<Track*>(self)->book->records.BeforeWrite(
+      FromPython<std::vector<at::Tensor>>(tensors));
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
 }
@@ -136,22 +123,24 @@ inline PyObject* BeforeWrite(PyObject* self, PyObject* tensors) {
 inline PyObject* Written(PyObject* self, PyObject* tensors) {
   HANDLE_TH_ERRORS
   auto* const track = reinterpret_cast<Track*>(self);
-  if (track->book->records.Written(TensorsIn(tensors))) track->safe = 1;
+  if (track->book->records.Written(
+          FromPython<std::vector<at::Tensor>>(tensors)))
+    track->safe = 1;
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
 }
 
-// track.burst(event) -> bool: runs the replays planned before an event. False
-// if they could not all run.
+// track.burst(number) -> bool: runs a burst of replays. False if they could not
+// all run.
 inline PyObject* Burst(PyObject* self, PyObject* value) {
   HANDLE_TH_ERRORS
   auto* const track = reinterpret_cast<Track*>(self);
-  const size_t event = PyLong_AsSize_t(value);
+  const size_t number = PyLong_AsSize_t(value);
   if (PyErr_Occurred()) return nullptr;
-  if (event >= track->Page().bursts.size())
-    throw torch::TypeError("no such event");
-  const bool done = RunBurst(*track, event);
-  if (!CountUp(*track)) return nullptr;
+  if (number >= track->Page().bursts.size())
+    throw torch::TypeError("no such burst");
+  const bool done = RunBurst(*track, number);
+  CountUp(*track);
   return PyBool_FromLong(done);
   END_HANDLE_TH_ERRORS
 }
@@ -159,16 +148,14 @@ inline PyObject* Burst(PyObject* self, PyObject* value) {
 // track.holds(storages) -> bool: whether a record holds a tensor on one of
 // these storages (addresses).
 inline PyObject* Holds(PyObject* self, PyObject* storages) {
+  HANDLE_TH_ERRORS
   const Records& records = reinterpret_cast<Track*>(self)->book->records;
-  PyObject* const items = PySequence_Fast(storages, "storages");
-  if (items == nullptr) return nullptr;
-  bool holds = false;
-  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(items) && !holds; ++i) {
-    holds = records.Holds(PyLong_AsVoidPtr(PySequence_Fast_GET_ITEM(items, i)));
-    if (PyErr_Occurred()) break;
-  }
-  Py_DECREF(items);
-  return PyErr_Occurred() ? nullptr : PyBool_FromLong(holds);
+  const auto found = FromPython<std::vector<std::uintptr_t>>(storages);
+  return PyBool_FromLong(
+      std::any_of(found.begin(), found.end(), [&](std::uintptr_t storage) {
+        return records.Holds(reinterpret_cast<const void*>(storage));
+      }));
+  END_HANDLE_TH_ERRORS
 }
 
 // track.waits() -> bool: whether a record that holds a tensor may still be
@@ -207,22 +194,15 @@ inline PyMemberDef track_members[] = {
     {nullptr, 0, 0, 0, nullptr}};
 
 inline PyMethodDef track_methods[] = {
-    {"pack", Pack, METH_O,
-     "Returns what autograd keeps instead of a saved tensor."},
-    {"special", REPRISE_ENTRY("Track.special", RunSeen), METH_VARARGS,
-     "Runs and records an op that a dispatch mode has seen."},
+    {"pack", Pack, METH_O, nullptr},
+    {"special", REPRISE_ENTRY("Track.special", RunSeen), METH_VARARGS, nullptr},
     {"before_write", REPRISE_ENTRY("Track.before_write", BeforeWrite), METH_O,
-     "Copies these tensors for records that need their old content."},
-    {"written", REPRISE_ENTRY("Track.written", Written), METH_O,
-     "Notes that a call that is not recorded has written these."},
-    {"burst", REPRISE_ENTRY("Track.burst", Burst), METH_O,
-     "Runs the replays that are due before an event."},
-    {"on", REPRISE_ENTRY("Track.on", On), METH_O,
-     "Begins the step on the current stream of a GPU."},
-    {"holds", REPRISE_ENTRY("Track.holds", Holds), METH_O,
-     "Returns whether a record holds one of these storages."},
-    {"waits", REPRISE_ENTRY("Track.waits", Waits), METH_NOARGS,
-     "Returns whether anything may still be replayed."},
+     nullptr},
+    {"written", REPRISE_ENTRY("Track.written", Written), METH_O, nullptr},
+    {"burst", REPRISE_ENTRY("Track.burst", Burst), METH_O, nullptr},
+    {"on", REPRISE_ENTRY("Track.on", On), METH_O, nullptr},
+    {"holds", REPRISE_ENTRY("Track.holds", Holds), METH_O, nullptr},
+    {"waits", REPRISE_ENTRY("Track.waits", Waits), METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace reprise_fast

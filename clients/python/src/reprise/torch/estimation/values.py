@@ -25,7 +25,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from reprise.torch.capture.kinds import written_by
+from reprise.torch.internals.ops import written_by
 
 # Bytes of a tensor whose values are known.
 SMALL = 1 << 20

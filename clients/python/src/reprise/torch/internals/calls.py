@@ -25,6 +25,8 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_
 
 from reprise.torch.internals.guard import fault, is_oom, ours, quietly
 
+AUTOGRAD: Any = torch._C._autograd
+
 
 class Call:
     """One call of the program that our code makes; remembers whether it began, its result and its
@@ -183,8 +185,7 @@ class Level:
     def __init__(self) -> None:
         self._modes = torch._C._len_torch_dispatch_stack()
         self._functions = torch._C._len_torch_function_stack()
-        autograd: Any = torch._C._autograd
-        self._hooks = autograd._top_saved_tensors_default_hooks(True)
+        self._hooks = top_hooks()
         self._grad = torch.is_grad_enabled()
 
     def restore(self) -> None:
@@ -201,20 +202,18 @@ class Level:
                 if not _is_ours(type(top)):
                     break
                 torch._C._pop_torch_function_stack()
-            autograd: Any = torch._C._autograd
-            while (found := _top_hooks()) is not None:
+            while (found := top_hooks()) is not None:
                 if found == self._hooks or not _is_ours(found[0]):
                     break
-                autograd._pop_saved_tensors_default_hooks()
+                AUTOGRAD._pop_saved_tensors_default_hooks()
             torch._C._set_grad_enabled(self._grad)
         except Exception as error:
             fault(error)
 
 
-def _top_hooks() -> Any:
+def top_hooks() -> Any:
     """Returns the innermost saved-tensor hooks; None if there are none."""
-    autograd: Any = torch._C._autograd
-    return autograd._top_saved_tensors_default_hooks(True)
+    return AUTOGRAD._top_saved_tensors_default_hooks(True)
 
 
 def _is_ours(thing: Any) -> bool:

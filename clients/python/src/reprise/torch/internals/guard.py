@@ -131,6 +131,16 @@ def surely(do: Callable[..., Any], *args: Any) -> None:
         quietly(do, *args)
 
 
+def again(do: Callable[..., Any], *args: Any) -> Any:
+    """Returns the result of a function, which is called once more after an internal error in it."""
+    try:
+        return do(*args)
+    except Exception as error:
+        if not caught(error):
+            raise
+    return do(*args)
+
+
 def telling(listeners: Iterable[Any], name: str) -> Callable[..., None]:
     """Returns a callback that calls the method `name` of each of these with its first argument; an
     internal error is reported."""

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from reprise.torch.internals.calls import Call, around
 from reprise.torch.internals.guard import fault, ours, quietly, surely
@@ -85,6 +85,18 @@ class Mode(TorchDispatchMode):
         """Tells torch that compiled code may run under this mode: a compiled loss or optimizer
         stays compiled."""
         return True
+
+    only_looks = False  # a forward under it may be planned: it sees ops, and changes none
+
+    thread = 0  # that has set it, if it stays set between calls of the program
+
+    def on_top(self) -> bool:
+        """Returns whether this is the innermost mode, which can be taken off."""
+        return _get_current_dispatch_mode_stack()[-1:] == [self]
+
+    def take_off(self) -> None:
+        """Takes it off. May be called only if `on_top` is true."""
+        self.__exit__(None, None, None)
 
     def op(self, op: Op, types: Any) -> Any:
         """Handles an op: calls `op.run()` and returns its result, or returns NotImplemented."""

@@ -3,7 +3,7 @@
 
     with Hooks(pack, unpack): ...        # lets transforms of torch.func run inside
     pack, unpack = for_parts(pack, unpack)      # hooks that see the plain tensor in a wrapper only
-    close(mode)                          # a mode or pair of hooks that is no longer used
+    close(mode)                          # a mode that is no longer used, with its hooks
     sweep()                              # before a forward: removes what could not be removed then
 
 torch does not allow two things that a program may do all the same:
@@ -23,13 +23,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from types import BuiltinFunctionType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from reprise.torch.internals import saved_hooks, stand_ins
+from reprise.torch.internals.calls import AUTOGRAD, top_hooks
+from reprise.torch.internals.modes import Mode
 from reprise.torch.internals.subclass import part_of, put_back
 
 _DISABLE = "disable_saved_tensors_hooks"
@@ -61,8 +63,7 @@ class Hooks(saved_tensors_hooks):
 
     def __enter__(self) -> None:
         global _set
-        autograd: Any = torch._C._autograd
-        autograd._push_saved_tensors_default_hooks(self.pack_hook, self.unpack_hook)
+        AUTOGRAD._push_saved_tensors_default_hooks(self.pack_hook, self.unpack_hook)
         _here.hooks.append(self)
         with _lock:
             _set += 1
@@ -70,8 +71,7 @@ class Hooks(saved_tensors_hooks):
 
     def __exit__(self, *error: object) -> None:
         global _set
-        autograd: Any = torch._C._autograd
-        autograd._pop_saved_tensors_default_hooks()
+        AUTOGRAD._pop_saved_tensors_default_hooks()
         if self in _here.hooks:
             _here.hooks.remove(self)
         with _lock:
@@ -82,27 +82,24 @@ class Hooks(saved_tensors_hooks):
     @property
     def on_top(self) -> bool:
         """Returns whether these are the innermost saved-tensor hooks."""
-        autograd: Any = torch._C._autograd
-        found = autograd._top_saved_tensors_default_hooks(True)
+        found = top_hooks()
         return found is not None and found[0] == self.pack_hook
 
 
 def _take_off(taken: list[Hooks]) -> None:
     """Removes our hooks from the top of the stack and appends them to the list."""
-    autograd: Any = torch._C._autograd
     for hooks in reversed(_here.hooks):
         if not hooks.on_top:
             break  # hooks of the program: torch refuses the transform, as it does without us
-        autograd._pop_saved_tensors_default_hooks()
+        AUTOGRAD._pop_saved_tensors_default_hooks()
         taken.append(hooks)
 
 
 def _put_back(taken: list[Hooks]) -> None:
     """Sets the hooks that `_take_off` has removed, in reverse order."""
-    autograd: Any = torch._C._autograd
     while taken:
         hooks = taken[-1]
-        autograd._push_saved_tensors_default_hooks(hooks.pack_hook, hooks.unpack_hook)
+        AUTOGRAD._push_saved_tensors_default_hooks(hooks.pack_hook, hooks.unpack_hook)
         taken.pop()
 
 
@@ -110,23 +107,11 @@ def _put_back(taken: list[Hooks]) -> None:
 _disabled = stand_ins.lifted(_plain, _take_off, _put_back)
 
 
-class Open(Protocol):
-    """A mode or pair of hooks that stays active between calls of the program."""
-
-    thread: int  # the thread that set it
-
-    def on_top(self) -> bool:
-        """Returns whether this is the innermost mode or pair of hooks, which can be removed."""
-
-    def take_off(self) -> None:
-        """Removes it. May be called only if `on_top` is true."""
+_left: list[Mode] = []
 
 
-_left: list[Open] = []
-
-
-def close(one: Open) -> None:
-    """Removes a mode or pair of hooks that is no longer used, or leaves it for the next
+def close(one: Mode) -> None:
+    """Removes a mode that is no longer used, with its hooks, or leaves it for the next
     opportunity."""
     _left.append(one)
     sweep()

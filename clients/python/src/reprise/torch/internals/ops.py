@@ -177,6 +177,20 @@ def filled_by(func: Any, kwargs: dict[str, Any]) -> list[Tensor]:
     return list(tensors_in(kwargs.get("out"))) if str(func) in _FILLS else []
 
 
+def written_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+    """Returns the tensors that a call writes in place according to its schema."""
+    written = [
+        kwargs.get(at) if isinstance(at, str) else args[at] if at < len(args) else None
+        for at in mutated_positions(func)
+    ]
+    return list(tensors_in(*written))
+
+
+def all_written_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+    """Returns the same tensors, and the running statistics that the call updates."""
+    return [*written_by(func, args, kwargs), *hidden_writes(func, args)]
+
+
 def collected_by(func: Any, args: tuple[Any, ...]) -> list[Tensor]:
     """Returns the tensors that a collective writes. Those of `c10d` do not say so in their schema:
     what they write, or send, is their first argument."""

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from reprise.torch.internals.calls import around
-from reprise.torch.internals.guard import caught, quietly, surely
+from reprise.torch.internals.guard import again, quietly, surely
 
 # A docstring is an attribute of its class, and would hide the one that the class inherits.
 _DOC: Any = property(lambda self: self.__wrapped__.__doc__)
@@ -37,12 +37,7 @@ class State(MutableMapping[Any, Any]):
         self._home = home
 
     def _looked(self) -> Any:
-        try:
-            self._home()
-        except Exception as error:
-            if not caught(error):
-                raise
-            self._home()
+        again(self._home)
         return self.real
 
     def __getitem__(self, key: Any) -> Any:

@@ -73,11 +73,6 @@ def careful() -> str:
     return _untested(_release(torch.__version__))
 
 
-def is_careful() -> bool:
-    """Returns whether this process is in the careful mode."""
-    return bool(careful())
-
-
 def described() -> tuple[str, str, str]:
     """Returns health, finding and advice for `reprise doctor`."""
     python = platform.python_version()

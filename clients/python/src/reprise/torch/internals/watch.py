@@ -47,9 +47,9 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from reprise.torch.internals.calls import Call
 from reprise.torch.internals.engine import around, no_longer
-from reprise.torch.internals.guard import caught, quietly, surely
+from reprise.torch.internals.guard import again, quietly, surely
 from reprise.torch.internals.modes import FunctionMode, Mode, Op
-from reprise.torch.internals.ops import PLAIN_TYPES, may_write, tensors_in
+from reprise.torch.internals.ops import PLAIN_TYPES, all_written_by, may_write, tensors_in
 from reprise.torch.internals.sharding import unwatched
 
 # A run whose records may still be replayed (tape/tape_run.py).
@@ -57,11 +57,6 @@ Watched = Any
 
 _runs: list[weakref.ref[Watched]] = []
 _open: list[_Between] = []
-
-
-def open_watches() -> int:
-    """Returns how many dispatch modes on the stack are watches, not the program's."""
-    return sum(between.mode is not None for between in _open)
 
 
 def watch(run: Watched) -> None:
@@ -82,8 +77,9 @@ def waiting(besides: object) -> list[Watched]:
 def tell(runs: Iterable[Watched], func: Any, args: Any, kwargs: Any) -> None:
     """Lets runs copy what a call is about to write."""
     if may_write(func):
+        written = all_written_by(func, args, kwargs)
         for run in runs:
-            run.before_write_between(func, args, kwargs)
+            run.before_write_between(written)
 
 
 def before_step(optimizer: torch.optim.Optimizer) -> None:
@@ -96,7 +92,7 @@ def before_step(optimizer: torch.optim.Optimizer) -> None:
     written = [p.detach() for group in groups for p in group["params"] if p.grad is not None]
     plain = [p for p in written if type(p) in PLAIN_TYPES]
     for run in runs:
-        run.before_write_of(plain)
+        run.before_write_between(plain)
 
 
 def close_watches() -> None:
@@ -136,38 +132,29 @@ def resume() -> None:
 
 
 class _Writes(Mode):
-    """Tells runs what is about to be written."""
+    """Tells runs what is about to be written. `between`: between a forward and its backward, where
+    the native engine is missing."""
 
     supports_higher_order_operators = True
 
-    def __init__(self, runs: list[Watched]) -> None:
+    def __init__(self, runs: list[Watched], *, between: bool = False) -> None:
         super().__init__()
         self._runs = runs
+        self.only_looks = between
 
     def op(self, op: Op, types: Any) -> Any:
         if FakeTensor in types:
             return op.run()  # a DTensor finds out the shape of a result; nothing is written
         if not PLAIN_TYPES.issuperset(types):
             return NotImplemented  # the subclass makes inner calls, whose writes come here
-        try:
-            self._before(op)
-        except Exception as error:
-            if not caught(error):
-                raise
-            self._before(op)  # once more: the write follows in any case
+        again(self._before, op)  # the write follows in any case
         return op.run()
 
     def _before(self, op: Op) -> None:
-        if self._runs and may_write(op.func):
+        if may_write(op.func):
+            written = all_written_by(op.func, op.args, op.kwargs)
             for run in self._runs:
-                run.before_write(op.func, op.args, op.kwargs)
-
-
-class _AfterForward(_Writes):
-    """Does so between a forward and its backward, where the native engine is missing."""
-
-    def _before(self, op: Op) -> None:
-        tell(self._runs, op.func, op.args, op.kwargs)
+                (run.before_write_between if self.only_looks else run.before_write)(written)
 
 
 class _Between:
@@ -182,9 +169,9 @@ class _Between:
         self._gate: Any = None
         for run in runs:
             self._gate = self._gate or run.gate
-        self.mode: _AfterForward | None = None
+        self.mode: _Writes | None = None
         if self._gate is None or not self._gate.watch(self._told):
-            self._gate, self._told, self.mode = None, runs, _AfterForward(runs)
+            self._gate, self._told, self.mode = None, runs, _Writes(runs, between=True)
             self.mode.__enter__()
 
     def close(self) -> None:
@@ -199,7 +186,7 @@ class _Between:
         if self._gate is not None:
             surely(self._gate.unwatch)
         elif self.mode is not None:
-            if _get_current_dispatch_mode_stack()[-1:] != [self.mode]:
+            if not self.mode.on_top():
                 return
             self.mode.__exit__(None, None, None)
         _open.remove(self)

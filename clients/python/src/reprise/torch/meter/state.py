@@ -11,17 +11,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from reprise.base.errors import RepriseError
+from reprise.torch.internals.calls import AUTOGRAD, top_hooks
 from reprise.torch.internals.outside import is_hidden
 from reprise.torch.internals.sharding import shards_of
 from reprise.torch.internals.stand_ins import state_as_it_is
 from reprise.torch.internals.subclass import lacks_memory, parts_of
-from reprise.torch.internals.watch import open_watches
 from reprise.torch.meter.cuda_meter import CudaMeter, device_index
 from reprise.torch.meter.meter import Meter, ProbeMeter
-from reprise.torch.meter.storage_meter import StorageMeter, open_modes
-from reprise.torch.meter.windows import open_windows
+from reprise.torch.meter.storage_meter import StorageMeter
 
 _PARAMETER, _GRADIENT, _STATE = 1, 2, 3  # reprise.v1.Category
 
@@ -45,14 +45,14 @@ def surrounded() -> str:
 
     Autograd applies only the innermost pair of saved-tensor hooks. Hooks around the model
     (checkpointing, offload) are the program's decision, so they stay."""
-    autograd: Any = torch._C._autograd
-    if not autograd._saved_tensors_hooks_is_enabled():
+    if not AUTOGRAD._saved_tensors_hooks_is_enabled():
         return "saved-tensor hooks are switched off around the model"
-    if autograd._top_saved_tensors_default_hooks(True) is not None:
+    if top_hooks() is not None:
         return "saved-tensor hooks of the program surround the model"
-    depth = torch._C._len_torch_dispatch_stack()
-    if depth and depth > open_modes() + open_windows() + open_watches():
-        return "a dispatch mode of the program surrounds the model"
+    if torch._C._len_torch_dispatch_stack():
+        modes = _get_current_dispatch_mode_stack()
+        if not all(getattr(mode, "only_looks", False) for mode in modes):
+            return "a dispatch mode of the program surrounds the model"
     return ""
 
 

@@ -24,13 +24,6 @@ from reprise.torch.internals.modes import Mode, Op
 from reprise.torch.internals.ops import tensors_in
 from reprise.torch.meter.meter import Meter
 
-_open_modes = 0
-
-
-def open_modes() -> int:
-    """Returns how many dispatch modes on the stack belong to this meter, not to the program."""
-    return _open_modes
-
 
 class StorageMeter(Meter):
     """Counts live bytes of CPU storages through finalizers. It is not exact, and costs several us
@@ -50,13 +43,11 @@ class StorageMeter(Meter):
         self._agent: Agent | None = None
 
     def start(self, baseline_bytes: int, alive: Iterable[torch.Tensor] = ()) -> None:
-        global _open_modes
         self.stop()
         self.begin(alive)
         self._live = self._peak = baseline_bytes
         self._mode = _Watch(self)
         self._mode.__enter__()
-        _open_modes += 1
 
     def begin(self, alive: Iterable[torch.Tensor]) -> None:
         """Begins to count with the storages of these tensors."""
@@ -69,11 +60,9 @@ class StorageMeter(Meter):
     def stop(self) -> None:
         """Removes the dispatch mode. Must be called on the thread that started the meter, with no
         later dispatch mode open."""
-        global _open_modes
         self._agent = None
         if self._mode is not None:
             self._mode.__exit__(None, None, None)
-            _open_modes -= 1
             self._mode = None
 
     def live(self) -> int:
@@ -120,6 +109,8 @@ class StorageMeter(Meter):
 
 class _Watch(Mode):
     """Shows the meter every storage that an op creates."""
+
+    only_looks = True
 
     def __init__(self, meter: StorageMeter) -> None:
         super().__init__()

@@ -23,7 +23,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from reprise.agent import abi
 from reprise.agent.agent import Agent
@@ -34,12 +33,6 @@ from reprise.torch.internals.open_hooks import close
 READ_S = 2.0
 
 _numbers = itertools.count(1)
-_open = 0
-
-
-def open_windows() -> int:
-    """Returns how many dispatch modes on the stack are windows, not the program's."""
-    return _open
 
 
 class OpRecorder:
@@ -76,34 +69,22 @@ class OpWindow(Mode):
     """Records every op that goes through the dispatcher."""
 
     supports_higher_order_operators = True
+    only_looks = True
 
     def __init__(self, agent: Agent) -> None:
         super().__init__()
         self.recorder = OpRecorder(agent)
-        self.thread = 0
         self._over = False
 
     def open(self) -> None:
         """Records every op of this thread from now on."""
-        global _open
         self.thread = threading.get_ident()
         self.__enter__()
-        _open += 1
 
     def close(self) -> None:
         """Stops recording ops."""
         self._over = True
         close(self)
-
-    def on_top(self) -> bool:
-        """Returns whether no mode was put on after this one."""
-        stack = _get_current_dispatch_mode_stack()
-        return bool(stack) and stack[-1] is self
-
-    def take_off(self) -> None:
-        global _open
-        self.__exit__(None, None, None)
-        _open -= 1
 
     def op(self, op: Op, types: Any) -> Any:
         if self._over:

@@ -13,6 +13,7 @@ tests/fakegpu.)
 from __future__ import annotations
 
 import mmap
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -22,17 +23,13 @@ from reprise.base.units import format_bytes
 from reprise.torch.offload.slab import Slab
 
 
+@dataclass(slots=True, eq=False)
 class _Copy:
     """A copy on one of the two streams."""
 
-    __slots__ = ("_end", "_spare", "_stream")
-
-    def __init__(
-        self, end: torch.cuda.Event, stream: torch.cuda.Stream, spare: list[torch.cuda.Event]
-    ) -> None:
-        self._end: torch.cuda.Event | None = end
-        self._stream = stream
-        self._spare = spare
+    _end: torch.cuda.Event | None
+    _stream: torch.cuda.Stream
+    _spare: list[torch.cuda.Event]
 
     def wait(self) -> None:
         """Makes the stream on which the copy was asked for, and the current one, wait until it has

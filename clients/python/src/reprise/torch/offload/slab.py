@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Host memory for storages that leave the device: one block, with planned places.
 
-    slots, total = laid_out([Stay(storage, nbytes, first, last), ...])   # when a plan is compiled
+    places, total = laid_out([Stay(storage, nbytes, first, last), ...])   # when a plan is compiled
     slab = Slab(memory)                         # at least `total` bytes
-    slab.claim(slot.at, slot.bytes, owner)      # False: an owner that is alive still needs them
+    slab.claim(place, nbytes, owner)            # False: an owner that is alive still needs them
 
 A schedule says from when to when a copy is needed, so places are known before the first step, and
 nothing is allocated in one. A place may be needed longer than planned, by a graph that the program
@@ -31,17 +31,10 @@ class Stay(NamedTuple):
     last: int
 
 
-class Slot(NamedTuple):
-    """A place in the block."""
-
-    at: int
-    bytes: int
-
-
-def laid_out(stays: Iterable[Stay]) -> tuple[dict[int, Slot], int]:
-    """Returns a place for each storage, so that those that are there at once do not overlap, and
-    the bytes of the block: first fit, in the order in which they come."""
-    slots: dict[int, Slot] = {}
+def laid_out(stays: Iterable[Stay]) -> tuple[dict[int, int], int]:
+    """Returns where in the block each storage begins, so that those that are there at once do not
+    overlap, and the bytes of the block: first fit, in the order in which they come."""
+    places: dict[int, int] = {}
     total = 0
     here: list[tuple[int, int, int]] = []  # begin, end, last op
     for stay in sorted(stays, key=lambda stay: stay.first):
@@ -52,9 +45,9 @@ def laid_out(stays: Iterable[Stay]) -> tuple[dict[int, Slot], int]:
                 break
             at = max(at, end)
         insort(here, (at, at + size, stay.last))
-        slots[stay.storage] = Slot(at, stay.bytes)
+        places[stay.storage] = at
         total = max(total, at + size)
-    return slots, total
+    return places, total
 
 
 class Owner(Protocol):

@@ -33,7 +33,7 @@ from typing import TypeVar
 from reprise.plan import Plan
 from reprise.torch.capture.captured import FORWARD, CapturedOp, CapturedStep
 from reprise.torch.capture.step_graph import CapturedGraph
-from reprise.torch.offload.slab import Slot, Stay, laid_out
+from reprise.torch.offload.slab import Stay, laid_out
 from reprise.torch.tape.program import FETCHED, Burst, Fetch, Place, PlanRejected, Replay, Sent
 
 T = TypeVar("T")
@@ -124,7 +124,7 @@ class Copies:
         self._at_event: defaultdict[int, list[int]] = defaultdict(list)
         self._fetches: Counter[int] = Counter()
         self._last: dict[int, int] = {}  # storage -> the op before which it comes back last
-        self.pieces: list[Burst] = []
+        self.bursts: list[Burst] = []
 
     # ---- Walking the schedule -------------------------------------------------------
 
@@ -189,30 +189,25 @@ class Copies:
     def parts(
         self, event: int, op: int, due: Sequence[Replay | Move]
     ) -> tuple[int | Sent | Fetch, ...]:
-        """Returns what is done before an event, with the numbers of pieces in place of replays; ()
-        if these are all. `op`: the op that it stands before."""
+        """Returns what is done before an event, with the numbers of bursts in place of replays.
+        `op`: the op that it stands before."""
         found: list[int | Sent | Fetch] = []
-        piece: list[Replay] = []
+        burst: list[Replay] = []
         for item in (*due, None):
             if isinstance(item, Replay):
-                piece.append(item)
+                burst.append(item)
                 if item.op >= FETCHED:
                     self._fetches[item.op - FETCHED] += 1
                     self._last[item.op - FETCHED] = op
                 continue
-            if piece:
-                found.append(len(self.pieces))
-                self.pieces.append(tuple(piece))
-                piece = []
+            if burst:
+                found.append(len(self.bursts))
+                self.bursts.append(tuple(burst))
+                burst = []
             if item is not None:
                 storage = item.storage
                 found.append(Sent(storage) if item.life < 0 else Fetch(storage))
-        found += map(Sent, self._at_event.get(event, ()))
-        if all(isinstance(part, int) for part in found):
-            if found:
-                self.pieces.pop()
-            return ()
-        return tuple(found)
+        return (*found, *map(Sent, self._at_event.get(event, ())))
 
     def places(self) -> tuple[dict[int, Place], int]:
         """Returns where each storage that is fetched is on the host, and the bytes that all of them
@@ -220,12 +215,12 @@ class Copies:
         stays = [Stay(s, self._bytes[s], self._makers[s], last) for s, last in self._last.items()]
         end = len(self._step.ops)
         stays += [Stay(s, self._state[s - self.first_state], 0, end) for s in self._state_is]
-        slots, total = laid_out(stays)
-        return {s: self._placed(s, slot) for s, slot in slots.items()}, total
-
-    def _placed(self, storage: int, slot: Slot) -> Place:
-        maker, written = self._makers[storage], self._written[storage]
-        return Place(slot.at, slot.bytes, self._fetches[storage], maker, written)
+        at, total = laid_out(stays)
+        places = {
+            s: Place(at[s], size, self._fetches[s], maker, self._written[s])
+            for s, size, maker, _ in stays
+        }
+        return places, total
 
 
 def parked(number: int, op: CapturedOp, places: dict[int, Place]) -> tuple[int, ...]:

@@ -9,10 +9,9 @@ Walks the schedule once, as the evaluator does, and notes for the ops of the roo
     rows     expected overload; is the call recorded; which outputs become cells; how often each
              argument is read by a replay while its first life still lasts
     slots    is the n-th tensor that autograd packs saved, or discarded
-    events   in which order autograd unpacks them in the backward
-    bursts   which calls are replayed just before an event, which of their outputs stay, for how
-             many uses
-    copies   what leaves for host memory and comes back just before an event (compile_copies.py)
+    events   in which order autograd unpacks them in the backward, and what is done just before
+             each: bursts of replays, and copies to and from host memory (compile_copies.py)
+    bursts   which calls are replayed, which of their outputs stay, for how many uses
 
 A life is the time from a run of the op that makes a storage to the free of the storage. The first
 life is the program's own tensor; every later one belongs to the tape, which frees it after its
@@ -47,14 +46,12 @@ from reprise.torch.tape.compile_copies import (
 )
 from reprise.torch.tape.program import (
     FETCHED,
-    Burst,
-    Fetch,
+    Event,
     Place,
     PlanRejected,
     Program,
     Replay,
     Row,
-    Sent,
     rehearse,
     versions_needed,
 )
@@ -269,11 +266,10 @@ class _Compiler:
         regions, numbers = self._forwards()
         copies = self._copies
         begins: defaultdict[int, list[int]] = defaultdict(list)  # op -> storages made again
-        bursts: list[Burst] = []
-        moved: list[tuple[int | Sent | Fetch, ...]] = []
+        events: list[Event] = []
         following = iter(copies.place(wanted, numbers))
         item = next(following, None)
-        for event, unpack in enumerate(step.unpacks):
+        for number, unpack in enumerate(step.unpacks):
             due: list[Replay | Move] = []
             while item is not None and item.before <= unpack.op:
                 if isinstance(item, Move):
@@ -284,8 +280,9 @@ class _Compiler:
                     begins[item.op] += keep
                     due.append(Replay(item.op, keep))
                 item = next(following, None)
-            moved.append(copies.parts(event, unpack.op, due))
-            bursts.append(() if moved[-1] else tuple(r for r in due if isinstance(r, Replay)))
+            before = min(unpack.op, len(self._ops) - 1)
+            parts = copies.parts(number, unpack.op, due)
+            events.append(Event(unpack.slot, before, parts, unpack.kept))
         replays = Counter(again.op for again in useful)
         first_life = Counter((a.op, s) for a in useful for s, life in a.reads if life == 0)
         places, host_bytes = copies.places()
@@ -307,20 +304,16 @@ class _Compiler:
             regions=tuple(regions),
             slots=tuple(dropped),
             versions=tuple(self._known_versions(versions, places)),
-            events=tuple(unpack.slot for unpack in step.unpacks),
-            event_ops=tuple(min(unpack.op, len(self._ops) - 1) for unpack in step.unpacks),
-            bursts=tuple(bursts),
+            events=tuple(events),
+            bursts=tuple(copies.bursts),
             replays=len(useful) + sum(map(copies.is_state, places)),
             windows=tuple(bisect_left(numbers, slot.op) for slot in step.slots),
             outputs=frozenset(n for n, slot in enumerate(step.slots) if slot.output),
-            kept=tuple(unpack.kept for unpack in step.unpacks),
             firsts=tuple(firsts) if later else (),
             sources=step.parameters if gathered else frozenset(),
             wrapped=any(s.in_wrapper for s, gone in zip(step.slots, dropped, strict=True) if gone),
             places=places,
             host_bytes=host_bytes,
-            copies=tuple(moved) if places else (),
-            pieces=tuple(copies.pieces),
             leaving=tuple(tuple(copies.at_end[n]) for n in range(len(regions))) if places else (),
             first_state=copies.first_state,
         )

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from reprise.torch.tape.costs_kept import KeptCosts
-from reprise.torch.tape.program import Program, Replay, Row
+from reprise.torch.tape.program import Event, Program, Replay, Row
 from reprise.torch.tape.tape import Tape, native_engine
 
 SHORT, LENGTH = 3, 39
@@ -94,8 +94,7 @@ def _measure(touched_bytes: int) -> tuple[Costs, bool]:
     time for all rounds."""
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         jobs: list[_Job] = [_Looks(SHORT), _Looks(2 * LENGTH), _Writes(2 * LENGTH)]
-        jobs += [_Saves(length, 0) for length in (SHORT, LENGTH)]
-        jobs += [_Saves(length, length) for length in (SHORT, LENGTH)]
+        jobs += [_Saves(n, again=again) for again in (False, True) for n in (SHORT, LENGTH)]
         cold = _ColdCaches(touched_bytes)
         (short, looks, writes, few, kept, few_again, again), is_whole = _extra(jobs, cold)
         call = _call_ns(jobs[-1], cold)
@@ -211,7 +210,7 @@ class _Looks(_Job):
     def program(self, cold: _ColdCaches) -> Program:
         """Returns the program in which each call is compared and none is recomputed."""
         rows = (self.row, *(Row(func, 0) for func in cold.ROWS)) * self.length
-        return Program(rows, ((0, len(rows)),), (), (), (), (), (), replays=1)
+        return Program(rows, ((0, len(rows)),), (), (), (), (), replays=1)
 
 
 class _Writes(_Looks):
@@ -222,12 +221,12 @@ class _Writes(_Looks):
 
 class _Saves(_Job):
     """Measures pairs of calls of which the second saves what the first one made. That tensor is
-    discarded and recomputed, for all pairs in `bursts` bursts; with 0 bursts it is kept."""
+    kept, or, if `again`, discarded and recomputed."""
 
-    def __init__(self, length: int, bursts: int) -> None:
+    def __init__(self, length: int, *, again: bool) -> None:
         super().__init__(length)
         self.x.requires_grad_()
-        self.bursts = bursts
+        self.again = again
         self._other = torch.ones(1)
 
     def forward(self, cold: _ColdCaches) -> list[Tensor]:
@@ -245,36 +244,32 @@ class _Saves(_Job):
         return [torch.cat(made)]
 
     def program(self, cold: _ColdCaches) -> Program:
-        """Returns the program in which what the pairs saved is recomputed, in bursts."""
-        saved, events = self._order(cold)
-        again = bool(self.bursts)
+        """Returns the program in which what the pairs saved is kept or recomputed."""
+        saved, order = self._order(cold)
         rows: list[Row] = []
         for op in range(self.length):
             row = Row(torch.ops.aten.atan2.default, op)
-            if again:
+            if self.again:
                 row.plain, row.replays, row.cells = False, 1, (op,)
                 row.first_life_reads = (-1, -1)
             for call in (row, Row(torch.ops.aten.abs.default, self.length)):
                 rows += [call, *(Row(func, self.length) for func in cold.ROWS)]
         rows.append(Row(torch.ops.aten.cat.default, self.length))
         # The slots of a pair: the two inputs of atan2, in some order, and then z.
-        slots = tuple(again and n % 3 == 2 for n in range(saved))
-        bursts: list[tuple[Replay, ...]] = [()] * len(events)
-        wanted = [at for at, slot in enumerate(events) if slots[slot]]
-        replays = [Replay(events[at] // 3, {events[at] // 3: 1}) for at in wanted]
-        for at, replay in zip(wanted, replays, strict=True):
-            bursts[at] = (replay,)
-        if self.bursts == 1:
-            bursts = [tuple(replays) if wanted[0] == at else () for at in range(len(events))]
+        slots = tuple(self.again and n % 3 == 2 for n in range(saved))
+        bursts = [(Replay(slot // 3, {slot // 3: 1}),) for slot in order if slots[slot]]
+        numbers = iter(range(len(bursts)))
+        events = [
+            Event(slot, self.length, (next(numbers),) if slots[slot] else ()) for slot in order
+        ]
         return Program(
             rows=tuple(rows),
             regions=((0, len(rows)),),
             slots=slots,
             versions=(1,) * saved,
             events=tuple(events),
-            event_ops=(self.length,) * len(events),
             bursts=tuple(bursts),
-            replays=max(1, len(replays)),
+            replays=max(1, len(bursts)),
         )
 
     def _order(self, cold: _ColdCaches) -> tuple[int, list[int]]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -36,19 +37,16 @@ from reprise.torch.tape.tape import Tape
 from reprise.torch.tape.tape_run import Run
 
 
+@dataclass(eq=False)
 class TapePlan:
     """A plan that the tape runs, until it is removed."""
 
-    def __init__(
-        self, graph: CapturedGraph, plan: Plan, tape: Tape, state: Sequence[int] = ()
-    ) -> None:
-        """`state`: the bytes of groups of optimizer state that the plan may send to the host."""
-        self.graph = graph
-        self.plan = plan
-        self._state = state
-        self.tape: Tape | None = tape  # None: removed
-        # What the newest step did that left the plan, and the run that took the place of its own.
-        self._left: tuple[StepStats, Run] | None = None
+    graph: CapturedGraph
+    plan: Plan
+    tape: Tape | None  # None: removed
+    _state: Sequence[int] = ()  # bytes of groups of optimizer state that it may send to the host
+    # What the newest step did that left the plan, and the run that took the place of its own.
+    _left: tuple[StepStats, Run] | None = None
 
     def ended(self) -> None:
         """Lets go of the run of a step that is over and has left the plan. What it has recorded
@@ -83,8 +81,8 @@ class TapePlan:
             return "offload gains nothing here: the plan recomputes all that it discards"
         again = {
             storage
-            for event in range(len(self.tape.program.events))
-            for replay in self.tape.program.whole_burst(event)
+            for burst in self.tape.program.bursts
+            for replay in burst
             if replay.op < FETCHED
             for storage in replay.keep
         }
@@ -196,7 +194,8 @@ class TapeExecutor:
         """Returns what the replays of a step cost beyond the ops that run again."""
         if planned.tape is None or self._costs is None:
             return 0
-        many = sum(map(len, planned.tape.program.bursts))
+        program = planned.tape.program
+        many = sum(len(program.replays_before(e)) for e in program.events if not e.copies)
         return int(self._costs.replay_ns * many * planned.graph.step.stretched)
 
 

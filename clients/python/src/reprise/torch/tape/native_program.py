@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Converts a program for the native engine of the tape (compiled/fast.cc).
 
-    Compiled.of(program, unpack, stale, modified)      # None: this program runs in Python
+    Compiled.of(program, unpack)      # None: this program runs in Python
 
 The native engine reads a program once, as arrays of numbers (its Sheet), and then follows a step
 without calling Python until something differs from the captured step.
@@ -9,10 +9,9 @@ without calling Python until something differs from the captured step.
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -30,8 +29,7 @@ def _hooked(program: Program) -> set[int]:
     program: below these, ours can be neither set nor removed."""
     wanted = {slot for slot, given_up in enumerate(program.slots) if given_up}
     wanted |= program.outputs
-    wanted.update(s for s, burst in zip(program.events, program.bursts, strict=True) if burst)
-    wanted.update(s for s, parts in zip(program.events, program.copies, strict=False) if parts)
+    wanted.update(event.slot for event in program.events if event.parts)
     hooked = {program.windows[slot] for slot in wanted}
     hooked.update(
         n + after for n, row in enumerate(program.rows) if row.covered for after in (0, 1)
@@ -44,25 +42,18 @@ def thin(program: Program) -> Program:
     if not program.windows:
         return program
     hooked = _hooked(program)
-    kept = [n for n, slot in enumerate(program.events) if program.windows[slot] in hooked]
-    return replace(
-        program,
-        events=tuple(program.events[n] for n in kept),
-        event_ops=tuple(program.event_ops[n] for n in kept),
-        bursts=tuple(program.bursts[n] for n in kept),
-        kept=tuple(program.kept[n] for n in kept if program.kept),
-        copies=tuple(program.copies[n] for n in kept if program.copies),
-    )
+    events = tuple(e for e in program.events if program.windows[e.slot] in hooked)
+    return replace(program, events=events)
 
 
-def _windows(program: Program) -> tuple[bytes, array[int]]:
+def _windows(program: Program) -> tuple[list[bool], list[int]]:
     """Returns by window whether it is hooked, and its first slot."""
     if not program.windows:
-        return b"", array("q")
+        return [], []
     hooked = _hooked(program)
     windows = range(len(program.rows) + 1)
-    first = array("q", (bisect_left(program.windows, window) for window in windows))
-    return bytes(window in hooked for window in windows), first
+    first = [bisect_left(program.windows, window) for window in windows]
+    return [window in hooked for window in windows], first
 
 
 def sheet_of(module: Any, program: Program) -> Any:
@@ -74,76 +65,42 @@ def sheet_of(module: Any, program: Program) -> Any:
             f"the native engine does not know op {others[0].op}, {others[0].func}"
         )
         return None
-    rows = [fast.name_of(row.func) for row in program.rows]
+    names = [fast.name_of(row.func) for row in program.rows]
     # Of a program that copies, Python sees what is written: it might be what is copied.
     parks = any(row.parked for row in program.rows)
-    specials = [None if row.plain else _special(row, parks) for row in program.rows]
-    bursts = [
-        tuple((replay.op, tuple(replay.keep.items())) for replay in burst)
-        for burst in (*program.bursts, *program.pieces)
-    ]
-    # Before some events more happens than replays: the run (tape_run.py) is asked at these.
-    copies = program.copies or ((),) * len(program.events)
-    events = (-1 if parts else slot for slot, parts in zip(program.events, copies, strict=True))
-    quiet = bytes(not burst for burst in program.bursts)
-    windows = _windows(program)
+    facts = [None if row.plain else _facts(row, parks) for row in program.rows]
     try:  # the module raises LookupError where torch does not know an operator by its name
-        return module.Sheet(
-            rows,
-            specials,
-            bursts,
-            bytes(program.slots),
-            array("q", events),
-            quiet,
-            *windows,
-            array("q", (row.op for row in program.rows)),
-            array("q", program.event_ops),
-            array("q", program.versions),
-            array("q", program.firsts),
-        )
+        return module.sheet(program, names, facts, *_windows(program))
     except LookupError as error:
         fast.report_python_only(f"the native engine does not know an op of this step ({error})")
         return None
 
 
-def _special(row: Row, parks: bool) -> tuple[Any, ...]:
-    """Returns the facts about a row that is recorded, writes, or is next to a copy to the host;
-    `parks`: the program makes such copies."""
+def _facts(row: Row, parks: bool) -> tuple[Any, ...]:
+    """Returns what the native engine must know of a row that is recorded, writes, or is next to a
+    copy to the host, besides the row itself; `parks`: the program makes such copies."""
     statistics, without = statistics_of(row.func)
     return (
-        row.replays,
-        row.writes,
-        row.seeded,
-        row.short,
         trains_at(row.func),
         statistics,
         None if without is None else fast.name_of(without),
-        row.cells,
-        row.first_life_reads,
-        row.parked,
         bool(row.parked or row.sent or (row.writes and parks)),
     )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Compiled:
     """A program in the form in which the native engine (fast.cc) runs it."""
 
-    def __init__(self, module: Any, program: Program, sheet: Any) -> None:
-        self.module = module
-        self.program = program  # with the unpacks that go through the hooks
-        self._sheet = sheet
+    module: Any
+    program: Program  # with the unpacks that go through the hooks
+    _sheet: Any
 
     @classmethod
-    def of(
-        cls,
-        program: Program,
-        unpack: Callable[[Any], Any],
-        stale: Callable[[Any, int], Any],
-        modified: Callable[[Any, int], Any],
-    ) -> Compiled | None:
+    def of(cls, program: Program, unpack: Callable[[Any], Any]) -> Compiled | None:
         """Returns the converted program; None if there is no native engine or it cannot run this
         program."""
-        module = fast.load(unpack, stale, modified) if program.replays else None
+        module = fast.load(unpack) if program.replays else None
         if module is None:
             if program.replays:
                 fast.report_engine(found=False)

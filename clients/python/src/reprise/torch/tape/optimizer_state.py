@@ -15,6 +15,7 @@ again. Between two steps everything is on the device, and so it is as soon as an
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -111,24 +112,17 @@ def _wait(copies: list[Copying]) -> None:
     copies.clear()
 
 
+@dataclass(eq=False)
 class StateOnHost:
-    """The state that steps under one plan send to the host. `places`: by storage of the plan, of
-    which the first group of `groups_of` has number `first`, the place in the slab."""
+    """The state that steps under one plan send to the host."""
 
-    def __init__(
-        self,
-        places: Mapping[int, Place],
-        first: int,
-        device: torch.device,
-        tier: Tier,
-        slab: Slab,
-    ) -> None:
-        self._places, self._first = places, first
-        self._device = device
-        self._tier = tier
-        self._slab = slab
-        self._away: dict[int, _Group] = {}
-        self._shown: list[tuple[Optimizer, State]] = []
+    _places: Mapping[int, Place]  # in the slab, by storage of the plan
+    _first: int  # the storage that is the first group of `groups_of`
+    _device: torch.device
+    _tier: Tier
+    _slab: Slab
+    _away: dict[int, _Group] = field(default_factory=dict)
+    _shown: list[tuple[Optimizer, State]] = field(default_factory=list)
 
     def leaves(self, optimizers: Sequence[Optimizer], *, checked: bool = False) -> None:
         """Begins to copy to the host what the plan sends; `checked`: what comes back is compared

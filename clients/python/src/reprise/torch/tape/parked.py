@@ -24,6 +24,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
@@ -40,31 +41,19 @@ from reprise.torch.tape.program import Place
 from reprise.torch.tape.records import Node
 
 
+@dataclass(eq=False)
 class _Copy:
     """One storage, and its copy on the host."""
 
-    __slots__ = (
-        "__weakref__",
-        "back",
-        "coming",
-        "device",
-        "dtype",
-        "forward",
-        "here",
-        "host",
-        "left",
-        "out",
-    )
-
-    def __init__(self, here: Tensor, dtype: torch.dtype, fetches: int, forward: int) -> None:
-        self.here: Tensor | None = here  # its bytes on the device, until it has left
-        self.dtype, self.device = dtype, here.device
-        self.left = fetches  # how often it will still be fetched
-        self.forward = forward
-        self.host: Tensor | None = None  # its bytes on the host; None: there was no room
-        self.out: Copying | None = None  # on its way to the host
-        self.coming: Tensor | None = None  # on its way back
-        self.back: Copying | None = None
+    here: Tensor | None  # its bytes on the device, until it has left
+    dtype: torch.dtype
+    device: torch.device
+    left: int  # how often it will still be fetched
+    forward: int
+    host: Tensor | None = None  # its bytes on the host; None: there was no room
+    out: Copying | None = None  # on its way to the host
+    coming: Tensor | None = None  # on its way back
+    back: Copying | None = None
 
     @property
     def needs_host(self) -> bool:
@@ -130,7 +119,7 @@ class Parked:
             _settle(earlier)
             earlier.left = 0
         whole = bytes_of(tensor.untyped_storage())
-        copy = _Copy(whole, tensor.dtype, place.fetches, self._forward)
+        copy = _Copy(whole, tensor.dtype, whole.device, place.fetches, self._forward)
         self._copies[storage] = copy
         size = whole.numel()
         if size > place.bytes:

@@ -81,6 +81,23 @@ Burst = tuple[Replay, ...]
 
 
 @dataclass(slots=True, frozen=True)
+class Event:
+    """Autograd unpacks a saved tensor."""
+
+    slot: int
+    op: int  # that it stands before
+    # What is done before it, in this order: bursts, by their numbers, and what leaves for host
+    # memory or begins to come back.
+    parts: tuple[int | Sent | Fetch, ...] = ()
+    kept: bool = False  # its pass of backward keeps the graph for another
+
+    @property
+    def copies(self) -> bool:
+        """Whether anything leaves or comes back before it."""
+        return not all(isinstance(part, int) for part in self.parts)
+
+
+@dataclass(slots=True, frozen=True)
 class Program:
     """What the tape does in one step."""
 
@@ -91,15 +108,13 @@ class Program:
     # was packed where another part of the storage was written in between (the gates of an LSTM).
     # Of what is sent to host memory, counted from there.
     versions: tuple[int, ...]
-    events: tuple[int, ...]  # slots in the order in which they are unpacked
-    event_ops: tuple[int, ...]  # by event: the op that it stands before
-    bursts: tuple[Burst, ...]  # by event
+    events: tuple[Event, ...]  # in the order of the backward
+    bursts: tuple[Burst, ...]
     replays: int  # and groups of optimizer state that leave; 0: there is nothing to do
     # By slot: the row before which it is packed, as an input of that call or an output of the one
     # before it. Not known, in a program written by hand: empty.
     windows: tuple[int, ...] = ()
     outputs: frozenset[int] = frozenset()  # slots that are outputs of the call before
-    kept: tuple[bool, ...] = ()  # by event: its pass of backward keeps the graph for another
     # By slot that is given up: how many unpacks find it as it was saved, and the last of them gives
     # it up, as where two backward passes go through one graph. Empty: it is given up when packed.
     firsts: tuple[int, ...] = ()
@@ -109,10 +124,6 @@ class Program:
     # By storage that is sent to host memory; and the bytes of all places there.
     places: dict[int, Place] = field(default_factory=dict)
     host_bytes: int = 0
-    # By event, where something leaves or comes back before it: that, and in place of its burst the
-    # numbers of its pieces in `pieces`. Empty: nowhere.
-    copies: tuple[tuple[int | Sent | Fetch, ...], ...] = ()
-    pieces: tuple[Burst, ...] = ()
     leaving: tuple[tuple[int, ...], ...] = ()  # by forward: storages that are let go at its end
     # From here on, storages are groups of optimizer state (optimizer_state.py).
     first_state: int = FETCHED
@@ -131,12 +142,9 @@ class Program:
         """Returns the op that made what a replay makes again."""
         return replay.op if replay.op < FETCHED else self.places[replay.op - FETCHED].maker
 
-    def whole_burst(self, event: int) -> Burst:
+    def replays_before(self, event: Event) -> Burst:
         """Returns the replays before an event, in their order."""
-        parts = self.copies[event] if self.copies else ()
-        if not parts:
-            return self.bursts[event]
-        return tuple(r for part in parts if isinstance(part, int) for r in self.pieces[part])
+        return tuple(r for part in event.parts if isinstance(part, int) for r in self.bursts[part])
 
 
 def versions_needed(ops: Sequence[CapturedOp]) -> list[dict[int, int]]:
@@ -170,12 +178,12 @@ def rehearse(program: Program, step: CapturedStep) -> str:
 
     Takes time linear in the number of arguments of all replays."""
     rehearsal = _Rehearsal(program, step)
-    for event, slot in enumerate(program.events):
-        for replay in program.whole_burst(event):
+    for event in program.events:
+        for replay in program.replays_before(event):
             why = rehearsal.replay(replay)
             if why:
                 return why
-        why = rehearsal.unpack(slot) if program.slots[slot] else ""
+        why = rehearsal.unpack(event.slot) if program.slots[event.slot] else ""
         if why:
             return why
     return ""

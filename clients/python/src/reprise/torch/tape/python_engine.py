@@ -19,14 +19,12 @@ import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from reprise.torch.capture import kinds
 from reprise.torch.compiled.shortcut import has_shortcut, shortcut
 from reprise.torch.internals.ambient import GeneratorState, device_of
 from reprise.torch.internals.modes import Op
-from reprise.torch.internals.ops import hidden_writes, tensors_in
+from reprise.torch.internals.ops import all_written_by, tensors_in
 from reprise.torch.internals.saved_hooks import refuse_stale
 from reprise.torch.internals.subclass import geometry_of, saved_alias, version_of
 from reprise.torch.tape.calls import view_alone
@@ -44,11 +42,6 @@ from reprise.torch.tape.records import (
     unmark,
 )
 from reprise.torch.tape.replay import Replayer, use
-
-
-def written_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-    """Returns the tensors that a call writes: as its schema says, and running statistics."""
-    return [*kinds.written_by(func, args, kwargs), *hidden_writes(func, args)]
 
 
 class PythonEngine:
@@ -79,7 +72,7 @@ class PythonEngine:
         """Runs an op that is recorded, or that writes; returns its result."""
         row = self.program.rows[number]
         func, args, kwargs = op.func, op.args, op.kwargs
-        targets = self._before_write(written_by(func, args, kwargs)) if row.writes else []
+        targets = self.before_write(all_written_by(func, args, kwargs)) if row.writes else []
         if not row.replays:
             out = op.run()
             for written in targets:
@@ -110,7 +103,7 @@ class PythonEngine:
         for storage, tensor in zip(row.parked, tensors_in(out), strict=False):
             if storage >= 0:
                 node = fetch(self.host, storage)
-                cell = Cell(storage, node, tensor.dtype, self)
+                cell = Cell(storage, [node], tensor.dtype, weakref.ref(self))
                 mark(tensor, cell)
                 node.outputs.append(weakref.ref(cell))
                 self._remember(FETCHED + storage, node)
@@ -124,7 +117,7 @@ class PythonEngine:
                 continue
             cell = cell_of(tensor, self) if number in row.parked else None
             if cell is None:
-                cell = Cell(number, node, tensor.dtype, self)
+                cell = Cell(number, [node], tensor.dtype, weakref.ref(self))
                 mark(tensor, cell)
             node.outputs.append(weakref.ref(cell))
 
@@ -135,13 +128,9 @@ class PythonEngine:
                 key = held.tensor.untyped_storage()._cdata
                 self.leaves.setdefault(key, []).append(reference)
 
-    def before_write(self, tensors: Sequence[Tensor]) -> None:
-        """Copies these tensors for the records that still need their present content."""
-        self._before_write(tensors)
-
-    def _before_write(self, tensors: Sequence[Tensor]) -> list[Cell]:
-        """Copies these tensors for the records that need their present content; returns the cells
-        of the tensors."""
+    def before_write(self, tensors: Sequence[Tensor]) -> list[Cell]:
+        """Copies these tensors for the records that still need their present content; returns the
+        cells of the tensors."""
         targets = []
         for tensor in tensors:
             key = tensor.untyped_storage()._cdata
@@ -199,20 +188,13 @@ class PythonEngine:
 
     # ---- Backward ---------------------------------------------------------------
 
-    def burst(self, event: int) -> bool:
-        """Replays what the program has before an event, or one of its pieces, which are numbered
-        behind the events. Returns whether all of it could run."""
-        program, piece = self.program, event - len(self.program.bursts)
-        burst = program.bursts[event] if piece < 0 else program.pieces[piece]
-        return not burst or self.replayer.run(burst)
+    def burst(self, number: int) -> bool:
+        """Runs a burst of the program. Returns whether all of it could run."""
+        return self.replayer.run(self.program.bursts[number])
 
     def take(self, ref: Ref) -> Tensor:
-        """Returns the tensor of a `Ref`."""
-        with torch._C.DisableTorchFunction():
-            return self._take(ref)
-
-    def _take(self, ref: Ref) -> Tensor:
-        """Returns the tensor of a `Ref`, compared with the discarded one in a checked step."""
+        """Returns the tensor of a `Ref`, compared with the discarded one in a checked step. No
+        function mode may see the call."""
         cell = ref.cell
         assert cell is not None
         if ref.firsts:

@@ -21,13 +21,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from reprise.torch.compiled.shortcut import Shortcut
-from reprise.torch.internals.ambient import GeneratorState, current
+from reprise.torch.internals.ambient import Ambient, GeneratorState, current
 from reprise.torch.internals.guard import told
 from reprise.torch.internals.modes import counted
 from reprise.torch.internals.ops import hidden_writes, without_statistics
@@ -35,38 +36,31 @@ from reprise.torch.internals.saved_hooks import GONE, refuse_stale
 from reprise.torch.internals.subclass import Geometry, geometry_of, version_of
 
 _CELL = "_reprise_cell"
-_NOTHING: dict[str, Any] = {}
 
 
-class Cell:
+class _Referred:
+    """May be referred to weakly."""
+
+    __slots__ = ("__weakref__",)
+
+
+@dataclass(slots=True, eq=False)
+class Cell(_Referred):
     """One storage that the plan discards."""
 
-    __slots__ = (
-        "__weakref__",
-        "chain",
-        "dtype",
-        "engine",
-        "id",
-        "tensor",
-        "uses",
-        "version",
-        "waiting",
-    )
-
-    def __init__(self, number: int, node: Node, dtype: torch.dtype, engine: object) -> None:
-        self.id = number
-        self.engine = weakref.ref(engine)
-        # The call that made it, then those that wrote it in place; None for a call not recorded.
-        self.chain: list[Node | None] = [node]
-        self.dtype = dtype
-        # The recomputed copy, how many calls of the chain it has seen (0: there is no copy), and
-        # how often it will still be used.
-        self.tensor: Tensor | None = None
-        self.version = 0
-        self.uses = 0
-        # By version: how many discarded tensors, not yet unpacked, and arguments of recorded calls
-        # need it.
-        self.waiting: dict[int, int] = {}
+    id: int
+    # The call that made it, then those that wrote it in place; None for a call not recorded.
+    chain: list[Node | None]
+    dtype: torch.dtype
+    engine: weakref.ref[Any]
+    # The recomputed copy, how many calls of the chain it has seen (0: there is no copy), and how
+    # often it will still be used.
+    tensor: Tensor | None = None
+    version: int = 0
+    uses: int = 0
+    # By version: how many discarded tensors, not yet unpacked, and arguments of recorded calls need
+    # it.
+    waiting: dict[int, int] = field(default_factory=dict)
 
     def wait(self, version: int) -> None:
         """Counts one more reader of this version."""
@@ -83,85 +77,56 @@ class Cell:
         return all(n is not None and n.args is not None for n in self.chain[first:end])
 
 
+@dataclass(slots=True, eq=False)
 class Held:
     """A tensor argument of a recorded call: the tensor itself, its cell, or first the one and then
     the other."""
 
-    __slots__ = ("cell", "geometry", "reads", "stale", "tensor", "version")
-
-    def __init__(
-        self,
-        tensor: Tensor | None,
-        reads: int,
-        cell: Cell | None,
-        version: int,
-        geometry: Geometry | None,
-    ) -> None:
-        self.tensor = tensor
-        # The tensor's version counter, which reveals a write that was not observed.
-        self.stale = 0 if tensor is None else tensor._version
-        self.reads = reads  # how many replays still read the first life; -1: unknown
-        self.cell = cell
-        self.version = version
-        self.geometry = geometry
+    tensor: Tensor | None
+    stale: int  # its version counter, which reveals a write that was not observed
+    reads: int  # how many replays still read the first life; -1: unknown
+    cell: Cell | None = None
+    version: int = 0
+    geometry: Geometry | None = None
 
 
+@dataclass(slots=True, eq=False)
 class Own:
     """Stands for the storage that a call writes in place; a replay uses the copy that is being
     made."""
 
-    __slots__ = ("geometry",)
-
-    def __init__(self, geometry: Geometry) -> None:
-        self.geometry = geometry
+    geometry: Geometry
 
 
-class Node:
+@dataclass(slots=True, eq=False)
+class Node(_Referred):
     """One recorded call, which can run again."""
 
-    __slots__ = (
-        "__weakref__",
-        "args",
-        "around",
-        "fetches",
-        "flat",
-        "func",
-        "grad",
-        "held",
-        "kwargs",
-        "outputs",
-        "replays",
-        "short",
-        "state",
-        "writes",
-    )
-
-    def __init__(self, func: Any, replays: int) -> None:
-        self.func = func
-        self.replays = replays
-        self.writes = False  # it writes a cell in place
-        self.fetches = False  # it brings a storage back from host memory (parked.py)
-        # The arguments, with a `Held` or `Own` in place of every tensor; None once the last planned
-        # replay has run. `held`: those tensors. `flat`: their positions; None if some are in lists
-        # or named.
-        self.args: list[Any] | None = None
-        self.kwargs: dict[str, Any] = _NOTHING
-        self.held: Sequence[Held] = ()
-        self.flat: list[tuple[int, Held | Own]] | None = None
-        # Some kernels make less without gradients (mkldnn_rnn_layer makes no workspace).
-        self.grad = torch.is_grad_enabled()
-        self.around = current()  # what else a kernel reads
-        self.state: GeneratorState | None = None  # of the generator, before the call
-        self.short: Shortcut | None = None  # runs instead of the call
-        # The cells that it makes, by output; for a call that writes in place, the cell it writes.
-        self.outputs: list[weakref.ref[Cell] | None] = []
+    func: Any
+    replays: int
+    writes: bool = False  # it writes a cell in place
+    fetches: bool = False  # it brings a storage back from host memory (parked.py)
+    # The arguments, with a `Held` or `Own` in place of every tensor; None once the last planned
+    # replay has run. `held`: those tensors. `flat`: their positions; None if some are in lists or
+    # named.
+    args: list[Any] | None = None
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    held: Sequence[Held] = ()
+    flat: list[tuple[int, Held | Own]] | None = None
+    # Some kernels make less without gradients (mkldnn_rnn_layer makes no workspace).
+    grad: bool = field(default_factory=torch.is_grad_enabled)
+    around: Ambient = field(default_factory=current)  # what else a kernel reads
+    state: GeneratorState | None = None  # of the generator, before the call
+    short: Shortcut | None = None  # runs instead of the call
+    # The cells that it makes, by output; for a call that writes in place, the cell it writes.
+    outputs: list[weakref.ref[Cell] | None] = field(default_factory=list)
 
     def forget(self) -> None:
         """Releases the arguments of a call that will not run again."""
         for held in self.held:
             if held.cell is not None:
                 held.cell.waited(held.version)
-        self.args, self.kwargs, self.held, self.flat = None, _NOTHING, (), None
+        self.args, self.kwargs, self.held, self.flat = None, {}, (), None
         self.state = self.short = None
 
 
@@ -301,18 +266,16 @@ def record(
     return node
 
 
+@dataclass(slots=True, eq=False)
 class _Recorder:
     """Walks the arguments of one call. (A nested function that calls itself would be a reference
     cycle, and keep the cell until the garbage collector runs.)"""
 
-    __slots__ = ("_engine", "_own", "_reads", "held", "seen")
-
-    def __init__(self, reads: tuple[int, ...], own: Cell | None, engine: object) -> None:
-        self._reads = reads
-        self._own = own
-        self._engine = engine
-        self.seen = 0  # how many tensors
-        self.held: list[Held] = []
+    _reads: tuple[int, ...]
+    _own: Cell | None
+    _engine: object
+    seen: int = 0  # how many tensors
+    held: list[Held] = field(default_factory=list)
 
     def tensor(self, value: Tensor) -> Held | Own:
         """Returns what the record has in place of a tensor argument."""
@@ -321,15 +284,17 @@ class _Recorder:
         planned = reads[at] if at < len(reads) else -1
         cell = cell_of(value, self._engine)
         if cell is None:
-            held = Held(_first_life(value), planned or -1, None, 0, None)
+            tensor = _first_life(value)
+            held = Held(tensor, tensor._version, planned or -1)
         else:
             geometry = geometry_of(value)
             if cell is self._own:
                 return Own(geometry)
             version = len(cell.chain)
             cell.wait(version)
-            tensor = _first_life(value) if planned > 0 else None
-            held = Held(tensor, planned, cell, version, geometry)
+            kept = _first_life(value) if planned > 0 else None
+            stale = 0 if kept is None else kept._version
+            held = Held(kept, stale, planned, cell, version, geometry)
         self.held.append(held)
         return held
 

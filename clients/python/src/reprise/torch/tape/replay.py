@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -29,17 +30,15 @@ from reprise.torch.tape.program import Burst
 from reprise.torch.tape.records import Cell, Node, Own
 
 
+@dataclass(slots=True, eq=False)
 class Replayer:
     """Runs the replays of one step."""
 
-    __slots__ = ("_counts", "_nodes", "control", "names", "recorder")
-
-    def __init__(self, nodes: dict[int, weakref.ref[Node]], counts: Any) -> None:
-        self._nodes = nodes
-        self._counts = counts
-        self.recorder: OpRecorder | None = None  # in a traced step
-        self.names: Mapping[int, str] = {}  # then of the ops that are replayed
-        self.control: Control | None = None  # in a step that runs every call twice
+    _nodes: dict[int, weakref.ref[Node]]
+    _counts: Any
+    recorder: OpRecorder | None = None  # in a traced step
+    names: Mapping[int, str] = field(default_factory=dict)  # then of the ops that are replayed
+    control: Control | None = None  # in a step that runs every call twice
 
     def run(self, burst: Burst) -> bool:
         """Replays a burst, except calls whose outputs nobody holds any more. Returns whether all

@@ -131,18 +131,14 @@ def movable(message: dict[str, Any], groups: Sequence[int]) -> dict[str, Any]:
         {**part, "bytes": part["bytes"] - size * (part["category"] == _STATE)}
         for part in message["static_parts"]
     ]
-    state = [
-        {
-            "id": number,
-            "bytes": held,
-            "name": "optimizer state",
-            "category": _STATE,
-            "saved_for_backward": False,
-            "release_op": 0,
-            "pinned": False,
-        }
-        for number, held in zip(numbers, groups, strict=True)
-    ]
+    alike = {
+        "name": "optimizer state",
+        "category": _STATE,
+        "saved_for_backward": False,
+        "release_op": 0,
+        "pinned": False,
+    }
+    state = [{"id": n, "bytes": held, **alike} for n, held in zip(numbers, groups, strict=True)]
     return {
         **message,
         "ops": ops,

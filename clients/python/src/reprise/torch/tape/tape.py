@@ -28,7 +28,6 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from reprise.agent.marks import At, ignore_end
 from reprise.base.errors import RepriseError
@@ -38,7 +37,6 @@ from reprise.torch.internals.calls import leave
 from reprise.torch.internals.modes import Mode, Op
 from reprise.torch.internals.open_hooks import Hooks, for_parts
 from reprise.torch.internals.ops import IGNORED, PLAIN_TYPES, may_write
-from reprise.torch.internals.saved_hooks import refuse_modified, refuse_stale
 from reprise.torch.internals.watch import close_watches, resume, tell, waiting, watch
 from reprise.torch.offload.tier import Tier
 from reprise.torch.tape.native_program import Compiled
@@ -50,7 +48,7 @@ from reprise.torch.tape.tape_run import Counts, Run, unpack
 
 def native_engine() -> Any:
     """Returns the module of the native engine, with its gate installed; None if there is none."""
-    return fast.load(unpack, refuse_stale, refuse_modified)
+    return fast.load(unpack)
 
 
 class Tape(Mode):
@@ -93,7 +91,7 @@ class Tape(Mode):
         """Converts the program for the native engine, if there is one that can run it."""
         prepare()
         waits = fast.being_built() and bool(self.program.replays)
-        self._compiled = Compiled.of(self.program, unpack, refuse_stale, refuse_modified)
+        self._compiled = Compiled.of(self.program, unpack)
         self._waits = waits and self._compiled is None
 
     def renew(self) -> None:
@@ -213,7 +211,7 @@ class Tape(Mode):
         removed: then everything stays in place and keeps all saved tensors."""
         run, layers = self.run, self._surrounding
         run.mismatch(why)
-        if not (layers and self._packs) or _get_current_dispatch_mode_stack()[-1:] != [self]:
+        if not (layers and self._packs and self.on_top()):
             return
         self.close_gate()
         if layers[0].on_top:

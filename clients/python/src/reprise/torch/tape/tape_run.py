@@ -27,9 +27,9 @@ from reprise.agent.marks import At, ignore_end
 from reprise.torch.check.control import Control
 from reprise.torch.check.values import Audit, Given
 from reprise.torch.internals.engine import graph_is_kept
-from reprise.torch.internals.guard import caught, described, told
+from reprise.torch.internals.guard import again, caught, described, told
 from reprise.torch.internals.modes import Op
-from reprise.torch.internals.ops import tensors_in
+from reprise.torch.internals.ops import all_written_by, tensors_in
 from reprise.torch.internals.saved_hooks import GONE, refuse_stale
 from reprise.torch.internals.subclass import saved_alias, version_of
 from reprise.torch.internals.watch import close_watches
@@ -37,8 +37,8 @@ from reprise.torch.meter.state import stream_of
 from reprise.torch.meter.windows import OpRecorder
 from reprise.torch.tape.native_program import Compiled
 from reprise.torch.tape.parked import Parked
-from reprise.torch.tape.program import Fetch, Program, Row, Sent
-from reprise.torch.tape.python_engine import PythonEngine, written_by
+from reprise.torch.tape.program import Event, Program, Row, Sent
+from reprise.torch.tape.python_engine import PythonEngine
 from reprise.torch.tape.records import Kept, Ref
 
 
@@ -242,7 +242,8 @@ class Run:
         why = ""
         for _ in range(2):
             try:
-                tensor: Tensor = engine.take(ref)
+                with torch._C.DisableTorchFunction():
+                    tensor: Tensor = engine.take(ref)
                 return tensor
             except Exception as error:
                 if not caught(error):
@@ -270,7 +271,7 @@ class Run:
         cursor: int = self.engine.cursor
         row: int = self.engine.next
         if cursor:
-            return self.program.event_ops[cursor - 1]
+            return self.program.events[cursor - 1].op
         return self.program.rows[row - 1].op if row else None
 
     def finish(self) -> None:
@@ -293,8 +294,8 @@ class Run:
         done, packed = engine.cursor, engine.slot
         return (
             not engine.safe
-            and all(slot < packed for slot in events[:done])
-            and all(slot >= packed for slot in events[done:])
+            and all(event.slot < packed for event in events[:done])
+            and all(event.slot >= packed for event in events[done:])
         )
 
     def alone(self, number: int) -> tuple[int, int] | None:
@@ -306,8 +307,8 @@ class Run:
         if row >= len(program.rows) or not self._whole_forwards():
             return None
         first = program.rows[row].op
-        for event in range(cursor, len(program.events)):
-            if any(program.made_by(replay) < first for replay in program.whole_burst(event)):
+        for event in program.events[cursor:]:
+            if any(program.made_by(replay) < first for replay in program.replays_before(event)):
                 return None
         return engine.slot, cursor
 
@@ -330,7 +331,7 @@ class Run:
             for storage in row.sent:
                 self.parked.sent(storage)
             if row.writes:
-                self.parked.before_write(written_by(op.func, op.args, op.kwargs))
+                self.parked.before_write(all_written_by(op.func, op.args, op.kwargs))
             out = self.engine.special(number, op)
             self._send(self.parked, row, out)
             return out
@@ -348,31 +349,21 @@ class Run:
 
     def written(self, op: Op) -> Any:
         """Runs an op that writes and is not recorded, unless it has run. Returns its result."""
-        tensors = written_by(op.func, op.args, op.kwargs)
+        tensors = all_written_by(op.func, op.args, op.kwargs)
         out = op.out
         if not op.done:
-            self._before_write(tensors)
+            self.before_write(tensors)
             out = op.run()
         self.engine.written(tensors)
         return out
 
-    def before_write(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Copies what a call is about to write for the records that still need it."""
-        self._before_write(written_by(func, args, kwargs))
-
-    def before_write_between(
-        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        """Does the same between a forward and its backward, and notes whether the call writes a
-        parameter of which a gathered one is made."""
-        self.before_write_of(written_by(func, args, kwargs))
-
-    def before_write_of(self, tensors: Sequence[Tensor]) -> None:
-        """Does the same for tensors that are about to be written."""
+    def before_write_between(self, tensors: Sequence[Tensor]) -> None:
+        """Does the same as `before_write` between a forward and its backward, and notes whether a
+        parameter is written of which a gathered one is made."""
         if self.program.sources and not self.changed:
             written = {tensor.untyped_storage()._cdata for tensor in tensors}
             self.changed = not self.program.sources.isdisjoint(written)
-        self._before_write(tensors)
+        self.before_write(tensors)
 
     def refuse_changed(self) -> None:
         """Raises RuntimeError if such a parameter was written: replays would read its new values
@@ -387,17 +378,12 @@ class Run:
                 )
             )
 
-    def _before_write(self, tensors: Sequence[Tensor]) -> None:
-        """Copies these tensors for the records that need them, and tries again after an internal
-        error, because the write happens in any case."""
+    def before_write(self, tensors: Sequence[Tensor]) -> None:
+        """Copies what is about to be written for the records that still need it, and tries again
+        after an internal error, because the write happens in any case."""
         if self.parked is not None:
             self.parked.before_write(tensors)
-        try:
-            self.engine.before_write(tensors)
-        except Exception as error:
-            if not caught(error):
-                raise
-            self.engine.before_write(tensors)
+        again(self.engine.before_write, tensors)
 
     def holds(self, storages: Iterable[int]) -> bool:
         """Returns whether a record holds a tensor on one of these storages."""
@@ -448,38 +434,35 @@ class Run:
         engine = self.engine
         if engine.safe:
             return
+        events, cursor = self.program.events, engine.cursor
+        event = events[cursor] if cursor < len(events) else None
         task = torch._C._current_graph_task_id()
         if task != engine.task:
             engine.task = task
             engine.keeps = graph_is_kept()
             # Where the captured step kept its graph, too, the plan knows what later backwards
             # unpack.
-            if engine.keeps and not any(self.program.kept[engine.cursor : engine.cursor + 1]):
+            if engine.keeps and (event is None or not event.kept):
                 self._unplanned("the graph is retained for another backward")
                 return
-        cursor, program = engine.cursor, self.program
-        if cursor >= len(program.events) or program.events[cursor] != slot:
+        if event is None or event.slot != slot:
             self._unplanned("the backward runs in a different order than captured")
             return
         engine.cursor = cursor + 1
         if engine.armed:
-            self.at(program.event_ops[cursor] + 1)
-        if not self._before_event(cursor):
+            self.at(event.op + 1)
+        if not self._before(event):
             engine.safe = True
 
-    def _before_event(self, event: int) -> bool:
+    def _before(self, event: Event) -> bool:
         """Does what the program has before an event. Returns whether all replays could run."""
-        engine, program = self.engine, self.program
-        parts = program.copies[event] if program.copies else ()
-        if not parts or self.parked is None:
-            return bool(engine.burst(event))
-        for part in parts:
-            if isinstance(part, Sent):
-                self.parked.sent(part.storage)
-            elif isinstance(part, Fetch):
-                self.parked.fetch(part.storage)
-            elif not engine.burst(len(program.events) + part):
-                return False
+        for part in event.parts:
+            if isinstance(part, int):
+                if not self.engine.burst(part):
+                    return False
+            elif self.parked is not None:
+                move = self.parked.sent if isinstance(part, Sent) else self.parked.fetch
+                move(part.storage)
         return True
 
 
