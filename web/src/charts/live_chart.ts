@@ -13,9 +13,9 @@ import uPlot from 'uplot';
 import type {Columns, Window} from '../data/timeline';
 import type {TooltipContent} from '../format/tooltip';
 import {formatBytes, formatDuration} from '../format/units';
-import {extremes, stroke, type Chart} from './axes';
+import {byteAxis, extremes, stepAxis, stroke, type Chart} from './axes';
 import {colourOf} from './palette';
-import {createStepPlot, type StepEvents} from './step_plot';
+import {createPlot, inColumns, type PlotEvents} from './plot';
 
 export interface LiveData {
   readonly columns: Columns | undefined;
@@ -25,19 +25,21 @@ export interface LiveData {
   readonly peak: number;
 }
 
-export interface LiveEvents extends StepEvents {
+export interface LiveEvents extends PlotEvents {
   /** A column was chosen: its begin and end. */
   readonly pick: (column: Window) => void;
 }
 
 export function createLiveChart(element: HTMLElement, events: LiveEvents): Chart<LiveData> {
   let data: LiveData = {columns: undefined, view: {from: 0, to: 1}, at: undefined, peak: 0};
-  const {draw, destroy} = createStepPlot(element, events, {
+  const {draw, destroy} = createPlot(element, events, {
     height: 260,
-    axis: () => undefined,
-    range: () => [data.view.from, data.view.to],
-    top: () => Math.max(1024, data.peak) * 1.08,
-    byteTicks: 5,
+    padding: [14, 26, 0, 0],
+    ranges: {
+      x: () => [data.view.from, data.view.to],
+      y: () => [0, Math.max(1024, data.peak) * 1.08],
+    },
+    axes: [stepAxis(() => undefined), byteAxis(5)],
     series: [
       {
         stroke: () => colourOf('--measured'),
@@ -52,7 +54,7 @@ export function createLiveChart(element: HTMLElement, events: LiveEvents): Chart
     tooltipAt: contentOf,
     click: (u, left) => pick(columnAt(u, left)),
     // The arrows move the instant.
-    move: (_, by) => {
+    move: (by) => {
       const {columns, at} = data;
       if (!columns) return undefined;
       const from = at === undefined ? -1 : Math.floor((at - columns.start) / columns.column);
@@ -95,7 +97,7 @@ export function createLiveChart(element: HTMLElement, events: LiveEvents): Chart
     setData(next) {
       data = next;
       const {start = 0, column = 1, max} = next.columns ?? {};
-      draw({start, column, count: max?.length ?? 0}, [max]);
+      draw(inColumns({start, column, count: max?.length ?? 0}, [max]));
     },
     destroy,
   };

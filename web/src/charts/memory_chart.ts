@@ -22,14 +22,25 @@ import {
 } from '../data/memory_view';
 import {categoryStyle} from '../format/categories';
 import {formatBytes} from '../format/units';
-import {crossPath, extremes, hair, hairline, outlined, scaled, stroke, type Chart} from './axes';
+import {
+  byteAxis,
+  crossPath,
+  extremes,
+  hair,
+  hairline,
+  outlined,
+  scaled,
+  stepAxis,
+  stroke,
+  type Chart,
+} from './axes';
 import {colourOf, font} from './palette';
-import {createStepPlot, type StepEvents} from './step_plot';
+import {createPlot, inColumns, type PlotEvents} from './plot';
 
 /** In pixels: with all above it on the first screen of a laptop. */
 export const MEMORY_HEIGHT = 336;
 
-export function createMemoryChart(element: HTMLElement, events: StepEvents): Chart<MemoryData> {
+export function createMemoryChart(element: HTMLElement, events: PlotEvents): Chart<MemoryData> {
   let data: MemoryData | undefined;
   const stepped = uPlot.paths.stepped!({align: 1});
 
@@ -39,12 +50,11 @@ export function createMemoryChart(element: HTMLElement, events: StepEvents): Cha
     points: {show: false},
   });
 
-  const {draw, destroy} = createStepPlot(element, events, {
+  const {draw, destroy} = createPlot(element, events, {
     height: MEMORY_HEIGHT,
-    axis: () => data?.axis,
-    range: () => xRange(data),
-    top: () => yTop(data),
-    byteTicks: 6,
+    padding: [14, 26, 0, 0],
+    ranges: {x: () => xRange(data), y: () => [0, yTop(data)]},
+    axes: [stepAxis(() => data?.axis), byteAxis(6)],
     series: [
       // In the order of LINES.
       line(() => colourOf('--base'), 1),
@@ -56,27 +66,15 @@ export function createMemoryChart(element: HTMLElement, events: StepEvents): Cha
     ],
     under: (u) => data && drawUnder(u, data),
     over: (u) => data && drawOver(u, data),
-    columnAt: (u) => u.cursor.idx ?? -1,
     tooltipAt: (column) => data?.tooltipAt(column),
     click: (_u, _left, tooltip) => tooltip.togglePin(),
-    // The arrows move what the tooltip speaks of.
-    move: (u, by) => {
-      if (!data) return undefined;
-      const {start, column, count} = data.grid;
-      const from = u.cursor.idx ?? (by > 0 ? -1 : count);
-      const to = Math.max(0, Math.min(count - 1, from + by));
-      u.setCursor({left: u.valToPos(start + to * column, 'x'), top: 40});
-      return to;
-    },
   });
 
   return {
     setData(next) {
       data = next;
-      draw(
-        next.grid,
-        LINES.map((key) => next[key]?.max),
-      );
+      const curves = LINES.map((key) => next[key]?.max);
+      draw(inColumns(next.grid, curves));
     },
     destroy,
   };

@@ -24,9 +24,3 @@ function read(variable: string): string {
 export function font(): string {
   return `11px ${getComputedStyle(document.body).fontFamily}`;
 }
-
-/** Calls back when the page turns light or dark; returns what stops it. */
-export function onTheme(changed: () => void): () => void {
-  addEventListener('reprise-theme', changed);
-  return () => removeEventListener('reprise-theme', changed);
-}

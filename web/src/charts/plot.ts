@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/**
+ * What charts of uPlot have in common: a tooltip that follows the mouse, a range that is dragged
+ * over, zooming with Ctrl and the wheel, the arrow keys, and the width of their element.
+ */
+import uPlot from 'uplot';
+import type {Grid, Window} from '../data/timeline';
+import {spoken, type TooltipContent} from '../format/tooltip';
+import {axis} from './axes';
+import {createTooltip, type Tooltip} from './tooltip';
+
+export interface PlotEvents {
+  /** A range was dragged over. */
+  readonly change: (window: Window) => void;
+  /** Ctrl and wheel about a place of the axis; absent: the wheel does not zoom. */
+  readonly zoom?: (factor: number, about: number) => void;
+  /** Double click: all of it. */
+  readonly whole: () => void;
+  /** The arrow keys moved to a column: what stands there, to be read out. */
+  readonly say: (text: string) => void;
+}
+
+export interface PlotOptions {
+  readonly height: number;
+  readonly padding: uPlot.Padding;
+  /** What the x axis shows, the bytes of "y", and more scales by name. */
+  readonly ranges: Readonly<Record<string, (u: uPlot, low: number, high: number) => Range>>;
+  /** The one of x first. */
+  readonly axes: readonly uPlot.Axis[];
+  readonly series: readonly uPlot.Series[];
+  /** Of the columns under the mouse; absent: none are drawn. */
+  readonly points?: uPlot.Cursor.Points;
+  readonly under?: (u: uPlot) => void;
+  readonly over: (u: uPlot) => void;
+  /** How a range that is dragged over is made whole at its ends. */
+  readonly ends?: readonly [(at: number) => number, (at: number) => number];
+  /** The column under the mouse, which is `left` of the plot; -1: none. Absent: the nearest. */
+  readonly columnAt?: (u: uPlot, left: number) => number;
+  readonly tooltipAt: (column: number) => TooltipContent | undefined;
+  readonly click?: (u: uPlot, left: number, tooltip: Tooltip) => void;
+  /** Goes so many columns on and returns the column; undefined: there is none. Absent: the cursor goes. */
+  readonly move?: (by: number) => number | undefined;
+}
+
+type Range = [number, number];
+
+export function createPlot(
+  element: HTMLElement,
+  events: PlotEvents,
+  options: PlotOptions,
+): {draw(data: uPlot.AlignedData): void; destroy(): void} {
+  const tooltip = createTooltip(element);
+  const scales = Object.entries(options.ranges).map(([name, range]) => [
+    name,
+    {time: false, range},
+  ]);
+  const plot = new uPlot(
+    {
+      width: Math.max(200, element.clientWidth),
+      height: options.height,
+      legend: {show: false},
+      padding: options.padding,
+      scales: Object.fromEntries(scales),
+      series: [{}, ...options.series],
+      axes: options.axes.map(axis),
+      cursor: {
+        y: false,
+        // Marks a range of the x axis, which is handed on.
+        drag: {x: true, y: false, setScale: false, dist: 4},
+        points: options.points ?? {show: false},
+      },
+      hooks: {
+        drawClear: options.under ? [options.under] : [],
+        draw: [options.over],
+        setCursor: [hover],
+        setSelect: [select],
+      },
+    },
+    [[], ...options.series.map(() => [])],
+    element,
+  );
+
+  function hover(u: uPlot): void {
+    const {left = -1, top = 0, idx} = u.cursor;
+    const column = left < 0 ? -1 : (options.columnAt?.(u, left) ?? idx ?? -1);
+    const content = column < 0 ? undefined : options.tooltipAt(column);
+    if (content) tooltip.show(content, left + u.bbox.left / devicePixelRatio, top);
+    else tooltip.hide();
+  }
+
+  /** Hands on what was dragged over, its ends made whole, and takes the mark away. */
+  function select(u: uPlot): void {
+    const {left, width} = u.select;
+    if (width < 4) return;
+    const [begin, end] = options.ends ?? [Math.round, Math.round];
+    const from = Math.max(0, begin(u.posToVal(left, 'x')));
+    const to = end(u.posToVal(left + width, 'x'));
+    u.setSelect({left: 0, top: 0, width: 0, height: 0}, false);
+    if (to > from) events.change({from, to});
+  }
+
+  /** The arrows move what the tooltip speaks of. */
+  function moveCursor(by: number): number | undefined {
+    const [x] = plot.data;
+    if (x.length === 0) return undefined;
+    const from = plot.cursor.idx ?? (by > 0 ? -1 : x.length);
+    const to = Math.max(0, Math.min(x.length - 1, from + by));
+    plot.setCursor({left: plot.valToPos(x[to]!, 'x'), top: 40});
+    return to;
+  }
+
+  const over = plot.over;
+  const leftOf = (event: MouseEvent): number => event.clientX - over.getBoundingClientRect().left;
+  let pressedAt = 0;
+  over.addEventListener('mousedown', (event) => (pressedAt = event.clientX));
+  over.addEventListener('click', (event) => {
+    // What moved in between was a drag.
+    if (Math.abs(event.clientX - pressedAt) < 4) options.click?.(plot, leftOf(event), tooltip);
+  });
+  over.addEventListener('dblclick', events.whole);
+  const onWheel = (event: WheelEvent): void => {
+    if (!events.zoom || (!event.ctrlKey && !event.metaKey)) return;
+    event.preventDefault();
+    events.zoom(event.deltaY > 0 ? 1.25 : 0.8, plot.posToVal(leftOf(event), 'x'));
+  };
+  over.addEventListener('wheel', onWheel, {passive: false});
+  // The arrow keys move on by one column, with shift by 20.
+  element.tabIndex = 0;
+  element.addEventListener('keydown', (event) => {
+    const by = {ArrowLeft: -1, ArrowRight: 1}[event.key];
+    if (by === undefined || event.ctrlKey || event.altKey || event.metaKey) return;
+    const column = (options.move ?? moveCursor)(by * (event.shiftKey ? 20 : 1));
+    if (column === undefined) return;
+    event.preventDefault();
+    const content = options.tooltipAt(column);
+    if (content) events.say(spoken(content));
+  });
+  // Without the focus and the mouse it speaks of nothing.
+  element.addEventListener('blur', () => plot.setCursor({left: -10, top: -10}));
+  const resize = new ResizeObserver(() => {
+    const width = element.clientWidth;
+    if (width > 0 && width !== plot.width) plot.setSize({width, height: plot.height});
+  });
+  resize.observe(element);
+  const onTheme = (): void => plot.redraw(false, true);
+  addEventListener('reprise-theme', onTheme);
+
+  return {
+    draw: (data) => plot.setData(data),
+    destroy() {
+      resize.disconnect();
+      removeEventListener('reprise-theme', onTheme);
+      tooltip.destroy();
+      plot.destroy();
+    },
+  };
+}
+
+/** Curves of columns as uPlot takes them, with null for what is not known. */
+export function inColumns(
+  {start, column, count}: Grid,
+  curves: readonly (ArrayLike<number> | undefined)[],
+): uPlot.AlignedData {
+  const each = <Value>(of: (i: number) => Value): Value[] =>
+    Array.from({length: count}, (_, i) => of(i));
+  const known = (value = NaN): number | null => (Number.isNaN(value) ? null : value);
+  return [each((i) => start + i * column), ...curves.map((max) => each((i) => known(max?.[i])))];
+}
