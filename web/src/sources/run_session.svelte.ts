@@ -18,8 +18,7 @@ import {Asked} from '../api/asked.svelte';
 import {isRefusal, planner, query, QUICK, sentenceOf} from '../api/client';
 import {link} from '../api/link.svelte';
 import {watchRun, type WatchState} from '../api/watch';
-import {BUCKETS} from '../data/first';
-import {appended, emptyLog, folded, MOST_BUCKETS, type StepLog} from '../data/steps';
+import {appended, BUCKETS, emptyLog, folded, MOST_BUCKETS, type StepLog} from '../data/steps';
 import {EMPTY_TRADEOFF, tradeoff, type Tradeoff} from '../data/tradeoff';
 import type {Plan} from '../gen/reprise/v1/plan_pb';
 import {
