@@ -6,9 +6,12 @@
  */
 import {fromBinary} from '@bufbuild/protobuf';
 import {isCancelled, planner, query, sentenceOf} from '../api/client';
-import {StepReader, type TracedStep} from '../data/traced_step';
+import {tracedStep, type TracedStep} from '../data/traced_step';
 import {StepGraphSchema, type StepGraph} from '../gen/reprise/v1/graph_pb';
-import type {Run, Timeline} from '../gen/reprise/v1/query_pb';
+import type {Run, StepPart, Timeline} from '../gen/reprise/v1/query_pb';
+
+/** A step of more records is not read: the page would hold a raw trace. */
+const MOST_RECORDS = 400_000;
 
 export class StepSource {
   graph: StepGraph | undefined = $state.raw();
@@ -51,14 +54,17 @@ export class StepSource {
   }
 
   async #read(runId: string, planned: boolean): Promise<TracedStep | undefined> {
-    const reader = new StepReader();
+    const parts: StepPart[] = [];
+    let records = 0;
     for await (const part of query.readStep({runId, planned}, {signal: this.#stop.signal})) {
-      if (reader.take(part)) continue;
+      parts.push(part);
+      records += part.records?.kind.length ?? 0;
+      if (records <= MOST_RECORDS) continue;
       this.why = 'The traced step has more records than a page reads.';
       return undefined;
     }
     this.why = '';
-    return reader.step;
+    return tracedStep(parts);
   }
 }
 
