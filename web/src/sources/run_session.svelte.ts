@@ -15,7 +15,7 @@
  */
 import {create} from '@bufbuild/protobuf';
 import {Asked} from '../api/asked.svelte';
-import {isRefusal, planner, query, QUICK, sentenceOf} from '../api/client';
+import {planner, query, QUICK} from '../api/client';
 import {link} from '../api/link.svelte';
 import {watchRun, type WatchState} from '../api/watch';
 import {appended, BUCKETS, emptyLog, folded, MOST_BUCKETS, type StepLog} from '../data/steps';
@@ -102,19 +102,13 @@ export class RunSession {
 
   #resume(): void {
     if (this.#stopWatch || this.#stopped) return;
-    this.#stopWatch = watchRun(
-      {
-        watch: (runId, signal) => query.watchRun({runId, buckets: BUCKETS}, {signal}),
-        get: (runId, signal) => query.getRun({runId}, {...QUICK, signal}),
-        isRefusal,
-        sentenceOf,
-      },
-      this.#runId,
-      {
-        event: (event, first) => this.#take(event, first),
-        state: (state) => this.#setWatch(state),
-      },
-    );
+    const runId = this.#runId;
+    this.#stopWatch = watchRun({
+      watch: (signal) => query.watchRun({runId, buckets: BUCKETS}, {signal}),
+      get: (signal) => query.getRun({runId}, {...QUICK, signal}),
+      event: (event, first) => this.#take(event, first),
+      state: (state) => this.#setWatch(state),
+    });
   }
 
   #pause(): void {
