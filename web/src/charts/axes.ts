@@ -3,7 +3,6 @@
 /** What charts draw with: axes, hairlines, legible text. */
 import type uPlot from 'uplot';
 import type {Axis} from '../data/folded_axis';
-import type {Columns} from '../data/timeline';
 import {colourOf, font} from './palette';
 import {byteLabels, byteTicks, decimalTicks, opTicks, timeLabels} from './ticks';
 
@@ -101,27 +100,6 @@ export function stroke(
 export function crossPath(x: number, y: number, size: number): string {
   const across = 2 * size;
   return `M${x - size} ${y - size}l${across} ${across}m${-across} 0l${across} ${-across}`;
-}
-
-/** What columns hide: from their smallest to their largest value. */
-export function extremes(u: uPlot, {start, column, max, min}: Columns, colour: string): void {
-  const {ctx, bbox} = u;
-  ctx.save();
-  ctx.beginPath();
-  ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
-  ctx.clip();
-  ctx.beginPath();
-  for (let i = 0; i < max.length; i++) {
-    if (!(max[i]! > min[i]!)) continue;
-    const left = u.valToPos(start + i * column, 'x', true);
-    const right = u.valToPos(start + (i + 1) * column, 'x', true);
-    const top = u.valToPos(max[i]!, 'y', true);
-    ctx.rect(left, top, Math.max(1, right - left), u.valToPos(min[i]!, 'y', true) - top);
-  }
-  ctx.globalAlpha = 0.22;
-  ctx.fillStyle = colour;
-  ctx.fill();
-  ctx.restore();
 }
 
 /** Text with a rim of the background, legible over lines; `align` and `baseline`: its own place. */

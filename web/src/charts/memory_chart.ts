@@ -6,9 +6,12 @@
  * under it as faint bands, stacked from the bottom in the order of the legend.
  * What is not planned yet is hatched; a cross is where the job ended.
  *
- *   const chart = createMemoryChart(element, {change, whole, say, zoom});
+ *   const chart = createMemoryChart(element, {change, whole, say, zoom, pick}, height);
  *   chart.setData(data);   // whole picture, as often as wanted
  *   chart.destroy();
+ *
+ * With `pick` a click or the arrow keys move the instant that the page speaks of, a line;
+ * without it they keep a tooltip and move it.
  *
  * All curves come on one grid of columns (data/timeline.ts).
  */
@@ -20,12 +23,12 @@ import {
   type MemoryData,
   type Section,
 } from '../data/memory_view';
+import type {Window} from '../data/timeline';
 import {categoryStyle} from '../format/categories';
 import {formatBytes} from '../format/units';
 import {
   byteAxis,
   crossPath,
-  extremes,
   hair,
   hairline,
   outlined,
@@ -40,7 +43,16 @@ import {createPlot, inColumns, type PlotEvents} from './plot';
 /** In pixels: with all above it on the first screen of a laptop. */
 export const MEMORY_HEIGHT = 336;
 
-export function createMemoryChart(element: HTMLElement, events: PlotEvents): Chart<MemoryData> {
+export interface MemoryEvents extends PlotEvents {
+  /** A column was chosen: its begin and end. */
+  readonly pick?: (column: Window) => void;
+}
+
+export function createMemoryChart(
+  element: HTMLElement,
+  events: MemoryEvents,
+  height = MEMORY_HEIGHT,
+): Chart<MemoryData> {
   let data: MemoryData | undefined;
   const stepped = uPlot.paths.stepped!({align: 1});
 
@@ -51,10 +63,13 @@ export function createMemoryChart(element: HTMLElement, events: PlotEvents): Cha
   });
 
   const {draw, destroy} = createPlot(element, events, {
-    height: MEMORY_HEIGHT,
+    height,
     padding: [14, 26, 0, 0],
-    ranges: {x: () => xRange(data), y: () => [0, yTop(data)]},
-    axes: [stepAxis(() => data?.axis), byteAxis(6)],
+    ranges: {
+      x: () => (data ? [data.view.from, data.view.to] : [0, 1]),
+      y: () => [0, yTop(data)],
+    },
+    axes: [stepAxis(() => data?.axis), byteAxis(Math.round(height / 55))],
     series: [
       // In the order of LINES.
       line(() => colourOf('--base'), 1),
@@ -67,8 +82,24 @@ export function createMemoryChart(element: HTMLElement, events: PlotEvents): Cha
     under: (u) => data && drawUnder(u, data),
     over: (u) => data && drawOver(u, data),
     tooltipAt: (column) => data?.tooltipAt(column),
-    click: (_u, _left, tooltip) => tooltip.togglePin(),
+    click: (column, tooltip) => (events.pick ? pick(column) : tooltip.togglePin()),
+    ...(events.pick && {move}),
   });
+
+  function pick(column: number): void {
+    if (!data || column < 0) return;
+    const from = data.grid.start + column * data.grid.column;
+    events.pick?.({from, to: from + data.grid.column});
+  }
+
+  function move(by: number): number | undefined {
+    if (!data || data.grid.count === 0) return undefined;
+    const {start, column, count} = data.grid;
+    const from = data.at === undefined ? -1 : Math.floor((data.at - start) / column);
+    const to = Math.max(0, Math.min(count - 1, from + by));
+    pick(to);
+    return to;
+  }
 
   return {
     setData(next) {
@@ -80,14 +111,9 @@ export function createMemoryChart(element: HTMLElement, events: PlotEvents): Cha
   };
 }
 
-function xRange(data: MemoryData | undefined): [number, number] {
-  if (!data) return [0, 1];
-  return [data.grid.start, data.grid.start + data.grid.column * data.grid.count];
-}
-
 function yTop(data: MemoryData | undefined): number {
   if (!data) return 1;
-  let top = Math.max(1024, data.budgetBytes, data.whatIfBudgetBytes);
+  let top = Math.max(1024, data.budgetBytes, data.whatIfBudgetBytes, data.peakBytes ?? 0);
   for (const {bytes} of data.ends) top = Math.max(top, bytes);
   for (const key of LINES) {
     for (const value of data[key]?.max ?? []) if (value > top) top = value;
@@ -125,8 +151,13 @@ function drawUnder(u: uPlot, data: MemoryData): void {
     ctx.fillStyle = hatching(ctx, colourOf('--whatif'));
     ctx.fill(between(u, edges, undefined, data.preview.max));
   }
+  if (data.measured) {
+    // What columns hide: from their smallest to their largest value.
+    ctx.globalAlpha = 0.22;
+    ctx.fillStyle = colourOf('--measured');
+    ctx.fill(between(u, edges, data.measured.min, data.measured.max));
+  }
   ctx.restore();
-  if (data.measured) extremes(u, data.measured, colourOf('--measured'));
 }
 
 /** The ground between two levels of the columns: one outline for all that hang together. */
@@ -190,7 +221,15 @@ function drawOver(u: uPlot, data: MemoryData): void {
   }
   for (const peak of data.peaks) marker(u, peak);
   for (const end of data.ends) ended(u, end);
+  if (data.at !== undefined) instant(u, data.at);
   ctx.restore();
+}
+
+function instant(u: uPlot, at: number): void {
+  const {left, width, top, height} = u.bbox;
+  const x = Math.round(u.valToPos(at, 'x', true)) + 0.5;
+  if (x < left || x > left + width) return;
+  stroke(u, `M${x} ${top}v${height}`, colourOf('--predicted'), Math.max(1.5, devicePixelRatio));
 }
 
 /** Where a part of the step begins, and its name above if there is room before the next one. */

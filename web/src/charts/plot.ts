@@ -35,10 +35,9 @@ export interface PlotOptions {
   readonly over: (u: uPlot) => void;
   /** How a range that is dragged over is made whole at its ends. */
   readonly ends?: readonly [(at: number) => number, (at: number) => number];
-  /** The column under the mouse, which is `left` of the plot; -1: none. Absent: the nearest. */
-  readonly columnAt?: (u: uPlot, left: number) => number;
   readonly tooltipAt: (column: number) => TooltipContent | undefined;
-  readonly click?: (u: uPlot, left: number, tooltip: Tooltip) => void;
+  /** On the column under the mouse; -1: none. */
+  readonly click?: (column: number, tooltip: Tooltip) => void;
   /** Goes so many columns on and returns the column; undefined: there is none. Absent: the cursor goes. */
   readonly move?: (by: number) => number | undefined;
 }
@@ -83,8 +82,7 @@ export function createPlot(
 
   function hover(u: uPlot): void {
     const {left = -1, top = 0, idx} = u.cursor;
-    const column = left < 0 ? -1 : (options.columnAt?.(u, left) ?? idx ?? -1);
-    const content = column < 0 ? undefined : options.tooltipAt(column);
+    const content = left < 0 || typeof idx !== 'number' ? undefined : options.tooltipAt(idx);
     if (content) tooltip.show(content, left + u.bbox.left / devicePixelRatio, top);
     else tooltip.hide();
   }
@@ -111,18 +109,18 @@ export function createPlot(
   }
 
   const over = plot.over;
-  const leftOf = (event: MouseEvent): number => event.clientX - over.getBoundingClientRect().left;
   let pressedAt = 0;
   over.addEventListener('mousedown', (event) => (pressedAt = event.clientX));
   over.addEventListener('click', (event) => {
     // What moved in between was a drag.
-    if (Math.abs(event.clientX - pressedAt) < 4) options.click?.(plot, leftOf(event), tooltip);
+    if (Math.abs(event.clientX - pressedAt) < 4) options.click?.(plot.cursor.idx ?? -1, tooltip);
   });
   over.addEventListener('dblclick', events.whole);
   const onWheel = (event: WheelEvent): void => {
     if (!events.zoom || (!event.ctrlKey && !event.metaKey)) return;
     event.preventDefault();
-    events.zoom(event.deltaY > 0 ? 1.25 : 0.8, plot.posToVal(leftOf(event), 'x'));
+    const left = event.clientX - over.getBoundingClientRect().left;
+    events.zoom(event.deltaY > 0 ? 1.25 : 0.8, plot.posToVal(left, 'x'));
   };
   over.addEventListener('wheel', onWheel, {passive: false});
   // The arrow keys move on by one column, with shift by 20.

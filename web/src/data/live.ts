@@ -5,7 +5,30 @@ import {categoryStyle} from '../format/categories';
 import {counted, formatBytes, formatDuration, formatPercent, num} from '../format/units';
 import {Category} from '../gen/reprise/v1/graph_pb';
 import type {LiveAllocation, LiveGroup, LiveMemory} from '../gen/reprise/v1/query_pb';
-import type {Columns, Peak} from './timeline';
+import {CURVES_ALONE, type MemoryData} from './memory_view';
+import type {Columns, Peak, StepCurve, Window} from './timeline';
+
+/** Bytes alive as the chart draws them. A column reaches from its smallest to its largest value. */
+export function liveView(
+  {columns, peak}: StepCurve,
+  view: Window,
+  at: number | undefined,
+): MemoryData {
+  const {start, column, max, min} = columns;
+  return {
+    ...CURVES_ALONE,
+    measured: columns,
+    grid: {start, column, count: max.length},
+    ...{view, at, peakBytes: peak.bytes},
+    tooltipAt: (i) => {
+      const [most, least] = [max[i], min[i]];
+      if (most === undefined || least === undefined || Number.isNaN(most)) return undefined;
+      const rows: [string, string][] = [['most alive', formatBytes(most)]];
+      if (least < most) rows.push(['least', formatBytes(least)]);
+      return {title: `${formatDuration(start + i * column)} after the start`, rows};
+    },
+  };
+}
 
 /** Lines of the table. */
 export function liveRows(allocations: readonly LiveAllocation[]) {
