@@ -32,7 +32,7 @@ export function axis(options: uPlot.Axis): uPlot.Axis {
 export function byteAxis(count: number): uPlot.Axis {
   return {
     splits: (u) => byteTicks(0, u.scales['y']!.max!, count),
-    values: (_, ticks) => withUnit(byteLabels(ticks)),
+    values: (_, ticks) => byteLabels(ticks),
     size: 74,
   };
 }
@@ -48,16 +48,11 @@ export function stepAxis(axisNow: () => Axis | undefined): uPlot.Axis {
     },
     values: (_, ticks) => {
       const ops = axisNow();
-      if (!ops) return withUnit(timeLabels(ticks));
+      if (!ops) return timeLabels(ticks);
       return ticks.map((tick) => `op ${Math.round(ops.place(tick))}`);
     },
     size: 30,
   };
-}
-
-/** The unit stands at every number: no label to look for. */
-export function withUnit({labels, unit}: {labels: string[]; unit: string}): string[] {
-  return labels.map((label) => (label === '0' ? '0' : `${label} ${unit}`));
 }
 
 /** One line of device pixels at a value of a scale, which is bytes. */

@@ -9,7 +9,7 @@ import type uPlot from 'uplot';
 import {bucketName, checksText, type StepLog} from '../data/steps';
 import type {TooltipContent} from '../format/tooltip';
 import {formatBytes, formatDuration} from '../format/units';
-import {byteAxis, crossPath, hairline, stroke, withUnit, type Chart} from './axes';
+import {byteAxis, crossPath, hairline, stroke, type Chart} from './axes';
 import {colourOf} from './palette';
 import {createPlot, type PlotEvents} from './plot';
 import {decimalTicks, timeLabels} from './ticks';
@@ -60,7 +60,7 @@ export function createStepsChart(element: HTMLElement, events: PlotEvents): Char
         side: 3,
         size: 0,
         splits: () => decimalTicks(0, topNs, 4),
-        values: (_, ticks) => withUnit(timeLabels(ticks)),
+        values: (_, ticks) => timeLabels(ticks),
       },
       byteAxis(4),
     ],
