@@ -30,6 +30,7 @@ import {
 import {RunState, type Run, type RunEvent, type Timeline} from '../gen/reprise/v1/query_pb';
 import {curveRequest, type Window} from '../data/timeline';
 import {StepSource} from './step_source.svelte';
+import {WhatIf} from './what_if.svelte';
 
 const TIMELINE_MS = 2000;
 
@@ -46,10 +47,10 @@ export class RunSession {
   readonly steps = new StepSource();
 
   readonly #explained = new Asked<Explanation>();
-  readonly #bare = new Asked<Explanation | undefined>();
+  readonly #bare = new WhatIf();
   readonly explanation: Explanation | undefined = $derived(this.#explained.found);
   /** Of the step as it is, of a run that has no plan. */
-  readonly unplanned: Explanation | undefined = $derived(this.#bare.found);
+  readonly unplanned: Explanation | undefined = $derived(this.#bare.explanation);
   readonly explanationWhy: string = $derived(this.#explained.why || this.#bare.why);
   readonly curveDone: boolean = $derived(this.sweep.found === true);
   /** What the plan was made for: a what-if for the same is comparable with it. */
@@ -59,7 +60,6 @@ export class RunSession {
 
   #runId = '';
   #stopWatch: (() => void) | undefined;
-  #bareAsked = false;
   #sweepKey = '';
 
   // The timeline: what is wanted, what was last asked for, and when.
@@ -136,7 +136,7 @@ export class RunSession {
       this.#wantTimeline(0);
     } else if (run && this.plannable) {
       void this.#loadCurve(run.graphId, create(CapabilitiesSchema));
-      void this.#loadUnplanned(run.graphId);
+      this.#loadUnplanned(run.graphId);
       this.#wantTimeline(0);
     } else if (event.steps.length > 0 || ended || first) {
       this.#wantTimeline(Math.max(0, this.#timelineAt + TIMELINE_MS - Date.now()));
@@ -159,18 +159,10 @@ export class RunSession {
 
   /** What is alive in the step as it is, from a plan that has nothing to do. It
    * names no run: the run has no plan afterwards. */
-  async #loadUnplanned(graphId: string): Promise<void> {
-    if (this.#bareAsked) return;
-    this.#bareAsked = true;
-    await this.#bare.answer(async ({signal}) => {
-      let planId = '';
-      for await (const {event} of planner.plan({graphId, budget: '1x'}, {signal})) {
-        if (event.case === 'plan' && event.value.feasible) planId = event.value.planId;
-      }
-      return planId === '' ? undefined : planner.explain({planId}, {signal});
-    });
+  #loadUnplanned(graphId: string): void {
     // Refused: the next event of the run asks again.
-    this.#bareAsked = this.#bare.why === '';
+    if (this.#bare.budget === '' || this.#bare.why !== '')
+      this.#bare.ask({graphId, budget: '1x'}, 0);
   }
 
   async #loadCurve(graphId: string, capabilities: Capabilities): Promise<void> {
