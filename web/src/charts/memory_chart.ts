@@ -28,7 +28,9 @@ import {categoryStyle} from '../format/categories';
 import {formatBytes} from '../format/units';
 import {
   byteAxis,
+  colourOf,
   crossPath,
+  font,
   hair,
   hairline,
   outlined,
@@ -37,7 +39,6 @@ import {
   stroke,
   type Chart,
 } from './axes';
-import {colourOf, font} from './palette';
 import {createPlot, inColumns, type PlotEvents} from './plot';
 
 /** In pixels: with all above it on the first screen of a laptop. */

@@ -9,8 +9,7 @@ import type uPlot from 'uplot';
 import {bucketName, checksText, type StepLog} from '../data/steps';
 import type {TooltipContent} from '../format/tooltip';
 import {formatBytes, formatDuration} from '../format/units';
-import {byteAxis, crossPath, hairline, stroke, type Chart} from './axes';
-import {colourOf} from './palette';
+import {byteAxis, colourOf, crossPath, hairline, stroke, type Chart} from './axes';
 import {createPlot, type PlotEvents} from './plot';
 import {decimalTicks, timeLabels} from './ticks';
 
