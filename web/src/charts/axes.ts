@@ -5,15 +5,6 @@ import type uPlot from 'uplot';
 import type {Axis} from '../data/folded_axis';
 import {byteLabels, byteTicks, decimalTicks, opTicks, timeLabels} from './ticks';
 
-/**
- * What every chart is, once it was made for an element: given a whole picture as often as wanted.
- * The element goes with it: what listens to that alone is not taken away.
- */
-export interface Chart<Data> {
-  setData(data: Data): void;
-  destroy(): void;
-}
-
 const known = new Map<string, string>();
 addEventListener('reprise-theme', () => known.clear());
 

@@ -6,10 +6,6 @@
  * under it as faint bands, stacked from the bottom in the order of the legend.
  * What is not planned yet is hatched; a cross is where the job ended.
  *
- *   const chart = createMemoryChart(element, {change, whole, say, zoom, pick}, height);
- *   chart.setData(data);   // whole picture, as often as wanted
- *   chart.destroy();
- *
  * With `pick` a click or the arrow keys move the instant that the page speaks of, a line;
  * without it they keep a tooltip and move it.
  *
@@ -37,40 +33,32 @@ import {
   scaled,
   stepAxis,
   stroke,
-  type Chart,
 } from './axes';
-import {createPlot, inColumns, type PlotEvents} from './plot';
+import {inColumns, type Chart} from './plot';
 
 /** In pixels: with all above it on the first screen of a laptop. */
 export const MEMORY_HEIGHT = 336;
 
-export interface MemoryEvents extends PlotEvents {
-  /** A column was chosen: its begin and end. */
-  readonly pick?: (column: Window) => void;
-}
+const stepped = uPlot.paths.stepped!({align: 1});
 
-export function createMemoryChart(
-  element: HTMLElement,
-  events: MemoryEvents,
-  height = MEMORY_HEIGHT,
-): Chart<MemoryData> {
-  let data: MemoryData | undefined;
-  const stepped = uPlot.paths.stepped!({align: 1});
+const line = (stroke: () => string, width: number, dash: number[] = []): uPlot.Series => ({
+  ...{stroke, width, dash},
+  paths: stepped,
+  points: {show: false},
+});
 
-  const line = (stroke: () => string, width: number, dash: number[] = []): uPlot.Series => ({
-    ...{stroke, width, dash},
-    paths: stepped,
-    points: {show: false},
-  });
-
-  const {draw, destroy} = createPlot(element, events, {
+/** `pick`: a column was chosen, its begin and end. */
+export function memoryChart(height: number, pick?: (column: Window) => void): Chart<MemoryData> {
+  return {
     height,
     padding: [14, 26, 0, 0],
-    ranges: {
-      x: () => (data ? [data.view.from, data.view.to] : [0, 1]),
-      y: () => [0, yTop(data)],
-    },
-    axes: [stepAxis(() => data?.axis), byteAxis(Math.round(height / 55))],
+    columns: (data) =>
+      inColumns(
+        data.grid,
+        LINES.map((key) => data[key]?.max),
+      ),
+    ranges: {x: ({view}) => [view.from, view.to], y: (data) => [0, yTop(data)]},
+    axes: (now) => [stepAxis(() => now().axis), byteAxis(Math.round(height / 55))],
     series: [
       // In the order of LINES.
       line(() => colourOf('--base'), 1),
@@ -80,40 +68,21 @@ export function createMemoryChart(
       line(() => colourOf('--predicted'), 1.6, [6, 4]),
       line(() => colourOf('--measured'), 1.5),
     ],
-    under: (u) => data && drawUnder(u, data),
-    over: (u) => data && drawOver(u, data),
-    tooltipAt: (column) => data?.tooltipAt(column),
-    click: (column, tooltip) => (events.pick ? pick(column) : tooltip.togglePin()),
-    ...(events.pick && {move}),
-  });
-
-  function pick(column: number): void {
-    if (!data || column < 0) return;
-    const from = data.grid.start + column * data.grid.column;
-    events.pick?.({from, to: from + data.grid.column});
-  }
-
-  function move(by: number): number | undefined {
-    if (!data || data.grid.count === 0) return undefined;
-    const {start, column, count} = data.grid;
-    const from = data.at === undefined ? -1 : Math.floor((data.at - start) / column);
-    const to = Math.max(0, Math.min(count - 1, from + by));
-    pick(to);
-    return to;
-  }
-
-  return {
-    setData(next) {
-      data = next;
-      const curves = LINES.map((key) => next[key]?.max);
-      draw(inColumns(next.grid, curves));
+    under: drawUnder,
+    over: drawOver,
+    tooltipAt: (data, column) => data.tooltipAt(column),
+    pins: !pick,
+    chosen: pick && {
+      at: ({at, grid}) => (at === undefined ? -1 : Math.floor((at - grid.start) / grid.column)),
+      choose({grid: {start, column}}, i) {
+        const from = start + i * column;
+        pick({from, to: from + column});
+      },
     },
-    destroy,
   };
 }
 
-function yTop(data: MemoryData | undefined): number {
-  if (!data) return 1;
+function yTop(data: MemoryData): number {
   let top = Math.max(1024, data.budgetBytes, data.whatIfBudgetBytes, data.peakBytes ?? 0);
   for (const {bytes} of data.ends) top = Math.max(top, bytes);
   for (const key of LINES) {

@@ -8,7 +8,7 @@ import uPlot from 'uplot';
 import type {Grid, Window} from '../data/timeline';
 import {spoken, type TooltipContent} from '../format/tooltip';
 import {axis} from './axes';
-import {createTooltip, type Tooltip} from './tooltip';
+import {createTooltip} from './tooltip';
 
 export interface PlotEvents {
   /** A range was dragged over. */
@@ -21,68 +21,76 @@ export interface PlotEvents {
   readonly say: (text: string) => void;
 }
 
-export interface PlotOptions {
+/** A chart as a value: how it draws its data, a whole picture as often as wanted. */
+export interface Chart<Data> {
   readonly height: number;
   readonly padding: uPlot.Padding;
+  /** The x axis, and the values of each series. */
+  readonly columns: (data: Data) => uPlot.AlignedData;
   /** What the x axis shows, the bytes of "y", and more scales by name. */
-  readonly ranges: Readonly<Record<string, (u: uPlot, low: number, high: number) => Range>>;
+  readonly ranges: Readonly<Record<string, (data: Data, low: number, high: number) => Range>>;
   /** The one of x first. */
-  readonly axes: readonly uPlot.Axis[];
+  readonly axes: (now: () => Data) => readonly uPlot.Axis[];
   readonly series: readonly uPlot.Series[];
   /** Of the columns under the mouse; absent: none are drawn. */
   readonly points?: uPlot.Cursor.Points;
-  readonly under?: (u: uPlot) => void;
-  readonly over: (u: uPlot) => void;
+  readonly under?: (u: uPlot, data: Data) => void;
+  readonly over: (u: uPlot, data: Data) => void;
   /** How a range that is dragged over is made whole at its ends. */
   readonly ends?: readonly [(at: number) => number, (at: number) => number];
-  readonly tooltipAt: (column: number) => TooltipContent | undefined;
-  /** On the column under the mouse; -1: none. */
-  readonly click?: (column: number, tooltip: Tooltip) => void;
-  /** Goes so many columns on and returns the column; undefined: there is none. Absent: the cursor goes. */
-  readonly move?: (by: number) => number | undefined;
+  readonly tooltipAt: (data: Data, column: number) => TooltipContent | undefined;
+  /** A click keeps the tooltip. */
+  readonly pins?: boolean;
+  /** A click and the arrow keys choose a column, which is at -1 at first. Absent: the arrows move the tooltip. */
+  readonly chosen?:
+    | {readonly at: (data: Data) => number; readonly choose: (data: Data, column: number) => void}
+    | undefined;
 }
 
 type Range = [number, number];
 
-export function createPlot(
+/** The element goes with it: what listens to that alone is not taken away. */
+export function createPlot<Data>(
   element: HTMLElement,
   events: PlotEvents,
-  options: PlotOptions,
-): {draw(data: uPlot.AlignedData): void; destroy(): void} {
+  chart: Chart<Data>,
+  first: Data,
+): {setData(data: Data): void; destroy(): void} {
+  let data = first;
   const tooltip = createTooltip(element);
-  const scales = Object.entries(options.ranges).map(([name, range]) => [
+  const scales = Object.entries(chart.ranges).map(([name, range]): [string, uPlot.Scale] => [
     name,
-    {time: false, range},
+    {time: false, range: (_, low, high) => range(data, low, high)},
   ]);
   const plot = new uPlot(
     {
       width: Math.max(200, element.clientWidth),
-      height: options.height,
+      height: chart.height,
       legend: {show: false},
-      padding: options.padding,
+      padding: chart.padding,
       scales: Object.fromEntries(scales),
-      series: [{}, ...options.series],
-      axes: options.axes.map(axis),
+      series: [{}, ...chart.series],
+      axes: chart.axes(() => data).map(axis),
       cursor: {
         y: false,
         // Marks a range of the x axis, which is handed on.
         drag: {x: true, y: false, setScale: false, dist: 4},
-        points: options.points ?? {show: false},
+        points: chart.points ?? {show: false},
       },
       hooks: {
-        drawClear: options.under ? [options.under] : [],
-        draw: [options.over],
+        drawClear: [(u) => chart.under?.(u, data)],
+        draw: [(u) => chart.over(u, data)],
         setCursor: [hover],
         setSelect: [select],
       },
     },
-    [[], ...options.series.map(() => [])],
+    chart.columns(data),
     element,
   );
 
   function hover(u: uPlot): void {
     const {left = -1, top = 0, idx} = u.cursor;
-    const content = left < 0 || typeof idx !== 'number' ? undefined : options.tooltipAt(idx);
+    const content = left < 0 || typeof idx !== 'number' ? undefined : chart.tooltipAt(data, idx);
     if (content) tooltip.show(content, left + u.bbox.left / devicePixelRatio, top);
     else tooltip.hide();
   }
@@ -91,20 +99,21 @@ export function createPlot(
   function select(u: uPlot): void {
     const {left, width} = u.select;
     if (width < 4) return;
-    const [begin, end] = options.ends ?? [Math.round, Math.round];
+    const [begin, end] = chart.ends ?? [Math.round, Math.round];
     const from = Math.max(0, begin(u.posToVal(left, 'x')));
     const to = end(u.posToVal(left + width, 'x'));
     u.setSelect({left: 0, top: 0, width: 0, height: 0}, false);
     if (to > from) events.change({from, to});
   }
 
-  /** The arrows move what the tooltip speaks of. */
-  function moveCursor(by: number): number | undefined {
+  /** Goes so many columns on and returns the column; undefined: there is none. */
+  function move(by: number): number | undefined {
     const [x] = plot.data;
     if (x.length === 0) return undefined;
-    const from = plot.cursor.idx ?? (by > 0 ? -1 : x.length);
+    const from = chart.chosen?.at(data) ?? plot.cursor.idx ?? (by > 0 ? -1 : x.length);
     const to = Math.max(0, Math.min(x.length - 1, from + by));
-    plot.setCursor({left: plot.valToPos(x[to]!, 'x'), top: 40});
+    if (chart.chosen) chart.chosen.choose(data, to);
+    else plot.setCursor({left: plot.valToPos(x[to]!, 'x'), top: 40});
     return to;
   }
 
@@ -113,7 +122,9 @@ export function createPlot(
   over.addEventListener('mousedown', (event) => (pressedAt = event.clientX));
   over.addEventListener('click', (event) => {
     // What moved in between was a drag.
-    if (Math.abs(event.clientX - pressedAt) < 4) options.click?.(plot.cursor.idx ?? -1, tooltip);
+    if (Math.abs(event.clientX - pressedAt) >= 4) return;
+    if (chart.pins) tooltip.togglePin();
+    else if (typeof plot.cursor.idx === 'number') chart.chosen?.choose(data, plot.cursor.idx);
   });
   over.addEventListener('dblclick', events.whole);
   const onWheel = (event: WheelEvent): void => {
@@ -128,10 +139,10 @@ export function createPlot(
   element.addEventListener('keydown', (event) => {
     const by = {ArrowLeft: -1, ArrowRight: 1}[event.key];
     if (by === undefined || event.ctrlKey || event.altKey || event.metaKey) return;
-    const column = (options.move ?? moveCursor)(by * (event.shiftKey ? 20 : 1));
+    const column = move(by * (event.shiftKey ? 20 : 1));
     if (column === undefined) return;
     event.preventDefault();
-    const content = options.tooltipAt(column);
+    const content = chart.tooltipAt(data, column);
     if (content) events.say(spoken(content));
   });
   // Without the focus and the mouse it speaks of nothing.
@@ -145,7 +156,10 @@ export function createPlot(
   addEventListener('reprise-theme', onTheme);
 
   return {
-    draw: (data) => plot.setData(data),
+    setData(next) {
+      data = next;
+      plot.setData(chart.columns(next));
+    },
     destroy() {
       resize.disconnect();
       removeEventListener('reprise-theme', onTheme);

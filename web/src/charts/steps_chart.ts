@@ -9,8 +9,8 @@ import type uPlot from 'uplot';
 import {bucketName, checksText, type StepLog} from '../data/steps';
 import type {TooltipContent} from '../format/tooltip';
 import {formatBytes, formatDuration} from '../format/units';
-import {byteAxis, colourOf, crossPath, hairline, stroke, type Chart} from './axes';
-import {createPlot, type PlotEvents} from './plot';
+import {byteAxis, colourOf, crossPath, hairline, stroke} from './axes';
+import type {Chart} from './plot';
 import {decimalTicks, timeLabels} from './ticks';
 
 export interface StepsData {
@@ -25,81 +25,79 @@ const PEAKS = 176;
 const TIMES = 110;
 const BOTH = 310;
 
-export function createStepsChart(element: HTMLElement, events: PlotEvents): Chart<StepsData> {
-  let data: StepsData | undefined;
-  let topBytes = 1;
-  let topNs = 1;
+const dots = (scale: string, colour: () => string): uPlot.Series => ({
+  scale,
+  stroke: colour,
+  width: 1.5,
+  // Points while they can be told apart; a lone one would be no line.
+  points: {show: (u) => (u.data[0]?.length ?? 0) <= 150, size: 4, fill: colour, width: 0},
+});
+const [plain, planned] = [() => colourOf('--base'), () => colourOf('--measured')];
 
-  const dots = (scale: string, colour: () => string): uPlot.Series => ({
-    scale,
-    stroke: colour,
-    width: 1.5,
-    // Points while they can be told apart; a lone one would be no line.
-    points: {show: (u) => (u.data[0]?.length ?? 0) <= 150, size: 4, fill: colour, width: 0},
-  });
-  const [plain, planned] = [() => colourOf('--base'), () => colourOf('--measured')];
-
-  const {draw, destroy} = createPlot(element, events, {
-    height: BOTH + 40,
-    padding: [10, 12, 0, 0],
-    ranges: {
-      x: (_, low, high) => stepRange(low, high),
-      y: () => [topBytes * (1 - BOTH / PEAKS), topBytes],
-      ns: () => [0, topNs * (BOTH / TIMES)],
+export const STEPS_CHART: Chart<StepsData> = {
+  height: BOTH + 40,
+  padding: [10, 12, 0, 0],
+  columns(data) {
+    const {log} = data;
+    const folds = log.first.some((first, k) => first !== log.last[k]);
+    const top = topNs(data);
+    const where = (there: readonly number[], values: readonly number[]): (number | null)[] =>
+      values.map((value, k) => (there[k]! > 0 ? value : null));
+    return [
+      log.first.map((_, k) => middleOf(log, k)),
+      where(log.plain, log.plainPeakBytes),
+      where(log.planned, log.plannedPeakBytes),
+      where(log.plain, log.plainNs),
+      where(log.planned, log.plannedNs),
+      log.longestNs.map((value) => (folds ? Math.min(value, top) : null)),
+    ];
+  },
+  ranges: {
+    x: (_, low, high) => stepRange(low, high),
+    y(data) {
+      const top = topBytes(data);
+      return [top * (1 - BOTH / PEAKS), top];
     },
-    axes: [
-      {
-        splits: (u) => wholeTicks(u.scales['x']!.min!, u.scales['x']!.max!, u.width / 90),
-        values: (_, ticks) => ticks.map(String),
-        size: 30,
-      },
-      // Of no width: it has that of the bytes.
-      {
-        scale: 'ns',
-        side: 3,
-        size: 0,
-        splits: () => decimalTicks(0, topNs, 4),
-        values: (_, ticks) => timeLabels(ticks),
-      },
-      byteAxis(4),
-    ],
-    series: [
-      dots('y', plain),
-      dots('y', planned),
-      dots('ns', plain),
-      dots('ns', planned),
-      {scale: 'ns', stroke: () => colourOf('--faint'), width: 1, points: {show: false}},
-    ],
-    points: {size: 7},
-    over: (u) => data && drawLines(u, data),
-    ends: [Math.ceil, Math.floor],
-    tooltipAt: (bucket) => data && contentOf(data.log, bucket),
-  });
-
-  return {
-    setData(next) {
-      data = next;
-      const {log, budgetBytes, predictedPeakBytes, predictedStepNs} = next;
-      const peaks = [...log.plainPeakBytes, ...log.plannedPeakBytes];
-      topBytes = 1.12 * Math.max(1, predictedPeakBytes, budgetBytes, ...peaks);
-      // The longest of a bucket is shown as far as there is room: one slow step
-      // does not flatten all others.
-      const most = Math.max(1, predictedStepNs, ...log.plainNs, ...log.plannedNs);
-      topNs = 1.12 * Math.min(2 * most, Math.max(most, ...log.longestNs));
-      const folds = log.first.some((first, k) => first !== log.last[k]);
-      const where = (there: readonly number[], values: readonly number[]): (number | null)[] =>
-        values.map((value, k) => (there[k]! > 0 ? value : null));
-      draw([
-        log.first.map((_, k) => middleOf(log, k)),
-        where(log.plain, log.plainPeakBytes),
-        where(log.planned, log.plannedPeakBytes),
-        where(log.plain, log.plainNs),
-        where(log.planned, log.plannedNs),
-        log.longestNs.map((value) => (folds ? Math.min(value, topNs) : null)),
-      ]);
+    ns: (data) => [0, topNs(data) * (BOTH / TIMES)],
+  },
+  axes: (now) => [
+    {
+      splits: (u) => wholeTicks(u.scales['x']!.min!, u.scales['x']!.max!, u.width / 90),
+      values: (_, ticks) => ticks.map(String),
+      size: 30,
     },
-    destroy,
-  };
+    // Of no width: it has that of the bytes.
+    {
+      scale: 'ns',
+      side: 3,
+      size: 0,
+      splits: () => decimalTicks(0, topNs(now()), 4),
+      values: (_, ticks) => timeLabels(ticks),
+    },
+    byteAxis(4),
+  ],
+  series: [
+    dots('y', plain),
+    dots('y', planned),
+    dots('ns', plain),
+    dots('ns', planned),
+    {scale: 'ns', stroke: () => colourOf('--faint'), width: 1, points: {show: false}},
+  ],
+  points: {size: 7},
+  over: drawLines,
+  ends: [Math.ceil, Math.floor],
+  tooltipAt: ({log}, bucket) => contentOf(log, bucket),
+};
+
+function topBytes({log, budgetBytes, predictedPeakBytes}: StepsData): number {
+  const peaks = [...log.plainPeakBytes, ...log.plannedPeakBytes];
+  return 1.12 * Math.max(1, predictedPeakBytes, budgetBytes, ...peaks);
+}
+
+/** The longest of a bucket is shown as far as there is room: one slow step does not flatten all others. */
+function topNs({log, predictedStepNs}: StepsData): number {
+  const most = Math.max(1, predictedStepNs, ...log.plainNs, ...log.plannedNs);
+  return 1.12 * Math.min(2 * most, Math.max(most, ...log.longestNs));
 }
 
 function middleOf(log: StepLog, at: number): number {

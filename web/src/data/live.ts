@@ -8,18 +8,21 @@ import type {LiveAllocation, LiveGroup, LiveMemory} from '../gen/reprise/v1/quer
 import {CURVES_ALONE, type MemoryData} from './memory_view';
 import type {Columns, Peak, StepCurve, Window} from './timeline';
 
+const NO_COLUMNS = new Float64Array();
+const NOTHING: Columns = {start: 0, column: 1, max: NO_COLUMNS, min: NO_COLUMNS};
+
 /** Bytes alive as the chart draws them. A column reaches from its smallest to its largest value. */
 export function liveView(
-  {columns, peak}: StepCurve,
+  curve: StepCurve | undefined,
   view: Window,
   at: number | undefined,
 ): MemoryData {
-  const {start, column, max, min} = columns;
+  const {start, column, max, min} = curve?.columns ?? NOTHING;
   return {
     ...CURVES_ALONE,
-    measured: columns,
+    ...(curve && {measured: curve.columns}),
     grid: {start, column, count: max.length},
-    ...{view, at, peakBytes: peak.bytes},
+    ...{view, at, peakBytes: curve?.peak.bytes ?? 0},
     tooltipAt: (i) => {
       const [most, least] = [max[i], min[i]];
       if (most === undefined || least === undefined || Number.isNaN(most)) return undefined;
