@@ -26,7 +26,7 @@ planner::Plan ToPlanner(const v1::Plan& from, planner::Schedule schedule,
 // unit is the largest of GiB, MiB and KiB that is at most a tenth of the plan's
 // peak without its static bytes: the price is a slope, which holds near the
 // budget only. Never more than all that the plan recomputes. The page says the
-// same: web/src/data/reasons.ts.
+// same: web/src/data/changes.ts.
 std::string PriceText(const v1::Explanation& explanation);
 
 }  // namespace reprise::formats

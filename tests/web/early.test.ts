@@ -6,8 +6,8 @@ import {fileURLToPath} from 'node:url';
 import {runInNewContext} from 'node:vm';
 import {describe, expect, test, vi} from 'vitest';
 import {fetchWith, type Early} from '../../web/src/api/early';
-import {BUCKETS, FIRST_RUNS} from '../../web/src/data/first';
-import {listRequest} from '../../web/src/data/runs';
+import {FIRST_RUNS, listRequest} from '../../web/src/data/runs';
+import {BUCKETS} from '../../web/src/data/steps';
 import {ListRunsRequestSchema, WatchRunRequestSchema} from '../../web/src/gen/reprise/v1/query_pb';
 
 const ORIGIN = 'http://127.0.0.1:7070';

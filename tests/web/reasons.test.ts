@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 import {create} from '@bufbuild/protobuf';
 import {expect, test} from 'vitest';
-import {priceText, timingText} from '../../web/src/data/reasons';
+import {priceText, timingText} from '../../web/src/data/changes';
 import {ExplanationSchema} from '../../web/src/gen/reprise/v1/planner_pb';
 
 // What convert_explain_test.cc asks of `reprise explain`.

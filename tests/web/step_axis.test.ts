@@ -5,7 +5,7 @@ import {baseBytes, bytesByCategory, staticMemory} from '../../web/src/data/base_
 import {flatAxis, foldedAxis} from '../../web/src/data/folded_axis';
 import {opsCurves, opsView, type OpsShown, type OpsSource} from '../../web/src/data/memory_ops';
 import {aligned, baseExecs, placedExecs} from '../../web/src/data/step_axis';
-import {placedStep, StepReader} from '../../web/src/data/traced_step';
+import {placedStep, tracedStep} from '../../web/src/data/traced_step';
 import {Category, Phase, StepGraphSchema} from '../../web/src/gen/reprise/v1/graph_pb';
 import {RecordKind} from '../../web/src/gen/reprise/v1/ingest_pb';
 import {FreePolicy, PlanSchema} from '../../web/src/gen/reprise/v1/plan_pb';
@@ -95,8 +95,6 @@ const NAMES = [
 
 /** Op marks as [name id], allocations as bytes. */
 function stepOf(entries: readonly (readonly [number] | number)[]) {
-  const reader = new StepReader();
-  reader.take(create(StepPartSchema, {step: 4n, endNs: 9n, baselineBytes: 100n}));
   const records = {
     kind: entries.map((entry) =>
       typeof entry === 'number' ? RecordKind.ALLOC : RecordKind.OP_BEGIN,
@@ -105,8 +103,10 @@ function stepOf(entries: readonly (readonly [number] | number)[]) {
     bytes: entries.map((entry) => BigInt(typeof entry === 'number' ? entry : 0)),
     extra: entries.map((entry) => (typeof entry === 'number' && entry < 0 ? 1n : 0n)),
   };
-  expect(reader.take(create(StepPartSchema, {names: NAMES, records}))).toBe(true);
-  return reader.step;
+  return tracedStep([
+    create(StepPartSchema, {step: 4n, endNs: 9n, baselineBytes: 100n}),
+    create(StepPartSchema, {names: NAMES, records}),
+  ]);
 }
 
 test('a traced step is put on the places of its ops, bookkeeping counted with the op before', () => {

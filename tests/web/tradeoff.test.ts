@@ -1,8 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 import {create} from '@bufbuild/protobuf';
 import {expect, test} from 'vitest';
-import {boundPath, overheadRange, planPath, scale} from '../../web/src/data/geometry';
-import {domainOf, limitingOp, measuredMark, nearest, tradeoff} from '../../web/src/data/tradeoff';
+import {
+  boundPath,
+  domainOf,
+  limitingOp,
+  measuredMark,
+  nearest,
+  overheadRange,
+  planPath,
+  scale,
+  tradeoff,
+} from '../../web/src/data/tradeoff';
 import {VerdictSchema} from '../../web/src/gen/reprise/v1/query_pb';
 import {TradeoffPointSchema, type TradeoffPoint} from '../../web/src/gen/reprise/v1/planner_pb';
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 import {create} from '@bufbuild/protobuf';
+import {Code, ConnectError} from '@connectrpc/connect';
 import {expect, test, vi} from 'vitest';
-import {watchRun, type WatchSource, type WatchState} from '../../web/src/api/watch';
+import {watchRun} from '../../web/src/api/watch';
 import {
   RunEventSchema,
   RunSchema,
@@ -12,7 +13,7 @@ import {
 
 // The times of these tests are short so that they are fast; none depends on one.
 const TIMES = {retryMs: [1], quietMs: 2};
-const REFUSED = new Error('no such run');
+const REFUSED = new ConnectError('no such run', Code.NotFound);
 
 const run = (steps: number, state: RunState): Run =>
   create(RunSchema, {runId: 'r', steps: BigInt(steps), state});
@@ -33,19 +34,13 @@ function watched(attempts: Attempt[], stored: () => Promise<Run>) {
   const states: string[] = [];
   const seen: [number, boolean][] = [];
   let next = 0;
-  const source: WatchSource = {
-    watch: (_, signal) =>
-      (attempts[next++] ?? (() => failing(new Error('no more attempts'))))(signal),
-    get: stored,
-    isRefusal: (error) => error === REFUSED,
-    sentenceOf: (error) => (error instanceof Error ? error.message : String(error)),
-  };
   const stop = watchRun(
-    source,
-    'r',
     {
+      watch: (signal) =>
+        (attempts[next++] ?? (() => failing(new Error('no more attempts'))))(signal),
+      get: stored,
       event: (event, first) => seen.push([Number(event.run?.steps), first]),
-      state: (state: WatchState) => states.push(state.kind),
+      state: (state) => states.push(state.kind),
     },
     TIMES,
   );

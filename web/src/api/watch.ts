@@ -11,8 +11,8 @@
  * that died without a word (a closed tunnel) is noticed. The first event after
  * every connection carries the whole run, which the consumer is told.
  */
-import type {Run, RunEvent} from '../gen/reprise/v1/query_pb';
-import {RunState} from '../gen/reprise/v1/query_pb';
+import {RunState, type Run, type RunEvent} from '../gen/reprise/v1/query_pb';
+import {isRefusal, sentenceOf} from './client';
 
 export type WatchState =
   | {readonly kind: 'connecting'}
@@ -21,15 +21,10 @@ export type WatchState =
   | {readonly kind: 'gone'; readonly why: string}
   | {readonly kind: 'missing'; readonly why: string};
 
-/** The two calls it makes, and what it makes of their errors. */
-export interface WatchSource {
-  watch(runId: string, signal: AbortSignal): AsyncIterable<RunEvent>;
-  get(runId: string, signal: AbortSignal): Promise<Run>;
-  isRefusal(error: unknown): boolean;
-  sentenceOf(error: unknown): string;
-}
-
-export interface WatchSink {
+/** The two calls that are made for a run, and who is told what comes of them. */
+export interface Watched {
+  watch(signal: AbortSignal): AsyncIterable<RunEvent>;
+  get(signal: AbortSignal): Promise<Run>;
   event(event: RunEvent, first: boolean): void;
   state(state: WatchState): void;
 }
@@ -38,37 +33,32 @@ export interface WatchSink {
 const TIMES = {retryMs: [250, 500, 1000, 2000], quietMs: 5000};
 
 /** Starts watching; returns what stops it. */
-export function watchRun(
-  source: WatchSource,
-  runId: string,
-  sink: WatchSink,
-  {retryMs, quietMs} = TIMES,
-): () => void {
+export function watchRun(watched: Watched, {retryMs, quietMs} = TIMES): () => void {
   const abort = new AbortController();
   const stop = abort.signal;
   let failures = 0;
 
   async function loop(): Promise<void> {
-    sink.state({kind: 'connecting'});
+    watched.state({kind: 'connecting'});
     while (!stop.aborted) {
       try {
         const run = await follow();
         if (stop.aborted) return;
         // A stream that ends while the run goes on: the server is going down.
         if (run && run.state !== RunState.RUNNING) {
-          sink.state({kind: 'ended'});
+          watched.state({kind: 'ended'});
           await unchanged(run);
         } else {
           await pause(retryMs[0] ?? 0, stop);
         }
       } catch (error) {
         if (stop.aborted) return;
-        const why = source.sentenceOf(error);
-        if (source.isRefusal(error)) {
-          sink.state({kind: 'missing', why});
+        const why = sentenceOf(error);
+        if (isRefusal(error)) {
+          watched.state({kind: 'missing', why});
           return;
         }
-        sink.state({kind: 'gone', why});
+        watched.state({kind: 'gone', why});
         await pause(retryMs[Math.min(failures, retryMs.length - 1)] ?? 0, stop);
         failures++;
       }
@@ -86,7 +76,7 @@ export function watchRun(
     const guard = setInterval(() => {
       if (Date.now() - lastHeard < quietMs) return;
       lastHeard = Date.now();
-      source.get(runId, signal).then(
+      watched.get(signal).then(
         // The first event comes at once: a stream without one is none.
         () => first && ended.abort(),
         (error: unknown) => {
@@ -97,15 +87,15 @@ export function watchRun(
     }, quietMs);
 
     try {
-      for await (const event of source.watch(runId, signal)) {
+      for await (const event of watched.watch(signal)) {
         if (stop.aborted) break;
         lastHeard = Date.now();
         run = event.run ?? run;
         if (first) {
           failures = 0;
-          sink.state({kind: 'live'});
+          watched.state({kind: 'live'});
         }
-        sink.event(event, first);
+        watched.event(event, first);
         first = false;
       }
     } catch (error) {
@@ -123,7 +113,7 @@ export function watchRun(
     for (;;) {
       await pause(quietMs, stop);
       if (stop.aborted) return;
-      const now = await source.get(run.runId, stop);
+      const now = await watched.get(stop);
       if (
         now.state !== run.state ||
         now.steps !== run.steps ||

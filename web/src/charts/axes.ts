@@ -1,22 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 
-/** What charts have in common: axes, hairlines, legible text, arrow keys, their width. */
+/** What charts draw with: the page's colours and font, axes, hairlines, legible text. */
 import type uPlot from 'uplot';
-import type {Columns, Window} from '../data/timeline';
-import {colourOf, font} from './palette';
-import {byteLabels, byteTicks} from './ticks';
+import type {Axis} from '../data/folded_axis';
+import {byteLabels, byteTicks, decimalTicks, opTicks, timeLabels} from './ticks';
 
-/**
- * What every chart is, once it was made for an element: given a whole picture as often as wanted.
- * The element goes with it: what listens to that alone is not taken away.
- */
-export interface Chart<Data> {
-  setData(data: Data): void;
-  destroy(): void;
+const known = new Map<string, string>();
+addEventListener('reprise-theme', () => known.clear());
+
+/** A colour of styles/tokens.css as the page is now, light or dark. */
+export function colourOf(variable: string): string {
+  const value = known.get(variable) ?? read(variable);
+  known.set(variable, value);
+  return value;
 }
 
-/** Dragging marks a range of the x axis, which the chart hands on (`selected`). */
-export const ZOOM_BY_DRAG = {x: true, y: false, setScale: false, dist: 4} as const;
+/** What a variable is as a colour, which may be one for light and one for dark, says an element. */
+function read(variable: string): string {
+  const probe = document.body.appendChild(document.createElement('i'));
+  probe.style.color = `var(${variable})`;
+  const {color} = getComputedStyle(probe);
+  probe.remove();
+  return color;
+}
+
+export function font(): string {
+  return `11px ${getComputedStyle(document.body).fontFamily}`;
+}
 
 /** An axis in the page's colours. */
 export function axis(options: uPlot.Axis): uPlot.Axis {
@@ -35,47 +45,39 @@ export function axis(options: uPlot.Axis): uPlot.Axis {
 export function byteAxis(count: number): uPlot.Axis {
   return {
     splits: (u) => byteTicks(0, u.scales['y']!.max!, count),
-    values: (_, ticks) => withUnit(byteLabels(ticks)),
+    values: (_, ticks) => byteLabels(ticks),
     size: 74,
   };
 }
 
-/** Hands on what was dragged over, its ends made whole, and takes the mark away. */
-export function selected(
+/** Of a step: places of its ops, or, without an axis of ops, the time since its start. */
+export function stepAxis(axisNow: () => Axis | undefined): uPlot.Axis {
+  return {
+    splits: (u) => {
+      const {min, max} = u.scales['x']!;
+      const ops = axisNow();
+      const count = u.width / 110;
+      return ops ? opTicks(ops, min!, max!, count) : decimalTicks(min!, max!, count);
+    },
+    values: (_, ticks) => {
+      const ops = axisNow();
+      if (!ops) return timeLabels(ticks);
+      return ticks.map((tick) => `op ${Math.round(ops.place(tick))}`);
+    },
+    size: 30,
+  };
+}
+
+/** One line of device pixels at a value of a scale, which is bytes. */
+export function hairline(
   u: uPlot,
-  take: (window: Window) => void,
-  [begin, end] = [Math.round, Math.round],
+  value: number,
+  colour: string,
+  dash: number[],
+  scale = 'y',
 ): void {
-  const {left, width} = u.select;
-  if (width < 4) return;
-  const from = Math.max(0, begin(u.posToVal(left, 'x')));
-  const to = end(u.posToVal(left + width, 'x'));
-  u.setSelect({left: 0, top: 0, width: 0, height: 0}, false);
-  if (to > from) take({from, to});
-}
-
-/**
- * Makes an element take the focus, and its arrow keys move on by one, with shift by 20. `move`
- * says whether there was something to move over.
- */
-export function onArrows(element: HTMLElement, move: (by: number) => boolean): void {
-  element.tabIndex = 0;
-  element.addEventListener('keydown', (event) => {
-    const by = {ArrowLeft: -1, ArrowRight: 1}[event.key];
-    if (by === undefined || event.ctrlKey || event.altKey || event.metaKey) return;
-    if (move(by * (event.shiftKey ? 20 : 1))) event.preventDefault();
-  });
-}
-
-/** The unit stands at every number: no label to look for. */
-export function withUnit({labels, unit}: {labels: string[]; unit: string}): string[] {
-  return labels.map((label) => (label === '0' ? '0' : `${label} ${unit}`));
-}
-
-/** One line of device pixels at a number of bytes. */
-export function hairline(u: uPlot, bytes: number, colour: string, dash: number[]): void {
   const {left, width} = u.bbox;
-  const y = Math.round(u.valToPos(bytes, 'y', true)) + 0.5;
+  const y = Math.round(u.valToPos(value, scale, true)) + 0.5;
   const scaledDash = dash.map((length) => length * devicePixelRatio);
   stroke(u, `M${left} ${y}h${width}`, colour, hair(), scaledDash);
 }
@@ -108,27 +110,6 @@ export function crossPath(x: number, y: number, size: number): string {
   return `M${x - size} ${y - size}l${across} ${across}m${-across} 0l${across} ${-across}`;
 }
 
-/** What columns hide: from their smallest to their largest value. */
-export function extremes(u: uPlot, {start, column, max, min}: Columns, colour: string): void {
-  const {ctx, bbox} = u;
-  ctx.save();
-  ctx.beginPath();
-  ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
-  ctx.clip();
-  ctx.beginPath();
-  for (let i = 0; i < max.length; i++) {
-    if (!(max[i]! > min[i]!)) continue;
-    const left = u.valToPos(start + i * column, 'x', true);
-    const right = u.valToPos(start + (i + 1) * column, 'x', true);
-    const top = u.valToPos(max[i]!, 'y', true);
-    ctx.rect(left, top, Math.max(1, right - left), u.valToPos(min[i]!, 'y', true) - top);
-  }
-  ctx.globalAlpha = 0.22;
-  ctx.fillStyle = colour;
-  ctx.fill();
-  ctx.restore();
-}
-
 /** Text with a rim of the background, legible over lines; `align` and `baseline`: its own place. */
 export function outlined(
   {ctx}: uPlot,
@@ -152,16 +133,4 @@ export function outlined(
 /** A font in CSS pixels as one for the canvas's device pixels. */
 export function scaled(font: string): string {
   return font.replace(/^(\d+)px/, (_, px: string) => `${Number(px) * devicePixelRatio}px`);
-}
-
-/** Keeps charts as wide as their element; returns what ends it. */
-export function onWidth(element: HTMLElement, charts: readonly uPlot[]): () => void {
-  const resize = new ResizeObserver(() => {
-    const width = element.clientWidth;
-    for (const chart of charts) {
-      if (width > 0 && width !== chart.width) chart.setSize({width, height: chart.height});
-    }
-  });
-  resize.observe(element);
-  return () => resize.disconnect();
 }

@@ -6,9 +6,8 @@
  * under it as faint bands, stacked from the bottom in the order of the legend.
  * What is not planned yet is hatched; a cross is where the job ended.
  *
- *   const chart = createMemoryChart(element, {change, whole, say, zoom});
- *   chart.setData(data);   // whole picture, as often as wanted
- *   chart.destroy();
+ * With `pick` a click or the arrow keys move the instant that the page speaks of, a line;
+ * without it they keep a tooltip and move it.
  *
  * All curves come on one grid of columns (data/timeline.ts).
  */
@@ -20,31 +19,46 @@ import {
   type MemoryData,
   type Section,
 } from '../data/memory_view';
+import type {Window} from '../data/timeline';
 import {categoryStyle} from '../format/categories';
 import {formatBytes} from '../format/units';
-import {crossPath, extremes, hair, hairline, outlined, scaled, stroke, type Chart} from './axes';
-import {colourOf, font} from './palette';
-import {createStepPlot, type StepEvents} from './step_plot';
+import {
+  byteAxis,
+  colourOf,
+  crossPath,
+  font,
+  hair,
+  hairline,
+  outlined,
+  scaled,
+  stepAxis,
+  stroke,
+} from './axes';
+import {inColumns, type Chart} from './plot';
 
 /** In pixels: with all above it on the first screen of a laptop. */
 export const MEMORY_HEIGHT = 336;
 
-export function createMemoryChart(element: HTMLElement, events: StepEvents): Chart<MemoryData> {
-  let data: MemoryData | undefined;
-  const stepped = uPlot.paths.stepped!({align: 1});
+const stepped = uPlot.paths.stepped!({align: 1});
 
-  const line = (stroke: () => string, width: number, dash: number[] = []): uPlot.Series => ({
-    ...{stroke, width, dash},
-    paths: stepped,
-    points: {show: false},
-  });
+const line = (stroke: () => string, width: number, dash: number[] = []): uPlot.Series => ({
+  ...{stroke, width, dash},
+  paths: stepped,
+  points: {show: false},
+});
 
-  const {draw, destroy} = createStepPlot(element, events, {
-    height: MEMORY_HEIGHT,
-    axis: () => data?.axis,
-    range: () => xRange(data),
-    top: () => yTop(data),
-    byteTicks: 6,
+/** `pick`: a column was chosen, its begin and end. */
+export function memoryChart(height: number, pick?: (column: Window) => void): Chart<MemoryData> {
+  return {
+    height,
+    padding: [14, 26, 0, 0],
+    columns: (data) =>
+      inColumns(
+        data.grid,
+        LINES.map((key) => data[key]?.max),
+      ),
+    ranges: {x: ({view}) => [view.from, view.to], y: (data) => [0, yTop(data)]},
+    axes: (now) => [stepAxis(() => now().axis), byteAxis(Math.round(height / 55))],
     series: [
       // In the order of LINES.
       line(() => colourOf('--base'), 1),
@@ -54,42 +68,22 @@ export function createMemoryChart(element: HTMLElement, events: StepEvents): Cha
       line(() => colourOf('--predicted'), 1.6, [6, 4]),
       line(() => colourOf('--measured'), 1.5),
     ],
-    under: (u) => data && drawUnder(u, data),
-    over: (u) => data && drawOver(u, data),
-    columnAt: (u) => u.cursor.idx ?? -1,
-    tooltipAt: (column) => data?.tooltipAt(column),
-    click: (_u, _left, tooltip) => tooltip.togglePin(),
-    // The arrows move what the tooltip speaks of.
-    move: (u, by) => {
-      if (!data) return undefined;
-      const {start, column, count} = data.grid;
-      const from = u.cursor.idx ?? (by > 0 ? -1 : count);
-      const to = Math.max(0, Math.min(count - 1, from + by));
-      u.setCursor({left: u.valToPos(start + to * column, 'x'), top: 40});
-      return to;
+    under: drawUnder,
+    over: drawOver,
+    tooltipAt: (data, column) => data.tooltipAt(column),
+    pins: !pick,
+    chosen: pick && {
+      at: ({at, grid}) => (at === undefined ? -1 : Math.floor((at - grid.start) / grid.column)),
+      choose({grid: {start, column}}, i) {
+        const from = start + i * column;
+        pick({from, to: from + column});
+      },
     },
-  });
-
-  return {
-    setData(next) {
-      data = next;
-      draw(
-        next.grid,
-        LINES.map((key) => next[key]?.max),
-      );
-    },
-    destroy,
   };
 }
 
-function xRange(data: MemoryData | undefined): [number, number] {
-  if (!data) return [0, 1];
-  return [data.grid.start, data.grid.start + data.grid.column * data.grid.count];
-}
-
-function yTop(data: MemoryData | undefined): number {
-  if (!data) return 1;
-  let top = Math.max(1024, data.budgetBytes, data.whatIfBudgetBytes);
+function yTop(data: MemoryData): number {
+  let top = Math.max(1024, data.budgetBytes, data.whatIfBudgetBytes, data.peakBytes ?? 0);
   for (const {bytes} of data.ends) top = Math.max(top, bytes);
   for (const key of LINES) {
     for (const value of data[key]?.max ?? []) if (value > top) top = value;
@@ -127,8 +121,13 @@ function drawUnder(u: uPlot, data: MemoryData): void {
     ctx.fillStyle = hatching(ctx, colourOf('--whatif'));
     ctx.fill(between(u, edges, undefined, data.preview.max));
   }
+  if (data.measured) {
+    // What columns hide: from their smallest to their largest value.
+    ctx.globalAlpha = 0.22;
+    ctx.fillStyle = colourOf('--measured');
+    ctx.fill(between(u, edges, data.measured.min, data.measured.max));
+  }
   ctx.restore();
-  if (data.measured) extremes(u, data.measured, colourOf('--measured'));
 }
 
 /** The ground between two levels of the columns: one outline for all that hang together. */
@@ -192,7 +191,15 @@ function drawOver(u: uPlot, data: MemoryData): void {
   }
   for (const peak of data.peaks) marker(u, peak);
   for (const end of data.ends) ended(u, end);
+  if (data.at !== undefined) instant(u, data.at);
   ctx.restore();
+}
+
+function instant(u: uPlot, at: number): void {
+  const {left, width, top, height} = u.bbox;
+  const x = Math.round(u.valToPos(at, 'x', true)) + 0.5;
+  if (x < left || x > left + width) return;
+  stroke(u, `M${x} ${top}v${height}`, colourOf('--predicted'), Math.max(1.5, devicePixelRatio));
 }
 
 /** Where a part of the step begins, and its name above if there is room before the next one. */

@@ -46,20 +46,21 @@ function multiples(low: number, high: number, step: number): number[] {
   return ticks;
 }
 
-/** Byte ticks in the unit of the largest, without its name: ["0", "2", "4"], "GiB". */
+/** Byte ticks in the unit of the largest: ["0", "2 GiB", "4 GiB"]. */
 export const byteLabels = (ticks: readonly number[]) => inOneUnit(ticks, BYTE_UNITS, 1, 3);
 
-/** Time ticks in one unit: ["0", "100", "200"], "ms". */
+/** Time ticks in one unit: ["0", "100 ms", "200 ms"]. */
 export const timeLabels = (ticks: readonly number[]) => inOneUnit(ticks, TIME_UNITS, 2, 6);
 
-/** In the largest unit of which there are `least`. */
+/** In the largest unit of which there are `least`; it stands at every number, so that none has to look for it. */
 function inOneUnit(
   ticks: readonly number[],
   units: typeof BYTE_UNITS,
   least: number,
   decimals: number,
-): {labels: string[]; unit: string} {
+): string[] {
   const largest = Math.max(...ticks.map(Math.abs));
   const [unit, size] = units.findLast((one) => largest >= least * one[1]) ?? units[0]!;
-  return {labels: ticks.map((tick) => String(Number((tick / size).toFixed(decimals)))), unit};
+  const numbers = ticks.map((tick) => Number((tick / size).toFixed(decimals)));
+  return numbers.map((number) => (number === 0 ? '0' : `${number} ${unit}`));
 }

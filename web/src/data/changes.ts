@@ -2,11 +2,12 @@
 
 /**
  * What a plan changes, by module: a tree of module paths, each with what is
- * recomputed below it and what is kept for the backward pass.
+ * recomputed below it and what is kept for the backward pass. And what memory
+ * costs under the plan, and whose clock the times of its ops are of.
  */
-import type {StorageExplanation} from '../gen/reprise/v1/planner_pb';
+import type {Explanation, StorageExplanation} from '../gen/reprise/v1/planner_pb';
 import {Decision} from '../gen/reprise/v1/plan_pb';
-import {num} from '../format/units';
+import {BYTE_UNITS, formatDuration, num} from '../format/units';
 
 /** What a plan does with a storage. */
 type Kind = 'saved' | 'host' | 'recomputed';
@@ -87,4 +88,29 @@ function nodeOf(path: readonly string[], decided: readonly Decided[]): ModuleNod
   if (only && path.length > 0 && all(only) === decided.length)
     return {...only, name: `${node.name}.${only.name}`};
   return {...node, children};
+}
+
+/**
+ * "one more MiB saves 2.3 ms"; empty where the budget costs nothing. The unit
+ * is at most a tenth of the plan's peak without its static bytes: the price is
+ * a slope, which holds near the budget only. Never more than all that the plan
+ * recomputes. `reprise explain` says the same: formats/convert/explain_proto.h.
+ */
+export function priceText(explanation: Explanation | undefined): string {
+  const plan = explanation?.plan;
+  if (!explanation || !plan) return '';
+  const dynamicBytes = num(plan.peakBytes - (explanation.workingSet?.staticBytes ?? 0n));
+  const units = BYTE_UNITS.slice(1, 4);
+  const fits = units.findLast(([, bytes]) => bytes <= dynamicBytes / 10);
+  const [name, bytes] = fits ?? ['byte', 1];
+  const mostNs = num(plan.timeNs - plan.baseTimeNs);
+  const savedNs = Math.min(explanation.priceNsPerByte * bytes, mostNs);
+  return savedNs >= 0.5 ? `one more ${name} saves ${formatDuration(Math.round(savedNs))}` : '';
+}
+
+/** Whose clock the times of the ops are of; empty where nobody asked for kernels. */
+export function timingText(timing: string): string {
+  if (timing === 'kernels') return 'An op takes as long as its kernels.';
+  const [source, why] = timing.split(/: (.*)/s);
+  return source === 'host' && why ? `Ops are timed by the host: ${why}.` : '';
 }

@@ -12,6 +12,7 @@ import {
   num,
 } from '../format/units';
 import type {Comparison, Curve, Run, Timeline} from '../gen/reprise/v1/query_pb';
+import {gridOver, onGrid, stepCurve} from './timeline';
 
 /** A row of a table that has a column for each run. */
 export interface ComparedRow {
@@ -130,16 +131,12 @@ export type ShareCurve = NonNullable<ReturnType<typeof shareCurve>>;
  */
 export function shareCurve(timeline: Timeline | undefined, count: number) {
   const [curve, label] = pick(timeline);
-  if (!curve || curve.maxBytes.length === 0) return undefined;
-  const max = new Float64Array(count).fill(NaN);
-  const columns = curve.maxBytes.length;
-  for (let i = 0; i < columns; i++) {
-    const first = Math.floor((i * count) / columns);
-    const last = Math.max(first + 1, Math.floor(((i + 1) * count) / columns));
-    const bytes = Number(curve.maxBytes[i]);
-    for (let j = first; j < last; j++) if (!(max[j]! >= bytes)) max[j] = bytes;
-  }
-  return {label, predicted: label !== MEASURED, max, peak: num(curve.peakBytes)};
+  const step = stepCurve(curve);
+  if (!step) return undefined;
+  const {start, column, max} = step.columns;
+  const shares = gridOver({from: start, to: start + column * max.length}, count);
+  const {max: largest} = onGrid(step.columns, shares);
+  return {label, predicted: label !== MEASURED, max: largest, peak: step.peak.bytes};
 }
 
 const MEASURED = 'measured';

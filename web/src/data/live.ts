@@ -5,7 +5,33 @@ import {categoryStyle} from '../format/categories';
 import {counted, formatBytes, formatDuration, formatPercent, num} from '../format/units';
 import {Category} from '../gen/reprise/v1/graph_pb';
 import type {LiveAllocation, LiveGroup, LiveMemory} from '../gen/reprise/v1/query_pb';
-import type {Columns, Peak} from './timeline';
+import {CURVES_ALONE, type MemoryData} from './memory_view';
+import type {Columns, Peak, StepCurve, Window} from './timeline';
+
+const NO_COLUMNS = new Float64Array();
+const NOTHING: Columns = {start: 0, column: 1, max: NO_COLUMNS, min: NO_COLUMNS};
+
+/** Bytes alive as the chart draws them. A column reaches from its smallest to its largest value. */
+export function liveView(
+  curve: StepCurve | undefined,
+  view: Window,
+  at: number | undefined,
+): MemoryData {
+  const {start, column, max, min} = curve?.columns ?? NOTHING;
+  return {
+    ...CURVES_ALONE,
+    ...(curve && {measured: curve.columns}),
+    grid: {start, column, count: max.length},
+    ...{view, at, peakBytes: curve?.peak.bytes ?? 0},
+    tooltipAt: (i) => {
+      const [most, least] = [max[i], min[i]];
+      if (most === undefined || least === undefined || Number.isNaN(most)) return undefined;
+      const rows: [string, string][] = [['most alive', formatBytes(most)]];
+      if (least < most) rows.push(['least', formatBytes(least)]);
+      return {title: `${formatDuration(start + i * column)} after the start`, rows};
+    },
+  };
+}
 
 /** Lines of the table. */
 export function liveRows(allocations: readonly LiveAllocation[]) {

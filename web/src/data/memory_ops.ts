@@ -118,7 +118,8 @@ export function opsView(
   shown: OpsShown,
 ): MemoryData {
   const {axis, preview, end} = shown;
-  const grid = gridOver(shown.window ?? {from: 0, to: Math.max(1, axis.length)}, shown.columns);
+  const view = shown.window ?? {from: 0, to: Math.max(1, axis.length)};
+  const grid = gridOver(view, shown.columns);
   const curves = preview ? withPreview(all.curves, preview) : all.curves;
   const cut = (places: Float64Array, bytes: Float64Array): Columns | undefined =>
     samplesOnGrid(places.map(axis.at), bytes, axis.length, grid);
@@ -140,6 +141,7 @@ export function opsView(
   return {
     ...lines,
     axis,
+    view,
     grid,
     bands: lead ? stacked(bands, lead.max) : [],
     budgetBytes: num(plan?.budgetBytes),

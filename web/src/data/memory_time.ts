@@ -4,7 +4,14 @@
 import {formatBytes, formatDuration, num} from '../format/units';
 import type {Plan} from '../gen/reprise/v1/plan_pb';
 import type {Timeline} from '../gen/reprise/v1/query_pb';
-import {LINE_NAMES, LINES, type Line, type MarkedPeak, type MemoryData} from './memory_view';
+import {
+  CURVES_ALONE,
+  LINE_NAMES,
+  LINES,
+  type Line,
+  type MarkedPeak,
+  type MemoryData,
+} from './memory_view';
 import type {Preview} from './preview';
 import {
   execAt,
@@ -79,8 +86,9 @@ export function timeView(
   const startsNs = Float64Array.from(plan?.predicted?.startNs ?? [], Number);
   const ops = (plan?.schedule ?? []).filter((entry) => entry >= 0n).map(Number);
   return {
+    ...CURVES_ALONE,
     ...shown,
-    axis: undefined,
+    view,
     grid,
     // The what-if has bands of its own, which are not known by time.
     bands: other
@@ -93,9 +101,6 @@ export function timeView(
     whatIfBudgetBytes: alternative ? num(alternative.budgetBytes) : 0,
     previewBytes: preview?.peakBytes ?? 0,
     peaks,
-    // Of an op it is known where it stands in the step, not when it ran.
-    ends: [],
-    sections: [],
     tooltipAt: (column) => {
       const at = grid.start + column * grid.column;
       const rows: [string, string][] = [];

@@ -12,7 +12,7 @@
 import type {TooltipContent} from '../format/tooltip';
 import {Phase, type StepGraph} from '../gen/reprise/v1/graph_pb';
 import type {Axis} from './folded_axis';
-import type {Band, Columns, Grid, Peak} from './timeline';
+import type {Band, Columns, Grid, Peak, Window} from './timeline';
 
 /** Curves in the order in which they are drawn, the last on top, and what they are called. */
 export const LINE_NAMES = {
@@ -46,6 +46,8 @@ export interface EndMark extends Peak {
 export interface MemoryData extends Readonly<Partial<Record<Line, Columns>>> {
   /** Of ops; undefined: the axis is time. */
   readonly axis: Axis | undefined;
+  /** What of the axis is on the screen. */
+  readonly view: Window;
   readonly grid: Grid;
   /** Tops of the stack, the lowest first. */
   readonly bands: readonly Band[];
@@ -57,9 +59,26 @@ export interface MemoryData extends Readonly<Partial<Record<Line, Columns>>> {
   readonly peaks: readonly MarkedPeak[];
   readonly ends: readonly EndMark[];
   readonly sections: readonly Section[];
+  /** Of the whole step: the scale is the same whatever part of it is on the screen. Absent: it is not. */
+  readonly peakBytes?: number;
+  /** The instant that the page speaks of. */
+  readonly at?: number | undefined;
   /** What stands at a column. */
   readonly tooltipAt: (column: number) => TooltipContent | undefined;
 }
+
+/** Curves by time, and nothing beside them. */
+export const CURVES_ALONE = {
+  axis: undefined,
+  bands: [],
+  budgetBytes: 0,
+  whatIfBudgetBytes: 0,
+  previewBytes: 0,
+  peaks: [],
+  // Of an op it is known where it stands in the step, not when it ran.
+  ends: [],
+  sections: [],
+} as const;
 
 export const PHASE_NAMES: Readonly<Record<Phase, string>> = {
   [Phase.UNSPECIFIED]: 'not known',

@@ -12,6 +12,9 @@ import {
 } from '../gen/reprise/v1/query_pb';
 import {runTitle, STANDINGS} from '../format/run';
 
+/** Runs of the list at first, a few screens: `public/early.js` asks for as many. */
+export const FIRST_RUNS = 50;
+
 export const SORTS = ['started', 'name', 'budget', 'peak', 'steps'] as const;
 export type Sort = (typeof SORTS)[number];
 

@@ -61,11 +61,7 @@ export function placedExecs(schedule: readonly bigint[]): Execs {
 
 /** The ops of a graph in their order, each once. */
 export function baseExecs(count: number): Execs {
-  return {
-    places: Float64Array.from({length: count}, (_, i) => i),
-    ops: Int32Array.from({length: count}, (_, i) => i),
-    runs: new Int32Array(count),
-  };
+  return placedExecs(Array.from({length: count}, (_, op) => BigInt(op)));
 }
 
 export function placed(execs: Execs, bytes: ArrayLike<number | bigint>): PlacedCurve {

@@ -20,6 +20,8 @@ const COLUMNS = StepBucketsSchema.fields
   .filter(({fieldKind}) => fieldKind === 'list')
   .map(({localName}) => localName as keyof StepLog);
 
+/** Buckets to ask for, the most that a chart shows: `public/early.js` asks for as many. */
+export const BUCKETS = 700;
 /** Above so many buckets the server is asked to fold them again. */
 export const MOST_BUCKETS = 2000;
 

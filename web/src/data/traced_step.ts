@@ -6,9 +6,6 @@ import type {StepPart} from '../gen/reprise/v1/query_pb';
 import {num} from '../format/units';
 import {aligned, type Execs, type PlacedCurve} from './step_axis';
 
-/** A step of more records is not read: the page would hold a raw trace. */
-export const MOST_RECORDS = 400_000;
-
 /** What an ALLOC record says, as in reprise_agent.h. */
 const ALLOC = 0n;
 const FREE = 1n;
@@ -24,51 +21,34 @@ export interface TracedStep {
   readonly before: number;
 }
 
-/** Collects the parts of one step, in the order of the stream. */
-export class StepReader {
-  #step = 0;
-  #live = 0;
-  #before = 0;
-  #records = 0;
-  readonly #texts = new Map<number, string>();
-  readonly #names: string[] = [];
-  readonly #bytes: number[] = [];
-
-  /** False: there are more records than a page should hold. */
-  take(part: StepPart): boolean {
+/** From the parts of one step, in the order of the stream. */
+export function tracedStep(parts: readonly StepPart[]): TracedStep {
+  const texts = new Map<number, string>();
+  const names: string[] = [];
+  const bytes: number[] = [];
+  let [step, live, before] = [0, 0, 0];
+  for (const part of parts) {
     if (part.step > 0n || part.endNs > 0n) {
-      this.#step = Number(part.step);
-      this.#live = this.#before = num(part.baselineBytes);
+      step = Number(part.step);
+      live = before = num(part.baselineBytes);
     }
-    for (const {id, text} of part.names) this.#texts.set(id, text);
-    const records = part.records;
-    if (!records) return true;
-    records.kind.forEach((kind, i) => {
+    for (const {id, text} of part.names) texts.set(id, text);
+    part.records?.kind.forEach((kind, i) => {
+      const {name, extra, bytes: sizes} = part.records!;
       if (kind === RecordKind.OP_BEGIN) {
-        this.#names.push(this.#texts.get(records.name[i] ?? 0) ?? '');
-        this.#bytes.push(this.#live);
+        names.push(texts.get(name[i] ?? 0) ?? '');
+        bytes.push(live);
       } else if (kind === RecordKind.ALLOC) {
-        const what = records.extra[i] ?? 0n;
-        const bytes = num(records.bytes[i]);
-        if (what === BASELINE) this.#live = bytes;
-        else if (what === ALLOC || what === FREE) this.#live += bytes;
-        const last = this.#bytes.length - 1;
-        if (last < 0) this.#before = Math.max(this.#before, this.#live);
-        else this.#bytes[last] = Math.max(this.#bytes[last]!, this.#live);
+        const what = extra[i] ?? 0n;
+        if (what === BASELINE) live = num(sizes[i]);
+        else if (what === ALLOC || what === FREE) live += num(sizes[i]);
+        const last = bytes.length - 1;
+        if (last < 0) before = Math.max(before, live);
+        else bytes[last] = Math.max(bytes[last]!, live);
       }
     });
-    this.#records += records.kind.length;
-    return this.#records <= MOST_RECORDS;
   }
-
-  get step(): TracedStep {
-    return {
-      step: this.#step,
-      names: this.#names,
-      bytes: Float64Array.from(this.#bytes),
-      before: this.#before,
-    };
-  }
+  return {step, names, bytes: Float64Array.from(bytes), before};
 }
 
 /**

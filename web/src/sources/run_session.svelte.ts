@@ -15,11 +15,10 @@
  */
 import {create} from '@bufbuild/protobuf';
 import {Asked} from '../api/asked.svelte';
-import {isRefusal, planner, query, QUICK, sentenceOf} from '../api/client';
+import {planner, query, QUICK} from '../api/client';
 import {link} from '../api/link.svelte';
 import {watchRun, type WatchState} from '../api/watch';
-import {BUCKETS} from '../data/first';
-import {appended, emptyLog, folded, MOST_BUCKETS, type StepLog} from '../data/steps';
+import {appended, BUCKETS, emptyLog, folded, MOST_BUCKETS, type StepLog} from '../data/steps';
 import {EMPTY_TRADEOFF, tradeoff, type Tradeoff} from '../data/tradeoff';
 import type {Plan} from '../gen/reprise/v1/plan_pb';
 import {
@@ -31,6 +30,7 @@ import {
 import {RunState, type Run, type RunEvent, type Timeline} from '../gen/reprise/v1/query_pb';
 import {curveRequest, type Window} from '../data/timeline';
 import {StepSource} from './step_source.svelte';
+import {WhatIf} from './what_if.svelte';
 
 const TIMELINE_MS = 2000;
 
@@ -47,10 +47,10 @@ export class RunSession {
   readonly steps = new StepSource();
 
   readonly #explained = new Asked<Explanation>();
-  readonly #bare = new Asked<Explanation | undefined>();
+  readonly #bare = new WhatIf();
   readonly explanation: Explanation | undefined = $derived(this.#explained.found);
   /** Of the step as it is, of a run that has no plan. */
-  readonly unplanned: Explanation | undefined = $derived(this.#bare.found);
+  readonly unplanned: Explanation | undefined = $derived(this.#bare.explanation);
   readonly explanationWhy: string = $derived(this.#explained.why || this.#bare.why);
   readonly curveDone: boolean = $derived(this.sweep.found === true);
   /** What the plan was made for: a what-if for the same is comparable with it. */
@@ -60,7 +60,6 @@ export class RunSession {
 
   #runId = '';
   #stopWatch: (() => void) | undefined;
-  #bareAsked = false;
   #sweepKey = '';
 
   // The timeline: what is wanted, what was last asked for, and when.
@@ -103,19 +102,13 @@ export class RunSession {
 
   #resume(): void {
     if (this.#stopWatch || this.#stopped) return;
-    this.#stopWatch = watchRun(
-      {
-        watch: (runId, signal) => query.watchRun({runId, buckets: BUCKETS}, {signal}),
-        get: (runId, signal) => query.getRun({runId}, {...QUICK, signal}),
-        isRefusal,
-        sentenceOf,
-      },
-      this.#runId,
-      {
-        event: (event, first) => this.#take(event, first),
-        state: (state) => this.#setWatch(state),
-      },
-    );
+    const runId = this.#runId;
+    this.#stopWatch = watchRun({
+      watch: (signal) => query.watchRun({runId, buckets: BUCKETS}, {signal}),
+      get: (signal) => query.getRun({runId}, {...QUICK, signal}),
+      event: (event, first) => this.#take(event, first),
+      state: (state) => this.#setWatch(state),
+    });
   }
 
   #pause(): void {
@@ -143,7 +136,7 @@ export class RunSession {
       this.#wantTimeline(0);
     } else if (run && this.plannable) {
       void this.#loadCurve(run.graphId, create(CapabilitiesSchema));
-      void this.#loadUnplanned(run.graphId);
+      this.#loadUnplanned(run.graphId);
       this.#wantTimeline(0);
     } else if (event.steps.length > 0 || ended || first) {
       this.#wantTimeline(Math.max(0, this.#timelineAt + TIMELINE_MS - Date.now()));
@@ -166,18 +159,10 @@ export class RunSession {
 
   /** What is alive in the step as it is, from a plan that has nothing to do. It
    * names no run: the run has no plan afterwards. */
-  async #loadUnplanned(graphId: string): Promise<void> {
-    if (this.#bareAsked) return;
-    this.#bareAsked = true;
-    await this.#bare.answer(async ({signal}) => {
-      let planId = '';
-      for await (const {event} of planner.plan({graphId, budget: '1x'}, {signal})) {
-        if (event.case === 'plan' && event.value.feasible) planId = event.value.planId;
-      }
-      return planId === '' ? undefined : planner.explain({planId}, {signal});
-    });
+  #loadUnplanned(graphId: string): void {
     // Refused: the next event of the run asks again.
-    this.#bareAsked = this.#bare.why === '';
+    if (this.#bare.budget === '' || this.#bare.why !== '')
+      this.#bare.ask({graphId, budget: '1x'}, 0);
   }
 
   async #loadCurve(graphId: string, capabilities: Capabilities): Promise<void> {

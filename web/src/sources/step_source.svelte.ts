@@ -5,61 +5,62 @@
  * without: what puts every curve on the axis of ops. Each is read once.
  */
 import {fromBinary} from '@bufbuild/protobuf';
-import {isCancelled, planner, query, sentenceOf} from '../api/client';
-import {StepReader, type TracedStep} from '../data/traced_step';
+import {Asked} from '../api/asked.svelte';
+import {planner, query} from '../api/client';
+import {tracedStep, type TracedStep} from '../data/traced_step';
 import {StepGraphSchema, type StepGraph} from '../gen/reprise/v1/graph_pb';
-import type {Run, Timeline} from '../gen/reprise/v1/query_pb';
+import type {Run, StepPart, Timeline} from '../gen/reprise/v1/query_pb';
+
+/** A step of more records is not read: the page would hold a raw trace. */
+const MOST_RECORDS = 400_000;
 
 export class StepSource {
   graph: StepGraph | undefined = $state.raw();
   planned: TracedStep | undefined = $state.raw();
   base: TracedStep | undefined = $state.raw();
-  /** Why a traced step is not here although it exists; else empty. */
-  why = $state('');
 
+  readonly #asked = new Asked<void>();
   #graphId = '';
-  #busy = false;
-  readonly #stop = new AbortController();
 
-  async load(run: Run, {measured, measuredBase}: Timeline): Promise<void> {
-    if (run.graphId === '' || this.#busy) return;
-    this.#busy = true;
-    const {signal} = this.#stop;
-    let graph: StepGraph | undefined;
-    try {
-      if (this.#graphId !== run.graphId) graph = await readGraph(run.graphId, signal);
-      if (measured && this.planned?.step !== Number(measured.step)) {
-        this.planned = await this.#read(run.runId, true);
+  /** Why a traced step is not here although it exists; else empty. */
+  get why(): string {
+    return this.#asked.why;
+  }
+
+  async load({graphId, runId}: Run, {measured, measuredBase}: Timeline): Promise<void> {
+    if (graphId === '' || this.#asked.busy) return;
+    await this.#asked.answer(async ({signal}) => {
+      let graph: StepGraph | undefined;
+      try {
+        if (this.#graphId !== graphId) graph = await readGraph(graphId, signal);
+        if (measured && this.planned?.step !== Number(measured.step)) {
+          this.planned = await readStep(runId, true, signal);
+        }
+        if (measuredBase && this.base?.step !== Number(measuredBase.step)) {
+          this.base = await readStep(runId, false, signal);
+        }
+      } finally {
+        // Last: an axis of ops that a traced step then turns out not to fit would flip.
+        if (graph) [this.graph, this.#graphId] = [graph, graphId];
       }
-      if (measuredBase && this.base?.step !== Number(measuredBase.step)) {
-        this.base = await this.#read(run.runId, false);
-      }
-    } catch (error) {
-      if (!signal.aborted && !isCancelled(error)) this.why = sentenceOf(error);
-    } finally {
-      // Last: an axis of ops that a traced step then turns out not to fit would flip.
-      if (graph) {
-        this.graph = graph;
-        this.#graphId = run.graphId;
-      }
-      this.#busy = false;
-    }
+    });
   }
 
   stop(): void {
-    this.#stop.abort();
+    this.#asked.stop();
   }
+}
 
-  async #read(runId: string, planned: boolean): Promise<TracedStep | undefined> {
-    const reader = new StepReader();
-    for await (const part of query.readStep({runId, planned}, {signal: this.#stop.signal})) {
-      if (reader.take(part)) continue;
-      this.why = 'The traced step has more records than a page reads.';
-      return undefined;
-    }
-    this.why = '';
-    return reader.step;
+async function readStep(runId: string, planned: boolean, signal: AbortSignal): Promise<TracedStep> {
+  const parts: StepPart[] = [];
+  let records = 0;
+  for await (const part of query.readStep({runId, planned}, {signal})) {
+    parts.push(part);
+    records += part.records?.kind.length ?? 0;
+    if (records > MOST_RECORDS)
+      throw new Error('The traced step has more records than a page reads.');
   }
+  return tracedStep(parts);
 }
 
 /** Joined from the parts of its stream. */

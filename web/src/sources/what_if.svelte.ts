@@ -34,21 +34,22 @@ export class WhatIf {
 
   /** `inMs`: a slider that is still moving asks when it has come to rest. */
   ask(question: Question, inMs: number): void {
-    this.#drop();
+    this.stop();
     this.budget = question.budget;
     this.planning = true;
     this.#timer = setTimeout(() => void this.#run(question), inMs);
   }
 
   clear(): void {
-    this.#drop();
+    this.stop();
     this.budget = '';
     this.plan = undefined;
     this.explanation = undefined;
     this.planning = false;
   }
 
-  #drop(): void {
+  /** Gives the question up; what was answered stays. */
+  stop(): void {
     this.#asked.stop();
     this.#asked.forget();
     clearTimeout(this.#timer);
