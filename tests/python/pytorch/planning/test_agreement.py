@@ -204,6 +204,9 @@ class MadeUpJob:
     def why(self) -> str:
         return self.state.why
 
+    def carry_out(self, effects: Any) -> None:
+        pass
+
     def happened(self, event: Event) -> None:
         self.state, _ = decide(self.state, event)
 

@@ -2,7 +2,6 @@
 """The ladder of ranks that run the same ops: the same rungs on each, each with one plan.
 
     coordinator = RankCoordinator(job, planning)
-    coordinator.begin()                  # the first step begins: there may be other ranks
     coordinator.due                      # are they met when this step ends?
     coordinator.meet()                   # it has ended: meets the other ranks where it must
     coordinator.wants()                  # is the step that begins captured on this rank?
@@ -53,6 +52,7 @@ from reprise.torch.planning import request
 from reprise.torch.planning.graphs import Made
 from reprise.torch.planning.planning import Planning
 from reprise.torch.policy.events import Fact
+from reprise.torch.policy.policy import Action
 from reprise.torch.policy.state import Stage
 from reprise.torch.tape.carried import storages_of
 from reprise.torch.tape.compile_copies import uses_host
@@ -123,10 +123,11 @@ class RankCoordinator:
         self._asks: dict[int, int] = {}  # by rung: the rank that asks for its plans
         self._awaited: set[int] = set()  # rungs whose next plan is under way
         self._fresh: _Known | None = None  # local: captured since the last meeting
+        job.carry_out({Action.FIND_RANKS: lambda _: self._begin()})
 
     # ---- The first meeting ----------------------------------------------------------
 
-    def begin(self) -> None:
+    def _begin(self) -> None:
         """Has the ranks find each other when the step under way ends."""
         self._left = 0 if in_pipeline() else MEETINGS
 

@@ -36,6 +36,7 @@ from reprise.torch.planning.op_times import OpTimes
 from reprise.torch.planning.page import Page
 from reprise.torch.planning.together import Together
 from reprise.torch.policy import events
+from reprise.torch.policy.policy import Action
 from reprise.torch.policy.state import Stage
 from reprise.torch.tape.carried import own_frees
 from reprise.torch.tape.compile_copies import uses_host
@@ -68,6 +69,7 @@ class Planning:
         self.wait_s = wait_s
         self._announced: dict[int, tuple[str, int]] = {}  # by rung
         self._share = request.Share()
+        job.carry_out({Action.FORGET_STEPS: lambda _: self._forget_steps()})
 
     @property
     def ladder(self) -> Ladder:
@@ -83,7 +85,7 @@ class Planning:
     def _alone(self) -> bool:
         return not self._job.state.several_ranks
 
-    def forget_steps(self) -> None:
+    def _forget_steps(self) -> None:
         """Forgets all rungs and figures, because the steps are others than those whose budget was
         refused."""
         self._job.plans = Plans(Ladder(next_number=self.ladder.next_number))

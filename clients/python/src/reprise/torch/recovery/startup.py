@@ -50,6 +50,7 @@ from reprise.torch.meter.room import room_on
 from reprise.torch.meter.state import blocked, missing_gradients
 from reprise.torch.planning.planning import Planning
 from reprise.torch.policy.events import Fact, StartStepEnded
+from reprise.torch.policy.policy import Action
 from reprise.torch.policy.state import Stage
 
 # Share of the room that the allocator needs.
@@ -79,10 +80,11 @@ class Startup:
         self._sizes = 0  # of inputs that were planned from shapes
         self._needs = 0  # what the last of them needs without a plan, in bytes; 0: not known
         self._gathers = FirstGathers()
+        job.carry_out({Action.END_START: lambda _: self._fits()})
 
     def skip(self) -> None:
         """Takes the first steps plainly, because the job is not to be planned."""
-        self.fits()
+        self._fits()
         self._job.happened(Fact.START_SETTLED)
 
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -128,7 +130,7 @@ class Startup:
             return
         self._job.happened(StartStepEnded(on_host=self._job.host is not None))
 
-    def fits(self) -> None:
+    def _fits(self) -> None:
         """Notes that the start is over: a step was captured, or nothing will be."""
         self._over = True
         self._gathers.show()

@@ -38,6 +38,15 @@ class Attempts:
         parts.planned_retry.retake, parts.planned_retry.gave_up = self.retake, self.gave_up
         self._number = 0  # of the last step
         self._outside: tuple[str, int] | None = None  # where it did, past forward and backward
+        job.carry_out(
+            {
+                Action.SAY_TIGHTER: lambda found: self.gave_up(
+                    "out of memory in {} ({})".format(*found), "it is not the model's"
+                ),
+                Action.TOO_LARGE: self._too_large,
+                Action.TIGHTEN: self._tighten_later,
+            }
+        )
 
     def forward(
         self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -152,16 +161,6 @@ class Attempts:
         event = RanOutElsewhere(was_planned=step.run is not None)
         job.happened(event, (where, f"{format_bytes(asked)} were asked for"))
         self._steps.drop()
-
-    def effects(self) -> dict[Action, Callable[[Any], None]]:
-        """Returns what is done where memory has run out, by action."""
-        return {
-            Action.SAY_TIGHTER: lambda found: self.gave_up(
-                "out of memory in {} ({})".format(*found), "it is not the model's"
-            ),
-            Action.TOO_LARGE: self._too_large,
-            Action.TIGHTEN: self._tighten_later,
-        }
 
     def _too_large(self, _: tuple[str, str]) -> None:
         # It ran without a plan, which was ours: it runs under one of those there are.

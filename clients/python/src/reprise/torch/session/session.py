@@ -9,7 +9,8 @@
 A step begins with the first forward of the model after the last one ended, and ends when its
 optimizers have stepped. Forwards that do not train (evaluation, no_grad) are not steps. Whatever
 goes wrong here, the job trains on as if nobody watched; what was decided is said once, on standard
-error. The session names the function of each action of the policy; no part (parts.py) knows it.
+error. The session and its parts (parts.py) name the functions of the policy's actions; no part
+knows the session.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ from torch.optim import Optimizer
 from reprise.agent.agent import Agent
 from reprise.base.saying import because
 from reprise.plan import Plan
-from reprise.plan.verdict import measured_part
 from reprise.torch.internals import calls, guard, optimizers
 from reprise.torch.internals.open_hooks import sweep
 from reprise.torch.internals.optimizers import Cycle
@@ -84,14 +84,7 @@ class Session(TrainingLoop):
         self._by_hand = Updates(job)
         self._steps = Steps(job, parts)
         self._attempts = Attempts(job, self._steps, parts)
-        job.carry_out(
-            {
-                **parts.effects(),
-                **self._attempts.effects(),
-                Action.SAY_STATUS: lambda _: self._say_status(),
-                Action.PLAN_TOGETHER: lambda _: self._join(),
-            }
-        )
+        job.carry_out({Action.PLAN_TOGETHER: lambda _: self._join()})
         self._eval_forward = self._eval_trains = False
         if not _oom_watches:
             _oom_watches.append(oom.Watch(job.device, guard.quiet(_ran_out), guard.quiet(_answer)))
@@ -192,12 +185,6 @@ class Session(TrainingLoop):
             )
         guard.no_longer(self._broke)
         self._end_reports()
-
-    def _say_status(self) -> None:
-        """Says what was predicted and measured, in the verdict's own words, without the plan's
-        sentence, which was said when the plan came."""
-        if said := measured_part(self.job.record.verdict().sentence):
-            self.job.say(said)
 
     def _join(self) -> None:
         """Plans the models that are trained in the same steps as one, in the place of each."""

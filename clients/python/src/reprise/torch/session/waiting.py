@@ -6,7 +6,6 @@ waiting.forward()             # a forward that trains, of the armed module
 waiting.not_called()          # an optimizer of the model has stepped, and no step was under way
 waiting.unplanned()           # a step has ended that had no plan
 waiting.planned()             # one that had
-waiting.say_above(True)       # the first plan is here: what ran above the budget before it
 
 A plan needs a forward through the armed module, an optimizer that steps, a few plain steps, one
 that can be captured, and one that the plan is for. Each of them may never come, and each is counted
@@ -20,6 +19,7 @@ import os
 from reprise.base.units import format_bytes
 from reprise.torch.job.job import EagerJob
 from reprise.torch.meter.state import blocked
+from reprise.torch.policy.policy import Action
 from reprise.torch.policy.state import Stage
 from reprise.torch.session.elsewhere import Elsewhere
 
@@ -44,6 +44,7 @@ class Waiting:
         self._not_called = 0
         self._elsewhere: Elsewhere | None = None
         self._unplanned = 0  # in a row
+        job.carry_out({Action.SAY_UNPLANNED: self._say_above})
 
     def forward(self) -> None:
         """Notes that a forward that trains is about to run."""
@@ -132,7 +133,7 @@ class Waiting:
         known yet."""
         return self._job.measured.unplanned_over(self.budget_bytes)
 
-    def say_above(self, planned: bool) -> None:
+    def _say_above(self, planned: bool) -> None:
         """Says how many such steps there were, before the first plan or in a job that gets none."""
         count, budget = self.over_budget, self.budget_bytes
         if not count:
