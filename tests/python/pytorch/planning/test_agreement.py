@@ -25,6 +25,7 @@ from reprise.torch.policy.state import JobState, Stage
 from reprise.torch.tape.carried import Name
 from reprise.torch.tape.compile_copies import SEND, SENT, coded
 from reprise.torch.tape.link import Link
+from reprise.torch.training.measure import Steps
 
 STEPS = 70
 BUDGET = 100
@@ -192,7 +193,9 @@ class MadeUpJob:
         self.step: Any = SimpleNamespace(number=0, key=None)
         draw = random.Random(f"{seed} {rank}")
         self.measured: Any = SimpleNamespace(
-            peak_under=lambda rung: BUDGET + (rank == 1 and rung % 2 and exceeds)
+            under=lambda rung: Steps(
+                covered_peak_bytes=BUDGET + (rank == 1 and rung % 2 and exceeds)
+            )
         )
         self.planning = MadeUpPlanning(self, draw)
 

@@ -348,8 +348,7 @@ class RankCoordinator:
         graph, fresh = known.made.graph, known is self._fresh
         spare, peak = 0, graph.measured_peak_bytes
         if graph.varies:
-            spread = self._job.measured.spread(known.key, graph.step.peak_bytes)
-            spare = request.spared(graph, spread)
+            spare = request.spared(graph, self._job.measured.like(known.key).peak_bytes)
         host = self._planning.host_offer(graph)
         return _Share(graph.idle_bytes, spare, peak, graph.shortcuts, host, is_planned=not fresh)
 

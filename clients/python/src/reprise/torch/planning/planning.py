@@ -110,7 +110,7 @@ class Planning:
         if not self._alone:
             return made
         first = not known and not graph.varies
-        if first and self._job.measured.differs(key):
+        if first and self._job.measured.like(key).differ:
             self.ladder.expect_others()
         # Under a plan of another program it would leave it at once. Where the last one, of another
         # input, went as it came, as with sequences of many lengths, this one will, too.
@@ -132,9 +132,7 @@ class Planning:
             return
         rung.awaited = awaited
         if rung.varies:
-            rung.spare_bytes = request.spared(
-                rung.graph, job.measured.spread(key, rung.graph.step.peak_bytes)
-            )
+            rung.spare_bytes = request.spared(rung.graph, job.measured.like(key).peak_bytes)
         job.happened(events.Fact.GRAPH_SENT)
         self.submit(rung)
         ahead = self.ladder.ahead(rung)
@@ -436,7 +434,7 @@ class Planning:
         sketch = self.ladder.sketch_for(key) if self._alone else None
         if sketch is None or sketch.planned is None:
             return False
-        peak = job.measured.peak_under(sketch.number)
+        peak = job.measured.under(sketch.number).covered_peak_bytes
         if not 0 < peak <= sketch.planned.plan.budget_bytes:
             return False
         job.say(

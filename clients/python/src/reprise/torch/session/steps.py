@@ -187,7 +187,7 @@ class Steps:
         job.plans.rung = rung = self._parts.beside.rung_for(rung)
         tape = rung.tape
         assert tape is not None
-        job.measured.show(rung.key)
+        job.measured.shown = rung.key
         now.run = self._begin_tape(tape)
         now.check = self._parts.checks.begin(rung, now.run)
         if tape.state is not None:
@@ -369,7 +369,7 @@ class Steps:
         beyond = job.meter.take_beyond()
         if now.ended > 1 or job.host is not None:
             # The first plain step pays for what is set up once.
-            job.measured.beyond(beyond)
+            job.measured.beyond_bytes = max(job.measured.beyond_bytes, beyond)
         parts.startup.end()
         if job.host is not None:
             job.host.give_back()
