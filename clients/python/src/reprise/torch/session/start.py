@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import platform
 import sys
@@ -34,7 +35,6 @@ from reprise.torch.joint.site import pieces_of, site_of
 from reprise.torch.ladder.ranks import run_of_job
 from reprise.torch.meter.state import model_device, open_meter, start_counting
 from reprise.torch.session.deferred import defer, on_meta
-from reprise.torch.session.elsewhere import compiled_around
 from reprise.torch.session.session import Session
 from reprise.torch.training import armed
 
@@ -123,7 +123,7 @@ def _hand_over(known: weakref.ref[Session], part: nn.Module | None) -> bool:
         return False
     model, options = session.job.model, session.job.options
     if part is None:
-        part = compiled_around(model)
+        part = _compiled_around(model)
         if part is None:
             return False
         session.unarm()
@@ -145,6 +145,20 @@ def _hand_over(known: weakref.ref[Session], part: nn.Module | None) -> bool:
         armed.add(model, _start(part, options))
     session.give_way()
     return True
+
+
+def _compiled_around(model: nn.Module) -> nn.Module | None:
+    """Returns what torch.compile made of a model after it was armed, which is called inside code
+    that Dynamo has made: the model itself if it was compiled in place, or the wrapper around it."""
+    if site_of(model) is not None:
+        return model
+    for thing in gc.get_objects():
+        # Not `isinstance`: asking a lazy proxy for its class could run it.
+        if issubclass(type(thing), nn.Module) and "dynamo_ctx" in thing.__dict__:
+            found: nn.Module = thing
+            if getattr(found, "_orig_mod", None) is model:
+                return found
+    return None
 
 
 def _start_compiled(model: nn.Module, options: Options) -> CompiledJob | None:
