@@ -36,7 +36,6 @@ class Attempts:
         self._steps = steps
         self._parts = parts
         parts.planned_retry.retake, parts.planned_retry.gave_up = self.retake, self.gave_up
-        self._number = 0  # of the last step
         self._outside: tuple[str, int] | None = None  # where it did, past forward and backward
         job.carry_out(
             {
@@ -54,7 +53,8 @@ class Attempts:
         """Runs a forward of the step under way and returns its output; runs it again if it runs
         out of memory and can."""
         job, step, steps, parts = self._job, self._job.step, self._steps, self._parts
-        self._widen(args, kwargs)
+        if step.forwards:  # its key is that of the largest of its micro-batches so far
+            step.key = step.key.widened(key_of(args, kwargs, job.device.type, job.model))
         parts.answer.calls(args, kwargs)
         rare = step.capture is not None or (job.state.starting and parts.startup.retries)
         before = oom.Before(job.model, rare) if job.short_of_memory or rare else None
@@ -92,14 +92,6 @@ class Attempts:
         before.rewind()
         steps.begin(args, kwargs, again=True)
         return steps.forward(call, args, kwargs)
-
-    def _widen(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Makes the key of a step that of the largest of its micro-batches so far."""
-        job, step = self._job, self._job.step
-        if self._number != step.number:
-            self._number = step.number  # whose key is that of its first forward
-            return
-        step.key = step.key.widened(key_of(args, kwargs, job.device.type, job.model))
 
     def retake(self, forward: PlannedForward, arguments: tuple[Any, Any], why: str) -> Any:
         """Runs a planned forward again under a tighter plan, from its state, and returns its
