@@ -171,9 +171,6 @@ class MadeUpPlanning:
         rung.planned = planned
         self.job.happened(Fact.PLAN_APPLIED)
 
-    def reject(self, plan: Any, why: str) -> None:
-        pass
-
     def drop(self, why: str) -> None:
         self.job.happened(PlanningEnded(why))
 
@@ -189,6 +186,7 @@ class MadeUpJob:
 
     def __init__(self, rank: int, seed: int, *, exceeds: bool) -> None:
         self.agent: Any = SimpleNamespace(run_id="run")
+        self.record: Any = SimpleNamespace(refused=lambda plan, why: None)
         self.state = JobState(Stage.CAPTURE)
         self.step: Any = SimpleNamespace(number=0, key=None)
         draw = random.Random(f"{seed} {rank}")

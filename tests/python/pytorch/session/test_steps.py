@@ -225,7 +225,7 @@ def test_a_fitted_rung_predicts_the_peak_of_a_size_never_captured() -> None:
 
     curves(loop)
 
-    rung = session_of[0].parts.planning.rung
+    rung = session_of[0].job.plans.rung
     assert rung is not None
     assert rung.fitted
     if session_of[0].job.meter.exact:

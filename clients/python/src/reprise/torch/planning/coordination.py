@@ -101,10 +101,6 @@ class _Share:
     is_planned: bool  # another size of it is, on this rank: its shortcuts stay as they are
 
 
-def _does_not_fit(reply: PlanReply) -> bool:
-    return reply.plan is not None and not reply.plan.feasible
-
-
 class RankCoordinator:
     """This rank among the others. What is not local is the same on all of them."""
 
@@ -187,8 +183,9 @@ class RankCoordinator:
         planning, found = self._planning, {}
         for rung in [r for r in planning.ladder.captured if self._asks_for(r)]:
             reply = planning.reply(rung, wait_s if rung.number in self._awaited else 0)
-            is_refused = rung.plan is None and bool(reply.smallest_budget)
-            if (is_refused or _does_not_fit(reply)) and planning.holds_less(rung):
+            fits_not = reply.plan is not None and not reply.plan.feasible
+            is_refused = fits_not or (rung.plan is None and bool(reply.smallest_budget))
+            if is_refused and planning.holds_less(rung):
                 reply = PlanReply("pending")
             if reply.plan is not None and rung.terms is not None:
                 schedule = rung.terms.carried(rung.graph, reply.plan.schedule)
@@ -435,7 +432,7 @@ class RankCoordinator:
             members = self._ranks.members
             others = [f"rank {members[n]} cannot run it ({why})" for n, why in whys if why]
             if others or isinstance(found, str):
-                planning.reject(plan, others[0])
+                self._job.record.refused(plan, others[0])
                 if uses_host(plan):
                     self._without_host(rung, others[0])
                     continue

@@ -77,11 +77,6 @@ class Planning:
         return self._job.plans.ladder
 
     @property
-    def rung(self) -> Rung | None:
-        """The rung of the last planned step."""
-        return self._job.plans.rung
-
-    @property
     def _alone(self) -> bool:
         return not self._job.state.several_ranks
 
@@ -235,19 +230,10 @@ class Planning:
         budget = Budget(rung.plan.budget_bytes)
         return self.send(rung, rung.message(), budget, more_bytes=more_bytes)
 
-    def replaced(self, rung: Rung, more_bytes: int) -> None:
-        """Takes a plan that holds back so many bytes more in the place of that of a rung whose step
-        is about to run, if there is one."""
-        if self.needs_more(rung, more_bytes):
-            rung.spare_bytes += more_bytes
-            rung.held_bytes += more_bytes
-            rung.awaited = True
-            self.take_awaited(rung)
-
     def tighten(self) -> None:
         """Asks for a plan in less memory, because memory ran out under that of the last step. Its
         next step waits for it."""
-        rung = self.rung
+        rung = self._job.plans.rung
         if not self._alone:
             # No rank decides alone; the next start requests less memory.
             self.notes.ran_out()
@@ -458,10 +444,10 @@ class Planning:
         found = self.prepared(rung, plan)
         first_least = rung.asked_least and rung.plan is None
         if first_least and request.least_is_too_large(self._job, rung, plan):
-            self.reject(plan, rung.refused)
+            self._job.record.refused(plan, rung.refused)
             return
         if isinstance(found, str):
-            self.reject(plan, found)
+            self._job.record.refused(plan, found)
             if self._executor.uses_host and uses_host(plan):
                 self.no_host(found)
                 self.submit(rung)
@@ -482,7 +468,7 @@ class Planning:
         """Makes the next steps run under the plan."""
         job, plan = self._job, planned.plan
         if not rung.sketch:
-            self.ladder.captured_instead()
+            self.ladder.rungs = self.ladder.captured  # what is known from shapes only goes
         rung.planned = planned
         job.happened(events.Fact.PLAN_APPLIED, True)
         job.measured.new_plan(rung.number)
@@ -505,10 +491,6 @@ class Planning:
         own_ns = self._executor.own_ns(planned, later_ns)
         rung.own_ns = own_ns + self._executor.replays_ns(planned)
         self._job.record.applied(planned.plan, own_ns, rung.graph.measured_step_ns)
-
-    def reject(self, plan: Plan, why: str) -> None:
-        """Tells the server that the plan is not used, and why."""
-        self._job.record.refused(plan, why)
 
     def stopped(self, why: str = "") -> None:
         """Removes all plans, because no step runs under one any more. Without a reason: the program
@@ -542,9 +524,10 @@ class Planning:
             self._page.asked(refused[-1].request_id, refused[-1].answered)
         for rung in self.ladder.rungs:
             rung.remove()
-        if self.rung is not None and self.rung.sketch:
-            self._job.plans.rung = None
-        self.ladder.captured_instead()
+        plans = self._job.plans
+        if plans.rung is not None and plans.rung.sketch:
+            plans.rung = None
+        self.ladder.rungs = captured
         if self._job.host is not None and request.ON_THE_HOST not in why:
             why = f"{why}. {request.ON_THE_HOST}"
         self._job.record.without(why)

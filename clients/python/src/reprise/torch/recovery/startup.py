@@ -250,14 +250,18 @@ class Startup:
         return 0 < self._needs < there
 
     def _hold_back(self, rung: Rung) -> None:
-        """Requests another plan from shapes if more is alive than the plan of a step foresees."""
+        """Takes another plan from shapes, if there is one, where more is alive than the plan of a
+        step foresees."""
         job, plan = self._job, rung.plan
         if plan is None or not rung.may_tighten:
             return
         missing = missing_gradients(job.model) if rung.adds else 0
         more = job.meter.live() + missing - rung.graph.static_bytes - rung.held_bytes
-        if more > MORE * plan.budget_bytes:
-            self._planning.replaced(rung, more)
+        if more > MORE * plan.budget_bytes and self._planning.needs_more(rung, more):
+            rung.spare_bytes += more
+            rung.held_bytes += more
+            rung.awaited = True
+            self._planning.take_awaited(rung)
 
 
 def _allocate_workspace(device: torch.device) -> None:

@@ -15,6 +15,7 @@ knows the session.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable
@@ -89,7 +90,7 @@ class Session(TrainingLoop):
         if not _oom_watches:
             _oom_watches.append(oom.Watch(job.device, guard.quiet(_ran_out), guard.quiet(_answer)))
         self._observe()
-        job.forward = arm(model, self._around, self._gone)  # from here on it is called
+        job.forward = arm(model, self._around, self.gone)  # from here on it is called
 
     @property
     def in_forward(self) -> bool:
@@ -132,17 +133,11 @@ class Session(TrainingLoop):
             "host_bytes": max((h.bytes_on_host for h in self.job.plans.handles), default=0),
         }
 
-    def _gone(self) -> None:
+    def gone(self) -> None:
+        """Ends the session, because its model has died, or another one is planned in its place."""
         # May run at any moment, also while torch walks through its optimizer hooks: they stay.
         guard.quietly(self.job.meter.stop)
         self.close()
-
-    def give_way(self) -> None:
-        """Ends the session, because another module is planned in the place of the model. Hooks
-        of optimizers stay: torch may be walking through them."""
-        self.unarm()
-        self.job.happened(Fact.REMOVED)
-        self._gone()
 
     def unarm(self) -> None:
         """Puts the model's own forward back."""
@@ -157,7 +152,7 @@ class Session(TrainingLoop):
             self._steps.state_home,
             self.parts.planned_retry.close,
             self.parts.planning.stopped,
-            self._gone,
+            self.gone,
         ):
             guard.quietly(do)
         self.job.happened(Fact.REMOVED)
@@ -251,10 +246,10 @@ class Session(TrainingLoop):
         """Notes an internal error, maybe in the middle of an op (guard.py). Only says so and
         lets the step go on with everything kept; the rest waits until nothing of it is needed.
         Returns True: it has been said."""
-        if self.broken:
+        if self.job.broken:
             return True
         # It is said once, whoever hears of it.
-        first = not any(other.broken for other in _sessions())
+        first = not any(other.job.broken for other in _sessions())
         super()._broke(error)
         self.job.happened(Broke(self.job.fault))
         run = self.job.step.run
@@ -320,8 +315,10 @@ class Session(TrainingLoop):
         sweep()
         close_watches()
         self.parts.graphed.over()
-        if self.job.stage is Stage.PLANNED:
-            self._steps.meet(optimizer)
+        if self.job.stage is Stage.PLANNED and self.job.step.cycle.replaces(optimizer):
+            # State of the old one that only cycles of objects hold (of a trainer's earlier `fit`)
+            # goes before the new one makes its own.
+            gc.collect()
         if self.job.step.under_way:
             self._steps.before_optimizer()
         elif self._eval_forward and self.job.step.number == 0:

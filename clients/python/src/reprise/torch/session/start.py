@@ -34,6 +34,7 @@ from reprise.torch.joint.joint_pass import supported
 from reprise.torch.joint.site import pieces_of, site_of
 from reprise.torch.ladder.ranks import run_of_job
 from reprise.torch.meter.state import model_device, open_meter, start_counting
+from reprise.torch.policy.events import Fact
 from reprise.torch.session.deferred import defer, on_meta
 from reprise.torch.session.session import Session
 from reprise.torch.training import armed
@@ -143,7 +144,9 @@ def _hand_over(known: weakref.ref[Session], part: nn.Module | None) -> bool:
             armed.add(one, joint)
     else:
         armed.add(model, _start(part, options))
-    session.give_way()
+    session.unarm()
+    session.job.happened(Fact.REMOVED)
+    session.gone()
     return True
 
 

@@ -13,7 +13,6 @@ choice (ladder.py), made when it begins. What is known of it is in `job.step`.
 
 from __future__ import annotations
 
-import gc
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -304,13 +303,6 @@ class Steps:
         return out
 
     # ---- It ends --------------------------------------------------------------------
-
-    def meet(self, optimizer: Optimizer) -> None:
-        """Collects garbage if the optimizer that is about to step replaces another one: state of
-        the old one that only cycles of objects hold (of a trainer's earlier `fit`) goes before
-        the new one makes its own."""
-        if self._now.cycle.replaces(optimizer):
-            gc.collect()
 
     def before_optimizer(self) -> None:
         """Notes that an optimizer of the model is about to step, and evaluates checks."""
