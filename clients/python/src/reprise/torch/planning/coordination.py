@@ -51,7 +51,7 @@ from reprise.torch.ladder.rung import Key, Rung
 from reprise.torch.planning import request
 from reprise.torch.planning.graphs import Made
 from reprise.torch.planning.planning import Planning
-from reprise.torch.policy.events import Fact
+from reprise.torch.policy.events import Fact, RanksLost
 from reprise.torch.policy.policy import Action
 from reprise.torch.policy.state import Stage
 from reprise.torch.tape.carried import storages_of
@@ -271,13 +271,15 @@ class RankCoordinator:
 
     def _go_alone(self, why: str = "") -> None:
         """Plans for this rank alone from now on: the step that it has captured, if it is not
-        planned yet, and what it has asked for."""
+        planned yet, and what it has asked for. Others without a plan are captured again where they
+        are needed."""
         self._alone, self._together, fresh = True, False, self._fresh
         if why:
             self._job.say(why)
-        asked = {number for number, rank in self._asks.items() if rank == self._ranks.place}
-        self._planning.go_alone(asked)
-        if fresh is not None and not self._planning.ladder.captured:
+        ladder = self._planning.ladder
+        ladder.rungs = [r for r in ladder.rungs if r.tape is not None or self._asks_for(r)]
+        self._job.happened(RanksLost(has_rungs=bool(ladder.captured)))
+        if fresh is not None and not ladder.captured:
             self._planning.plan(fresh.key, fresh.made)
 
     def _settle(self, words: list[_Word]) -> None:

@@ -243,15 +243,6 @@ class Planning:
             self._share.stays(rung.number)
             rung.awaited = self.needs_more(rung, plan.budget_bytes - tighter)
 
-    def go_alone(self, asked: set[int]) -> None:
-        """Decides without other ranks from now on. `asked`: the rungs that this rank asks for;
-        others without a plan are captured again where they are needed."""
-        ladder = self.ladder
-        ladder.rungs = [
-            rung for rung in ladder.rungs if rung.tape is not None or rung.number in asked
-        ]
-        self._job.happened(events.RanksLost(has_rungs=bool(ladder.captured)))
-
     # ---- Plans --------------------------------------------------------------------
 
     def ask(self) -> None:

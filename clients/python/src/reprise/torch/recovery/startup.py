@@ -114,12 +114,11 @@ class Startup:
         has_host = room is not None and room.host_apart  # other memory than that of the model
         return self._job.options.first == "auto" and has_host and not several_ranks()
 
-    def gave_up(self, error: BaseException) -> bool:
+    def gave_up(self, error: str) -> bool:
         """Notes that a plain forward ran out of memory; returns whether it can run another way."""
         if not self._job.state.starting or not self.retries:
             return False
-        text = str(error).splitlines()[0] if str(error) else type(error).__name__
-        self._to_host(f"the unplanned step does not fit ({text})")
+        self._to_host(f"the unplanned step does not fit ({error})")
         return True
 
     def end(self) -> None:

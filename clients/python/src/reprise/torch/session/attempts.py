@@ -82,7 +82,7 @@ class Attempts:
                 elsewhere = Action.RUN_ELSEWHERE in actions
                 if not (elsewhere or Action.RUN_AGAIN in actions):
                     raise
-                if elsewhere and not parts.startup.gave_up(error):
+                if elsewhere and not parts.startup.gave_up(text):
                     raise
         # Outside the handler: its traceback would keep the failed forward's tensors.
         if planned is not None:
