@@ -42,7 +42,7 @@ def test_a_plan_that_takes_the_place_of_another_begins_with_a_check() -> None:
     model, agent = deep(), LocalAgent()
     session = arm(model, agent, verify_every=1000)
     train(model, 6)
-    rung = session.parts.planning.rung
+    rung = session.job.plans.rung
     assert rung is not None
     assert rung.plan is not None
     made = session.parts.planning.prepared(rung, rung.plan)

@@ -167,7 +167,7 @@ def test_exceptions_of_the_program_are_raised_unchanged(half: None) -> None:
         innermost = seen.traceback[-1]
         assert innermost.name == "forward"
         model.error = None
-    assert not session.broken
+    assert not session.job.broken
     assert session.job.measured.planned_steps > 0
 
 

@@ -152,7 +152,7 @@ def test_after_an_internal_error_a_compiled_model_runs_as_its_compiler_made_it(
     assert found == expected
     assert same(end, after)
     assert job is not None
-    assert f"Reprise failed (KeyError: {name!r})" in job.why
+    assert f"Reprise failed (KeyError: {name!r})" in job.job.why
     assert capsys.readouterr().err.count(f"KeyError: {name!r}") == 1
 
 
@@ -279,7 +279,7 @@ def test_a_plan_that_takes_too_much_is_replaced_in_the_step_in_which_it_is_check
         said = capsys.readouterr().err
         assert said.count("its graphs are planned and compiled again") == 1
         verdict = job.job.record.verdict()
-        assert (verdict.over_budget_steps, job.why) == (0, "")
+        assert (verdict.over_budget_steps, job.job.why) == (0, "")
         assert verdict.planned_steps > 0
 
 
@@ -308,7 +308,7 @@ def test_a_percentage_and_fit_are_budgets_of_compiled_jobs(
     found, after, job = train(squares, budget=budget)
 
     assert job is not None
-    assert job.joint.plans, job.why
+    assert job.joint.plans, job.job.why
     alive = job.joint.budget_bytes - there  # "fit" is of all that the job can have
     assert alive == 0 if budget == "50%" else 0 < alive < there
     assert found == expected
@@ -328,7 +328,7 @@ def test_a_gradient_that_differs_in_a_bit_ends_the_plan_and_not_the_training(
     found, after, job = train(entropy, budget="0.8x", between=lies)
 
     assert job is not None
-    assert "differ from those of the model compiled without a plan" in job.why
+    assert "differ from those of the model compiled without a plan" in job.job.why
     assert capsys.readouterr().err.count("differ") == 1
     # The step that was checked was put right, and all later ones ran without the plan.
     assert found == expected
@@ -366,8 +366,8 @@ def test_a_buffer_that_a_compiled_plan_changes_is_found_and_restored(
     found, job = run(True)
 
     assert job is not None
-    assert "1 of 3 buffers that the forward writes differ" in job.why
-    assert "buffer 2.running_mean first" in job.why
+    assert "1 of 3 buffers that the forward writes differ" in job.job.why
+    assert "buffer 2.running_mean first" in job.job.why
     assert same(found, expected)
 
 
@@ -416,8 +416,8 @@ def test_an_output_that_a_compiled_plan_changes_is_found_even_if_no_gradient_dif
         optimizer.step()
     job.remove()
 
-    assert "1 of 2 outputs differ from those of the model compiled without a plan" in job.why
-    assert "(output 1 first)" in job.why
+    assert "1 of 2 outputs differ from those of the model compiled without a plan" in job.job.why
+    assert "(output 1 first)" in job.job.why
     assert capsys.readouterr().err.count("outputs differ") == 1
 
 
@@ -445,7 +445,7 @@ def test_a_compiled_reference_that_differs_from_itself_does_not_blame_the_plan(
 
     assert job is not None
     assert job.joint.plans
-    assert not job.why
+    assert not job.job.why
     assert job.checks == 0
     said = capsys.readouterr().err
     assert said.count("are not compared: without a plan the step gives different gradients") == 1
@@ -487,7 +487,7 @@ def test_a_compiled_language_model_that_is_given_labels_is_planned() -> None:
     found, job = run("0.7x")
 
     assert job is not None
-    assert not job.why
+    assert not job.job.why
     assert job.joint.plans[0].recomputed_ops
     assert 0 < job.over.measured_peak_bytes <= job.joint.budget_bytes
     assert found == expected
@@ -598,7 +598,7 @@ def test_a_share_covers_the_whole_job_even_if_graph_breaks_make_several_graphs(
     assert job is not None
     assert found == expected
     assert len(job.joint.graphs) == breaks + 1
-    assert len(job.joint.plans) == 1, job.why
+    assert len(job.joint.plans) == 1, job.job.why
     if job.memory.meter is None:
         pytest.skip("needs the exact meter")
     begin, base = plain[-1]
@@ -623,7 +623,7 @@ def test_gradients_of_several_graphs_under_one_plan_are_checked() -> None:
     assert job is not None
     assert found == expected
     assert job.checks == 2  # the first planned step, the sixth of all
-    assert not job.why
+    assert not job.job.why
 
 
 def test_a_share_that_no_plan_for_several_graphs_meets_is_logged_and_the_job_trains_on(
@@ -635,8 +635,8 @@ def test_a_share_that_no_plan_for_several_graphs_meets_is_logged_and_the_job_tra
 
     assert job is not None
     assert found == expected
-    assert "; training continues without a plan" in job.why
-    assert ".;" not in job.why
+    assert "; training continues without a plan" in job.job.why
+    assert ".;" not in job.job.why
     assert capsys.readouterr().err.count("training continues without a plan") == 1
 
 
@@ -690,7 +690,7 @@ def test_inductor_gives_the_bits_of_inductor_or_stops(capsys: pytest.CaptureFixt
 
     assert job is not None
     assert job.checks >= 1
-    assert job.why or job.joint.plans[0].recomputed_ops
+    assert job.job.why or job.joint.plans[0].recomputed_ops
     assert found == expected
 
 
@@ -743,7 +743,7 @@ def test_inductor_gives_a_gpt_and_a_conv_net_the_gradients_of_inductor(
     # Inductor fuses what is recomputed with other ops: where that moves a bit, the first check has
     # seen it, and the step got the gradients of the model without a plan.
     assert job.checks >= 1
-    assert job.checks == 2 or "differ from those of the model compiled without" in job.why
+    assert job.checks == 2 or "differ from those of the model compiled without" in job.job.why
     assert all(same(a, b) for a, b in zip(expected, found, strict=True))
 
 

@@ -136,7 +136,7 @@ def test_blocks_keep_a_budget_under_one_plan_with_the_bits_of_the_plain_job(
         pytest.skip("needs the exact meter")
     assert found == expected
     assert job.checks == 1
-    assert len(job.joint.plans) == 1, job.why
+    assert len(job.joint.plans) == 1, job.job.why
     begin, base = plain[-1]
     assert max(peak - start for start, peak in peaks[4:]) <= share * (base - begin)
     # What the program holds between its parts is counted wherever the plan peaks.
@@ -154,7 +154,7 @@ def test_a_plan_that_treats_equal_blocks_in_two_ways_has_two_kinds_of_them() -> 
     if without_meter(job):
         pytest.skip("needs the exact meter")
     assert found == expected
-    assert not job.why
+    assert not job.job.why
     assert len(job.joint.graphs) == 1
     kinds = job.code._site.kinds
     assert sorted(kinds) == list(range(blocks))
@@ -235,7 +235,7 @@ def test_blocks_that_are_called_again_have_the_bits_of_the_plain_job(
 
     assert job is not None
     assert found == expected
-    assert without_meter(job) or job.checks or job.why
+    assert without_meter(job) or job.checks or job.job.why
 
 
 def test_bytes_are_for_the_whole_process_and_are_kept() -> None:
@@ -247,7 +247,7 @@ def test_bytes_are_for_the_whole_process_and_are_kept() -> None:
     assert job is not None
     if without_meter(job):
         pytest.skip("needs the exact meter")
-    assert not job.why
+    assert not job.job.why
     assert max(peak for _, peak in peaks[4:]) <= budget
 
 
@@ -261,7 +261,7 @@ def test_a_budget_that_nothing_meets_is_refused_and_the_blocks_train_on(
     assert job is not None
     assert found == expected
     if not without_meter(job):
-        assert "; training continues without a plan" in job.why
+        assert "; training continues without a plan" in job.job.why
         assert capsys.readouterr().err.count("training continues without a plan") == 1
 
 
@@ -302,7 +302,7 @@ def test_a_model_whose_forward_is_never_called_is_told_so(
         optimizer.step()
     job.remove()
 
-    assert "the forward of the model that was armed is never called" in job.why
+    assert "the forward of the model that was armed is never called" in job.job.why
     assert capsys.readouterr().err.count("is never called") == 1
 
 
@@ -350,7 +350,7 @@ def test_what_lies_between_graphs_and_before_micro_batches_is_in_the_prediction(
 
     if without_meter(job):
         pytest.skip("needs the exact meter")
-    assert not job.why
+    assert not job.job.why
     assert job.job.record.verdict().over_budget_steps == 0
     assert job.joint.executor.handles[0].plan.replan == 0
     below = job.over.predicted_peak_bytes - job.over.measured_peak_bytes

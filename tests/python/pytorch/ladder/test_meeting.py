@@ -101,7 +101,7 @@ def test_a_rank_that_has_said_it_is_coming_is_waited_for(
 
     late = threading.Thread(target=comes)
     late.start()
-    both._presence.come(PLAN, timedelta(milliseconds=20))  # does not raise
+    both._come(PLAN, timedelta(milliseconds=20))  # does not raise
     late.join()
 
     # Once it leaves, nobody waits for it any more.
@@ -111,7 +111,7 @@ def test_a_rank_that_has_said_it_is_coming_is_waited_for(
     )
     ranks.leave()
     with pytest.raises(Missing, match=r"\(rank 1 did not\)"):
-        both._presence.come(PLAN, timedelta(milliseconds=20))
+        both._come(PLAN, timedelta(milliseconds=20))
 
 
 def test_a_pipeline_stage_is_known_by_the_schedule_that_calls_it() -> None:

@@ -19,12 +19,13 @@ from reprise.torch.ladder.ladder import Ladder
 from reprise.torch.ladder.rung import Key, Rung
 from reprise.torch.planning.coordination import RankCoordinator
 from reprise.torch.planning.graphs import Made
-from reprise.torch.policy.events import Event, Fact, PlanningEnded
+from reprise.torch.policy.events import Event, Fact, PlanningEnded, RanksLost
 from reprise.torch.policy.policy import decide
 from reprise.torch.policy.state import JobState, Stage
 from reprise.torch.tape.carried import Name
 from reprise.torch.tape.compile_copies import SEND, SENT, coded
 from reprise.torch.tape.link import Link
+from reprise.torch.training.measure import Steps
 
 STEPS = 70
 BUDGET = 100
@@ -115,7 +116,6 @@ class MadeUpPlanning:
     wait_s: float = 4.0
     ladder: Ladder = field(default_factory=Ladder)
     notes: Any = field(default_factory=lambda: SimpleNamespace(tighter=1.0))
-    alone: bool = False
     polls: dict[int, int] = field(default_factory=dict)
     plans: int = 0
     has_host: bool = field(init=False)
@@ -170,17 +170,11 @@ class MadeUpPlanning:
         rung.planned = planned
         self.job.happened(Fact.PLAN_APPLIED)
 
-    def reject(self, plan: Any, why: str) -> None:
-        pass
-
     def drop(self, why: str) -> None:
         self.job.happened(PlanningEnded(why))
 
     def plan(self, key: Key, made: Made) -> None:
         self.ladder.add(key, *made)
-
-    def go_alone(self, asked: set[int]) -> None:
-        self.alone = True
 
 
 class MadeUpJob:
@@ -188,11 +182,15 @@ class MadeUpJob:
 
     def __init__(self, rank: int, seed: int, *, exceeds: bool) -> None:
         self.agent: Any = SimpleNamespace(run_id="run")
+        self.record: Any = SimpleNamespace(refused=lambda plan, why: None)
         self.state = JobState(Stage.CAPTURE)
+        self.alone = False
         self.step: Any = SimpleNamespace(number=0, key=None)
         draw = random.Random(f"{seed} {rank}")
         self.measured: Any = SimpleNamespace(
-            peak_under=lambda rung: BUDGET + (rank == 1 and rung % 2 and exceeds)
+            under=lambda rung: Steps(
+                covered_peak_bytes=BUDGET + (rank == 1 and rung % 2 and exceeds)
+            )
         )
         self.planning = MadeUpPlanning(self, draw)
 
@@ -204,7 +202,11 @@ class MadeUpJob:
     def why(self) -> str:
         return self.state.why
 
+    def carry_out(self, effects: Any) -> None:
+        pass
+
     def happened(self, event: Event) -> None:
+        self.alone |= isinstance(event, RanksLost)
         self.state, _ = decide(self.state, event)
 
     def say(self, text: str) -> None:
@@ -215,7 +217,7 @@ def train(job: MadeUpJob, coordinator: RankCoordinator, inputs: list[tuple[str, 
     planning = job.planning
     for number, (structure, size) in enumerate(inputs, start=1):
         job.step.number, job.step.key = number, Key(("x",), ((size,),))
-        if planning.alone:
+        if job.alone:
             return
         captures = job.stage is not Stage.PLAIN and coordinator.wants()
         if captures:
@@ -288,7 +290,7 @@ def test_ranks_that_see_anything_meet_at_the_same_points_and_have_the_same_rungs
     assert not failed, failed
     classes: dict[tuple[int, ...], list[Any]] = {}
     for rank, job in enumerate(jobs):
-        if not job.planning.alone:
+        if not job.alone:
             rungs = [
                 (
                     r.number,

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from reprise.torch.planning.graphs import Graphs
+from reprise.torch.training.measure import Steps
 
 
 def op(name: str, time_ns: int, again_ns: int = 0) -> Any:
@@ -21,7 +22,7 @@ def test_what_a_plan_from_shapes_ran_again_took_no_shortcut() -> None:
     rung = SimpleNamespace(plan=plan, sketch=True, number=3, graph=known, own_ns=50)
     job: Any = SimpleNamespace(
         plans=SimpleNamespace(rung=rung),
-        measured=SimpleNamespace(step_ns_under=lambda number: {3: 3_000}[number]),
+        measured=SimpleNamespace(under=lambda number: {3: Steps(times_ns=[3_000])}[number]),
     )
     captured: Any = SimpleNamespace(ops=[op("linear", 1_000), op("dropout", 600, again_ns=10)])
     op_times: Any = None

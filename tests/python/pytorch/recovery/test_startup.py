@@ -178,7 +178,7 @@ def test_parameters_that_the_program_computes_are_not_asked_for_their_gradients(
         torch.func.functional_call(model, halved, (torch.randn(64, 32),)).square().mean().backward()
         optimizer.step()
 
-    assert not session.broken
+    assert not session.job.broken
 
 
 def test_a_step_captured_under_a_plan_is_the_one_captured_without(expected: Any) -> None:
@@ -488,7 +488,7 @@ def test_an_input_without_shapes_is_said_and_disturbs_nothing(
         model(torch.eye(4).to_sparse()).square().mean().backward()
         optimizer.step()
 
-    assert not session.broken
+    assert not session.job.broken
     said = capsys.readouterr().err
     assert said.count("without a plan: a tensor that is not strided") == (budget is not None)
 

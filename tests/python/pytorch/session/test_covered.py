@@ -260,7 +260,7 @@ def test_a_check_of_one_model_does_not_count_in_the_peak_of_another() -> None:
         pytest.skip("needs the exact meter")
     own = next(s for s in sessions if s.job.model is first)
     assert sessions[1].job.record.verdict().checks > 3
-    rung = own.parts.planning.rung
+    rung = own.job.plans.rung
     assert rung is not None
     assert rung.plan is not None
     assert own.job.record.verdict().over_budget_steps == 0

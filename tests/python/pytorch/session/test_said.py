@@ -18,6 +18,7 @@ from reprise.agent.agent import PlanReply
 from reprise.torch.policy.state import Stage
 from reprise.torch.session import api, waiting
 from reprise.torch.session.peaks import Peaks
+from reprise.torch.training.measure import Steps
 
 pytestmark = pytest.mark.usefixtures("removed")
 
@@ -72,7 +73,7 @@ def test_a_loop_without_an_optimizer_logs_what_is_missing(
 )
 def test_what_may_exceed_the_budget_one_day_is_said_with_its_reason(uneven: bool, why: str) -> None:
     said: list[str] = []
-    measured = SimpleNamespace(count_under=lambda _: 8, likely_under=lambda _: 3 << 20)
+    measured = SimpleNamespace(under=lambda _: Steps(count=8, peak_bytes=3 << 20))
     job: Any = SimpleNamespace(measured=measured, say=said.append)
     planning: Any = SimpleNamespace(needs_more=lambda rung, more: more == 2 << 20)
     plan = SimpleNamespace(peak_bytes=1 << 20, budget_bytes=2 << 20)

@@ -119,7 +119,7 @@ def test_a_step_time_that_arrives_after_a_new_plan_belongs_to_the_old_one():
     late = measured.planned(1, 100, representative=True, covered=True)
 
     measured.new_plan(1)
-    measured.show("a")
+    measured.shown = "a"
     late(77, 77)
 
-    assert (measured.step_ns_under(1), measured.planned_steps) == (0, 0)
+    assert (measured.under(1).step_ns, measured.planned_steps) == (0, 0)

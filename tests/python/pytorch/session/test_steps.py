@@ -225,11 +225,11 @@ def test_a_fitted_rung_predicts_the_peak_of_a_size_never_captured() -> None:
 
     curves(loop)
 
-    rung = session_of[0].parts.planning.rung
+    rung = session_of[0].job.plans.rung
     assert rung is not None
     assert rung.fitted
     if session_of[0].job.meter.exact:
-        measured = session_of[0].job.measured.peak_under(rung.number)
+        measured = session_of[0].job.measured.under(rung.number).covered_peak_bytes
         assert rung.plan is not None
         assert abs(measured / rung.plan.peak_bytes - 1) < 0.02
 

@@ -36,7 +36,7 @@ class Counting(TrainingLoop):
         self._cleared_up = True
         self.cleared_up += 1
 
-    def _gone(self) -> None:
+    def gone(self) -> None:
         self.close()
 
     def close(self) -> None:
@@ -89,7 +89,7 @@ def test_after_an_internal_error_a_loop_clears_up_once_and_observes_no_more(
     stepped(model)
     stepped(model)
 
-    assert loop.broken
+    assert loop.job.broken
     assert "an internal error" in loop.job.fault
     assert (loop.cleared_up, loop.steps) == (1, 0)
 

@@ -20,13 +20,13 @@ def _of(peaks: list[int]) -> Measured:
 def test_equal_peaks_say_that_others_are_equal() -> None:
     measured = _of([1000] * 9)
 
-    assert (measured.count_under(1), measured.likely_under(1)) == (9, 1000)
+    assert (measured.under(1).count, measured.under(1).likely_bytes) == (9, 1000)
 
 
 def test_no_step_says_nothing() -> None:
     measured = Measured()
 
-    assert (measured.count_under(1), measured.likely_under(1)) == (0, 0)
+    assert (measured.under(1).count, measured.under(1).likely_bytes) == (0, 0)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -41,7 +41,7 @@ def test_a_thousand_more_steps_hardly_exceed_what_sixteen_have_shown(
         return int(1_000_000 + 30_000 * far)
 
     measured = _of([peak() for _ in range(16)])
-    likely = measured.likely_under(1)
+    likely = measured.under(1).likely_bytes
 
     assert sum(peak() > likely for _ in range(1000)) <= 2
     assert likely < 1_300_000
@@ -52,4 +52,4 @@ def test_a_new_plan_begins_anew() -> None:
 
     measured.new_plan(1)
 
-    assert (measured.count_under(1), measured.likely_under(1)) == (0, 0)
+    assert (measured.under(1).count, measured.under(1).likely_bytes) == (0, 0)

@@ -129,10 +129,10 @@ class CompiledJob(TrainingLoop):
 
     def remove(self) -> None:
         """Takes every hook out; the model is as it was. Calling it again does nothing."""
-        self._gone()
+        self.gone()
         optimizers.remove_unused()
 
-    def _gone(self) -> None:
+    def gone(self) -> None:
         """Ends the job, maybe in the middle of a step, because its model has died."""
         for do in (self._site.remove, self._stop_planning, self.close):
             guard.quietly(do)
@@ -163,12 +163,7 @@ class CompiledJob(TrainingLoop):
         self._cleared_up = True
         self._under_way = self.job.busy = False
         guard.quietly(self._stop_planning)
-        guard.quietly(self._end_plans, self.why)
-
-    @property
-    def why(self) -> str:
-        """Why training continues without a plan; empty if it does not."""
-        return self.job.why
+        guard.quietly(self._end_plans, self.job.why)
 
     @property
     def plan(self) -> Plan | None:
@@ -183,19 +178,19 @@ class CompiledJob(TrainingLoop):
 
     def _settle(self) -> None:
         """Moves the job on where graphs were compiled since: with a plan, or without one."""
-        planned = bool(self.handles) and not self.why
-        ended = bool(self.why or self.joint.why) or self.joint.executor.is_removed
+        planned = bool(self.handles) and not self.job.why
+        ended = bool(self.job.why or self.joint.why) or self.joint.executor.is_removed
         if planned and self.job.stage is not Stage.PLANNED:
             self.job.happened(events.Fact.PLAN_APPLIED)
         elif ended and not planned and self.job.stage is not Stage.PLAIN:
-            self.job.happened(events.PlanningEnded(self.why))
+            self.job.happened(events.PlanningEnded(self.job.why))
 
     @property
     def standing(self) -> tuple[str, str]:
         """How the model is trained at present, in words, and why."""
         self._settle()
         stage = self.job.stage
-        why = self.why or next(iter(self.joint.why), "")
+        why = self.job.why or next(iter(self.joint.why), "")
         return stage.value, "" if stage is Stage.PLANNED else because(why)
 
     def figures(self) -> dict[str, Any]:
@@ -214,10 +209,10 @@ class CompiledJob(TrainingLoop):
     def _around(self, call: calls.Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs a call of the model, with the code that is compiled for this step in the place of
         the program's own. An internal error does not reach the caller (calls.py)."""
-        if self.broken:
+        if self.job.broken:
             self._between()
             return call(*args, **kwargs)
-        plainly = bool(self.why) or self.joint.executor.is_removed
+        plainly = bool(self.job.why) or self.joint.executor.is_removed
         call.instead(self.code.plain if plainly else self.code.planned)
         if plainly or self.job.busy or self._site.root is None or not torch.is_grad_enabled():
             return call(*args, **kwargs)
@@ -278,7 +273,7 @@ class CompiledJob(TrainingLoop):
         if check is None:
             return
         self._compared = True
-        if not self.joint.plans or self.why:
+        if not self.joint.plans or self.job.why:
             check.stop()
             return
         in_step = isinstance(check, GraphCheck)  # which has compared during the backward
@@ -325,7 +320,7 @@ class CompiledJob(TrainingLoop):
             return
         self._under_way = False
         peak, own_peak = self.memory.peak(), self.memory.own_peak()
-        plan = None if self.why or self._measures else self.plan
+        plan = None if self.job.why or self._measures else self.plan
         recomputed = sum(handle.stats().recomputed for handle in self.handles)
         budget, predicted = self.joint.budget_bytes, self.over.predicted_peak_bytes
         compiled = self.joint.seen != self._graphs

@@ -133,14 +133,11 @@ class CompiledModule(Site):
         own: dict[str, Any] = getattr(self.backend, "config", {})  # of its mode and options
         return bool(own.get("triton.cudagraphs", inductor.triton.cudagraphs))
 
-    def compiled(self, wrap: Wrap) -> Callable[..., Any]:
-        made: Callable[..., Any] = torch.compile(
-            self._callable(), backend=wrap(self.backend), **self.options
-        )
+    def again(self, function: Any, wrap: Wrap, **more: bool) -> Callable[..., Any]:
+        """Returns a function compiled as the module was, by `wrap(backend)`."""
+        options: dict[str, Any] = {**self.options, **more}
+        made: Callable[..., Any] = torch.compile(function, backend=wrap(self.backend), **options)
         return made
-
-    def _callable(self) -> Any:
-        raise NotImplementedError
 
 
 class _Wrapper(CompiledModule):
@@ -152,8 +149,8 @@ class _Wrapper(CompiledModule):
         model = self._model()
         return None if model is None else model._orig_mod  # type: ignore[return-value]
 
-    def _callable(self) -> Any:
-        return self.root
+    def compiled(self, wrap: Wrap) -> Callable[..., Any]:
+        return self.again(self.root, wrap)
 
 
 class _InPlace(CompiledModule):
@@ -167,10 +164,7 @@ class _InPlace(CompiledModule):
         self._armed: Callable[[], Any] = lambda: None  # what is put into the module
 
     def compiled(self, wrap: Wrap) -> Callable[..., Any]:
-        return method_of(self._model, super().compiled(wrap))
-
-    def _callable(self) -> Any:
-        return type(self._alive())._call_impl
+        return method_of(self._model, self.again(type(self._alive())._call_impl, wrap))
 
     def arm(self, around: Around) -> None:
         model = self._alive()
@@ -236,11 +230,8 @@ class Pieces(Site):
             kind = self.kinds.get(number, 0)
             function = next((f for k, p, f in shared if k == kind and _alike(part, p)), None)
             if function is None:
-                options: dict[str, Any] = {**part.options, "isolate_recompiles": True}
-                backend = wrap(part.backend)
                 module: Any = part.root
-                call = type(module)._call_impl
-                function = torch.compile(call, backend=backend, **options)
+                function = part.again(type(module)._call_impl, wrap, isolate_recompiles=True)
                 shared.append((kind, part, function))
             functions.append(function)
         return partial(self._run, functions)

@@ -160,13 +160,6 @@ class Ladder:
         self._own -= 1
         return self._own
 
-    def roomier(self, rung: Rung, beside: int) -> Rung:
-        """Returns the rung of the same step that is to have a plan with room for so many bytes
-        beside it, and keeps it with this one."""
-        rung.roomier = made = self.beside(rung, beside)
-        rung.roomiers += 1
-        return made
-
     def beside(self, rung: Rung, beside: int) -> Rung:
         """Returns a rung of the same step, not in the ladder, that is to have a plan with room for
         so many bytes beside it."""
@@ -191,10 +184,6 @@ class Ladder:
     def captured(self) -> list[Rung]:
         """The rungs of steps that were captured, or fitted from such; on all ranks the same."""
         return [rung for rung in self.rungs if not rung.sketch]
-
-    def captured_instead(self) -> None:
-        """Removes what is known from shapes only: a step that was captured has a plan."""
-        self.rungs = self.captured
 
     def ahead(self, rung: Rung) -> tuple[int, dict[str, Any]] | None:
         """Returns a larger size and its graph, fitted from those of this rung's program; None if

@@ -69,13 +69,14 @@ class Ranks:
         store = _store_of(distributed)
         with _as_ours("the store of the ranks cannot be reached"):
             begin = _attempt(store, self.rank)
-        name = f"{begin}/{_groups if members is None else members}"
-        self._presence = _Presence(store, name, self.members, self.rank)
+        self._store = store
+        self._name = f"{begin}/{_groups if members is None else members}"
+        self._number = 0  # of the last meeting
         some = {} if members is None else {"ranks": members, "use_local_synchronization": True}
         with _as_ours("the ranks could not create a process group for Reprise"):
             # No code of ours between the two: a rank whose code fails there would not make the
             # group, and another, which waits for that, cannot be told.
-            self._presence.come("the end of a step of this model", PATIENCE)
+            self._come("the end of a step of this model", PATIENCE)
             self._group = distributed.new_group(backend="gloo", timeout=TIMEOUT, **some)
         _open.append(self)
 
@@ -91,7 +92,7 @@ class Ranks:
 
     def meet(self, value: Any, what: str = STEP) -> list[Any]:
         """Returns the values of all ranks, in order. Raises `Missing` if one does not come."""
-        self._presence.come(what, PLAN_PATIENCE if what == PLAN else PATIENCE)
+        self._come(what, PLAN_PATIENCE if what == PLAN else PATIENCE)
         found: list[Any] = [None] * self.count
         with _as_ours(
             f"another of the {self.count} ranks has ended, trains without Reprise now, or did "
@@ -100,18 +101,7 @@ class Ranks:
             self._distributed.all_gather_object(found, value, group=self._group)
         return found
 
-
-class _Presence:
-    """Who comes to the meetings of some ranks, in a store that all can reach."""
-
-    def __init__(self, store: Any, name: str, members: tuple[int, ...], rank: int) -> None:
-        self._store = store
-        self._name = name
-        self._members = members
-        self._rank = rank
-        self._number = 0
-
-    def come(self, where: str, patience: datetime.timedelta) -> None:
+    def _come(self, where: str, patience: datetime.timedelta) -> None:
         """Comes to the next meeting. Raises `Missing` if another rank does not come in time, or if
         one that was earlier has given it up."""
         store, self._number = self._store, self._number + 1
@@ -120,9 +110,9 @@ class _Presence:
         name = f"{self._name}/{self._number}"
         found = f"{name}/found"
         try:
-            store.set(self._at(self._rank), str(self._number))
-            store.set(_way(store, self._rank), "")
-            if store.add(name, 1) == len(self._members):
+            store.set(self._at(self.rank), str(self._number))
+            store.set(_way(store, self.rank), "")
+            if store.add(name, 1) == self.count:
                 self._forget(self._number - 1)
                 store.compare_set(found, "", "all")
             else:
@@ -167,14 +157,14 @@ class _Presence:
         many = "s" if len(late) > 1 else ""
         said = f" (rank{many} {who} did not)" if late else ""
         return (
-            f"not all of the {len(self._members)} ranks came to {where} within "
+            f"not all of the {self.count} ranks came to {where} within "
             f"{patience.total_seconds():g} s of each other{said}"
         )
 
     def _late(self) -> list[int]:
         """Returns the ranks that have not come to this meeting."""
         late = []
-        for rank in self._members:
+        for rank in self.members:
             at = self._at(rank)
             if not self._store.check([at]) or int(self._store.get(at)) < self._number:
                 late.append(rank)

@@ -66,7 +66,8 @@ class Beside:
         assert plan is not None
         if job.state.several_ranks:
             coming()  # the others may be at their next meeting before this one is
-        made = job.plans.ladder.roomier(rung, beside)
+        made = rung.roomier = job.plans.ladder.beside(rung, beside)
+        rung.roomiers += 1
         job.say(
             f"{format_bytes(beside)} are alive beside step {job.step.number} that were not when it "
             "was captured; requesting a plan for such steps"

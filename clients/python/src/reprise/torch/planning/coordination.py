@@ -2,7 +2,6 @@
 """The ladder of ranks that run the same ops: the same rungs on each, each with one plan.
 
     coordinator = RankCoordinator(job, planning)
-    coordinator.begin()                  # the first step begins: there may be other ranks
     coordinator.due                      # are they met when this step ends?
     coordinator.meet()                   # it has ended: meets the other ranks where it must
     coordinator.wants()                  # is the step that begins captured on this rank?
@@ -52,7 +51,8 @@ from reprise.torch.ladder.rung import Key, Rung
 from reprise.torch.planning import request
 from reprise.torch.planning.graphs import Made
 from reprise.torch.planning.planning import Planning
-from reprise.torch.policy.events import Fact
+from reprise.torch.policy.events import Fact, RanksLost
+from reprise.torch.policy.policy import Action
 from reprise.torch.policy.state import Stage
 from reprise.torch.tape.carried import storages_of
 from reprise.torch.tape.compile_copies import uses_host
@@ -101,10 +101,6 @@ class _Share:
     is_planned: bool  # another size of it is, on this rank: its shortcuts stay as they are
 
 
-def _does_not_fit(reply: PlanReply) -> bool:
-    return reply.plan is not None and not reply.plan.feasible
-
-
 class RankCoordinator:
     """This rank among the others. What is not local is the same on all of them."""
 
@@ -123,10 +119,11 @@ class RankCoordinator:
         self._asks: dict[int, int] = {}  # by rung: the rank that asks for its plans
         self._awaited: set[int] = set()  # rungs whose next plan is under way
         self._fresh: _Known | None = None  # local: captured since the last meeting
+        job.carry_out({Action.FIND_RANKS: lambda _: self._begin()})
 
     # ---- The first meeting ----------------------------------------------------------
 
-    def begin(self) -> None:
+    def _begin(self) -> None:
         """Has the ranks find each other when the step under way ends."""
         self._left = 0 if in_pipeline() else MEETINGS
 
@@ -186,8 +183,9 @@ class RankCoordinator:
         planning, found = self._planning, {}
         for rung in [r for r in planning.ladder.captured if self._asks_for(r)]:
             reply = planning.reply(rung, wait_s if rung.number in self._awaited else 0)
-            is_refused = rung.plan is None and bool(reply.smallest_budget)
-            if (is_refused or _does_not_fit(reply)) and planning.holds_less(rung):
+            fits_not = reply.plan is not None and not reply.plan.feasible
+            is_refused = fits_not or (rung.plan is None and bool(reply.smallest_budget))
+            if is_refused and planning.holds_less(rung):
                 reply = PlanReply("pending")
             if reply.plan is not None and rung.terms is not None:
                 schedule = rung.terms.carried(rung.graph, reply.plan.schedule)
@@ -273,13 +271,15 @@ class RankCoordinator:
 
     def _go_alone(self, why: str = "") -> None:
         """Plans for this rank alone from now on: the step that it has captured, if it is not
-        planned yet, and what it has asked for."""
+        planned yet, and what it has asked for. Others without a plan are captured again where they
+        are needed."""
         self._alone, self._together, fresh = True, False, self._fresh
         if why:
             self._job.say(why)
-        asked = {number for number, rank in self._asks.items() if rank == self._ranks.place}
-        self._planning.go_alone(asked)
-        if fresh is not None and not self._planning.ladder.captured:
+        ladder = self._planning.ladder
+        ladder.rungs = [r for r in ladder.rungs if r.tape is not None or self._asks_for(r)]
+        self._job.happened(RanksLost(has_rungs=bool(ladder.captured)))
+        if fresh is not None and not ladder.captured:
             self._planning.plan(fresh.key, fresh.made)
 
     def _settle(self, words: list[_Word]) -> None:
@@ -347,8 +347,7 @@ class RankCoordinator:
         graph, fresh = known.made.graph, known is self._fresh
         spare, peak = 0, graph.measured_peak_bytes
         if graph.varies:
-            spread = self._job.measured.spread(known.key, graph.step.peak_bytes)
-            spare = request.spared(graph, spread)
+            spare = request.spared(graph, self._job.measured.like(known.key).peak_bytes)
         host = self._planning.host_offer(graph)
         return _Share(graph.idle_bytes, spare, peak, graph.shortcuts, host, is_planned=not fresh)
 
@@ -435,7 +434,7 @@ class RankCoordinator:
             members = self._ranks.members
             others = [f"rank {members[n]} cannot run it ({why})" for n, why in whys if why]
             if others or isinstance(found, str):
-                planning.reject(plan, others[0])
+                self._job.record.refused(plan, others[0])
                 if uses_host(plan):
                     self._without_host(rung, others[0])
                     continue

@@ -46,7 +46,7 @@ class Graphs:
         was captured before; `several`: steps with this input run several programs."""
         measured = self._job.measured
         # The op times are to be of the same machine as the plain steps they are compared with.
-        step.stretch(measured.stretched(key) or step.stretched)
+        step.stretch(measured.like(key).stretched or step.stretched)
         self._op_times.apply(step, key)
         settle(step)
         if is_stale or step.varies:
@@ -89,7 +89,7 @@ class Graphs:
         rung = self._job.plans.rung
         if rung is None or rung.plan is None or not rung.sketch:
             return 0
-        took = self._job.measured.step_ns_under(rung.number)
+        took = self._job.measured.under(rung.number).step_ns
         numbers = [n for n, op in enumerate(rung.graph.step.ops) if op.in_region]
         ops = [op for op in step.ops if op.in_region]
         if not took or [rung.graph.step.ops[n].name for n in numbers] != [op.name for op in ops]:

@@ -87,7 +87,7 @@ class OpTimes:
         if rung is None:
             is_time = job.stage is Stage.WARMUP and job.measured.plain_steps > 0
         else:
-            count = job.measured.count_under(rung.number)
+            count = job.measured.under(rung.number).count
             few = count <= COMPARED or count & (count - 1) == 0
             is_time = count > 0 and (rung.sketch or (few and job.step.key in self._known))
         return (

@@ -72,7 +72,7 @@ class Page:
         job, key = self._job, self._job.step.key
         job.happened(Fact.PAGE_SERVED)
         took_ns = step.step_ns
-        step.stretch(job.measured.stretched(key) or step.stretched)
+        step.stretch(job.measured.like(key).stretched or step.stretched)
         settle(step)
         peak, plain_ns = job.measured.base(key)
         try:

@@ -36,6 +36,7 @@ from reprise.torch.planning.op_times import OpTimes
 from reprise.torch.planning.page import Page
 from reprise.torch.planning.together import Together
 from reprise.torch.policy import events
+from reprise.torch.policy.policy import Action
 from reprise.torch.policy.state import Stage
 from reprise.torch.tape.carried import own_frees
 from reprise.torch.tape.compile_copies import uses_host
@@ -68,6 +69,7 @@ class Planning:
         self.wait_s = wait_s
         self._announced: dict[int, tuple[str, int]] = {}  # by rung
         self._share = request.Share()
+        job.carry_out({Action.FORGET_STEPS: lambda _: self._forget_steps()})
 
     @property
     def ladder(self) -> Ladder:
@@ -75,15 +77,10 @@ class Planning:
         return self._job.plans.ladder
 
     @property
-    def rung(self) -> Rung | None:
-        """The rung of the last planned step."""
-        return self._job.plans.rung
-
-    @property
     def _alone(self) -> bool:
         return not self._job.state.several_ranks
 
-    def forget_steps(self) -> None:
+    def _forget_steps(self) -> None:
         """Forgets all rungs and figures, because the steps are others than those whose budget was
         refused."""
         self._job.plans = Plans(Ladder(next_number=self.ladder.next_number))
@@ -108,7 +105,7 @@ class Planning:
         if not self._alone:
             return made
         first = not known and not graph.varies
-        if first and self._job.measured.differs(key):
+        if first and self._job.measured.like(key).differ:
             self.ladder.expect_others()
         # Under a plan of another program it would leave it at once. Where the last one, of another
         # input, went as it came, as with sequences of many lengths, this one will, too.
@@ -130,9 +127,7 @@ class Planning:
             return
         rung.awaited = awaited
         if rung.varies:
-            rung.spare_bytes = request.spared(
-                rung.graph, job.measured.spread(key, rung.graph.step.peak_bytes)
-            )
+            rung.spare_bytes = request.spared(rung.graph, job.measured.like(key).peak_bytes)
         job.happened(events.Fact.GRAPH_SENT)
         self.submit(rung)
         ahead = self.ladder.ahead(rung)
@@ -235,19 +230,10 @@ class Planning:
         budget = Budget(rung.plan.budget_bytes)
         return self.send(rung, rung.message(), budget, more_bytes=more_bytes)
 
-    def replaced(self, rung: Rung, more_bytes: int) -> None:
-        """Takes a plan that holds back so many bytes more in the place of that of a rung whose step
-        is about to run, if there is one."""
-        if self.needs_more(rung, more_bytes):
-            rung.spare_bytes += more_bytes
-            rung.held_bytes += more_bytes
-            rung.awaited = True
-            self.take_awaited(rung)
-
     def tighten(self) -> None:
         """Asks for a plan in less memory, because memory ran out under that of the last step. Its
         next step waits for it."""
-        rung = self.rung
+        rung = self._job.plans.rung
         if not self._alone:
             # No rank decides alone; the next start requests less memory.
             self.notes.ran_out()
@@ -256,15 +242,6 @@ class Planning:
             tighter = int(min(plan.budget_bytes, plan.peak_bytes) * TIGHTER)
             self._share.stays(rung.number)
             rung.awaited = self.needs_more(rung, plan.budget_bytes - tighter)
-
-    def go_alone(self, asked: set[int]) -> None:
-        """Decides without other ranks from now on. `asked`: the rungs that this rank asks for;
-        others without a plan are captured again where they are needed."""
-        ladder = self.ladder
-        ladder.rungs = [
-            rung for rung in ladder.rungs if rung.tape is not None or rung.number in asked
-        ]
-        self._job.happened(events.RanksLost(has_rungs=bool(ladder.captured)))
 
     # ---- Plans --------------------------------------------------------------------
 
@@ -434,7 +411,7 @@ class Planning:
         sketch = self.ladder.sketch_for(key) if self._alone else None
         if sketch is None or sketch.planned is None:
             return False
-        peak = job.measured.peak_under(sketch.number)
+        peak = job.measured.under(sketch.number).covered_peak_bytes
         if not 0 < peak <= sketch.planned.plan.budget_bytes:
             return False
         job.say(
@@ -458,10 +435,10 @@ class Planning:
         found = self.prepared(rung, plan)
         first_least = rung.asked_least and rung.plan is None
         if first_least and request.least_is_too_large(self._job, rung, plan):
-            self.reject(plan, rung.refused)
+            self._job.record.refused(plan, rung.refused)
             return
         if isinstance(found, str):
-            self.reject(plan, found)
+            self._job.record.refused(plan, found)
             if self._executor.uses_host and uses_host(plan):
                 self.no_host(found)
                 self.submit(rung)
@@ -482,7 +459,7 @@ class Planning:
         """Makes the next steps run under the plan."""
         job, plan = self._job, planned.plan
         if not rung.sketch:
-            self.ladder.captured_instead()
+            self.ladder.rungs = self.ladder.captured  # what is known from shapes only goes
         rung.planned = planned
         job.happened(events.Fact.PLAN_APPLIED, True)
         job.measured.new_plan(rung.number)
@@ -505,10 +482,6 @@ class Planning:
         own_ns = self._executor.own_ns(planned, later_ns)
         rung.own_ns = own_ns + self._executor.replays_ns(planned)
         self._job.record.applied(planned.plan, own_ns, rung.graph.measured_step_ns)
-
-    def reject(self, plan: Plan, why: str) -> None:
-        """Tells the server that the plan is not used, and why."""
-        self._job.record.refused(plan, why)
 
     def stopped(self, why: str = "") -> None:
         """Removes all plans, because no step runs under one any more. Without a reason: the program
@@ -542,9 +515,10 @@ class Planning:
             self._page.asked(refused[-1].request_id, refused[-1].answered)
         for rung in self.ladder.rungs:
             rung.remove()
-        if self.rung is not None and self.rung.sketch:
-            self._job.plans.rung = None
-        self.ladder.captured_instead()
+        plans = self._job.plans
+        if plans.rung is not None and plans.rung.sketch:
+            plans.rung = None
+        self.ladder.rungs = captured
         if self._job.host is not None and request.ON_THE_HOST not in why:
             why = f"{why}. {request.ON_THE_HOST}"
         self._job.record.without(why)

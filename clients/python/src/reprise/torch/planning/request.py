@@ -157,20 +157,21 @@ FIRST_LOOK = 8
 def needed(job: EagerJob, rung: Rung) -> int:
     """Returns the peak that plans of a rung are to leave room for, in bytes, by the steps under its
     present one: their highest, and more where the data decides sizes."""
-    plan, peak = rung.plan, job.measured.peak_under(rung.number)
+    plan, steps = rung.plan, job.measured.under(rung.number)
+    peak = steps.covered_peak_bytes
     if plan is None or not rung.varies:
         return peak
     if peak > plan.budget_bytes:
         peak = plan.peak_bytes + int(MARGIN * (peak - plan.peak_bytes))
-    if job.measured.count_under(rung.number) >= FIRST_LOOK:
-        peak = max(peak, job.measured.likely_under(rung.number))
+    if steps.count >= FIRST_LOOK:
+        peak = max(peak, steps.likely_bytes)
     return peak
 
 
-def spared(graph: CapturedGraph, spread_bytes: int) -> int:
+def spared(graph: CapturedGraph, plain_peak_bytes: int = 0) -> int:
     """Returns what the first plan of a step holds back in which the data decides sizes: other steps
-    have other sizes. `spread_bytes`: by how much plain steps have peaked above this one."""
-    return spread_bytes + int(UNKNOWN * _chosen(graph))
+    have other sizes. `plain_peak_bytes`: the highest of plain steps like it; 0 if not known."""
+    return max(0, plain_peak_bytes - graph.step.peak_bytes) + int(UNKNOWN * _chosen(graph))
 
 
 def halved(graph: CapturedGraph, spare_bytes: int) -> int:

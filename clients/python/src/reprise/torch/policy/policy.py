@@ -4,8 +4,8 @@
     state, actions = decide(JobState(), StepEnded(plain_steps=3))
 
 Nothing here imports torch or holds anything, and nothing else makes a state of an old one. The job
-(training/job.py) keeps the state and carries the actions out, each by the one function that its
-owner has named for it. Tests are a table of cases (tests/python/pytorch/policy).
+(training/job.py) keeps the state and carries the actions out, each by the one function that is
+named for it. Tests are a table of cases (tests/python/pytorch/policy).
 """
 
 from __future__ import annotations

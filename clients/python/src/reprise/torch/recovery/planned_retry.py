@@ -172,7 +172,8 @@ class PlannedRetry:
     def before(self, call: Any, args: Any, kwargs: Any) -> None:
         """Remembers the state before a planned forward."""
         if self not in _open:
-            self.open()
+            around(_run)
+            _open.append(self)
         self.forward = self._state = None
         try:
             self._remember(call, args, kwargs)
@@ -246,13 +247,6 @@ class PlannedRetry:
         self._note_repeats(rung)
         arguments = forward.inputs.again()
         return None if arguments is None or forward.obstacle(self.job) else (forward, arguments)
-
-    def open(self) -> None:
-        """Calls of the engine come here from now on."""
-        if self in _open:
-            return
-        around(_run)
-        _open.append(self)
 
     def close(self) -> None:
         """Stops watching backwards. Idempotent."""

@@ -50,6 +50,7 @@ from reprise.torch.meter.room import room_on
 from reprise.torch.meter.state import blocked, missing_gradients
 from reprise.torch.planning.planning import Planning
 from reprise.torch.policy.events import Fact, StartStepEnded
+from reprise.torch.policy.policy import Action
 from reprise.torch.policy.state import Stage
 
 # Share of the room that the allocator needs.
@@ -79,10 +80,11 @@ class Startup:
         self._sizes = 0  # of inputs that were planned from shapes
         self._needs = 0  # what the last of them needs without a plan, in bytes; 0: not known
         self._gathers = FirstGathers()
+        job.carry_out({Action.END_START: lambda _: self._fits()})
 
     def skip(self) -> None:
         """Takes the first steps plainly, because the job is not to be planned."""
-        self.fits()
+        self._fits()
         self._job.happened(Fact.START_SETTLED)
 
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -112,12 +114,11 @@ class Startup:
         has_host = room is not None and room.host_apart  # other memory than that of the model
         return self._job.options.first == "auto" and has_host and not several_ranks()
 
-    def gave_up(self, error: BaseException) -> bool:
+    def gave_up(self, error: str) -> bool:
         """Notes that a plain forward ran out of memory; returns whether it can run another way."""
         if not self._job.state.starting or not self.retries:
             return False
-        text = str(error).splitlines()[0] if str(error) else type(error).__name__
-        self._to_host(f"the unplanned step does not fit ({text})")
+        self._to_host(f"the unplanned step does not fit ({error})")
         return True
 
     def end(self) -> None:
@@ -128,7 +129,7 @@ class Startup:
             return
         self._job.happened(StartStepEnded(on_host=self._job.host is not None))
 
-    def fits(self) -> None:
+    def _fits(self) -> None:
         """Notes that the start is over: a step was captured, or nothing will be."""
         self._over = True
         self._gathers.show()
@@ -248,14 +249,18 @@ class Startup:
         return 0 < self._needs < there
 
     def _hold_back(self, rung: Rung) -> None:
-        """Requests another plan from shapes if more is alive than the plan of a step foresees."""
+        """Takes another plan from shapes, if there is one, where more is alive than the plan of a
+        step foresees."""
         job, plan = self._job, rung.plan
         if plan is None or not rung.may_tighten:
             return
         missing = missing_gradients(job.model) if rung.adds else 0
         more = job.meter.live() + missing - rung.graph.static_bytes - rung.held_bytes
-        if more > MORE * plan.budget_bytes:
-            self._planning.replaced(rung, more)
+        if more > MORE * plan.budget_bytes and self._planning.needs_more(rung, more):
+            rung.spare_bytes += more
+            rung.held_bytes += more
+            rung.awaited = True
+            self._planning.take_awaited(rung)
 
 
 def _allocate_workspace(device: torch.device) -> None:

@@ -36,8 +36,16 @@ class Attempts:
         self._steps = steps
         self._parts = parts
         parts.planned_retry.retake, parts.planned_retry.gave_up = self.retake, self.gave_up
-        self._number = 0  # of the last step
         self._outside: tuple[str, int] | None = None  # where it did, past forward and backward
+        job.carry_out(
+            {
+                Action.SAY_TIGHTER: lambda found: self.gave_up(
+                    "out of memory in {} ({})".format(*found), "it is not the model's"
+                ),
+                Action.TOO_LARGE: self._too_large,
+                Action.TIGHTEN: self._tighten_later,
+            }
+        )
 
     def forward(
         self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -45,7 +53,8 @@ class Attempts:
         """Runs a forward of the step under way and returns its output; runs it again if it runs
         out of memory and can."""
         job, step, steps, parts = self._job, self._job.step, self._steps, self._parts
-        self._widen(args, kwargs)
+        if step.forwards:  # its key is that of the largest of its micro-batches so far
+            step.key = step.key.widened(key_of(args, kwargs, job.device.type, job.model))
         parts.answer.calls(args, kwargs)
         rare = step.capture is not None or (job.state.starting and parts.startup.retries)
         before = oom.Before(job.model, rare) if job.short_of_memory or rare else None
@@ -73,7 +82,7 @@ class Attempts:
                 elsewhere = Action.RUN_ELSEWHERE in actions
                 if not (elsewhere or Action.RUN_AGAIN in actions):
                     raise
-                if elsewhere and not parts.startup.gave_up(error):
+                if elsewhere and not parts.startup.gave_up(text):
                     raise
         # Outside the handler: its traceback would keep the failed forward's tensors.
         if planned is not None:
@@ -83,14 +92,6 @@ class Attempts:
         before.rewind()
         steps.begin(args, kwargs, again=True)
         return steps.forward(call, args, kwargs)
-
-    def _widen(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Makes the key of a step that of the largest of its micro-batches so far."""
-        job, step = self._job, self._job.step
-        if self._number != step.number:
-            self._number = step.number  # whose key is that of its first forward
-            return
-        step.key = step.key.widened(key_of(args, kwargs, job.device.type, job.model))
 
     def retake(self, forward: PlannedForward, arguments: tuple[Any, Any], why: str) -> Any:
         """Runs a planned forward again under a tighter plan, from its state, and returns its
@@ -152,16 +153,6 @@ class Attempts:
         event = RanOutElsewhere(was_planned=step.run is not None)
         job.happened(event, (where, f"{format_bytes(asked)} were asked for"))
         self._steps.drop()
-
-    def effects(self) -> dict[Action, Callable[[Any], None]]:
-        """Returns what is done where memory has run out, by action."""
-        return {
-            Action.SAY_TIGHTER: lambda found: self.gave_up(
-                "out of memory in {} ({})".format(*found), "it is not the model's"
-            ),
-            Action.TOO_LARGE: self._too_large,
-            Action.TIGHTEN: self._tighten_later,
-        }
 
     def _too_large(self, _: tuple[str, str]) -> None:
         # It ran without a plan, which was ours: it runs under one of those there are.

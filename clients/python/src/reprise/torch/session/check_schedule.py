@@ -21,7 +21,6 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -91,6 +90,18 @@ class CheckSchedule:
         # Of rewritten buffers: what the program may have written in that step only.
         self._seen: set[str] = set()
         self._theirs: set[str] = set()  # buffers that the program itself writes after a forward
+        job.carry_out(
+            {
+                Action.LOOK_TWICE: self._look_twice,
+                Action.CHECK_VALUES: self._check_values,
+                Action.CHECK_GRADIENTS: self._check_gradients,
+                Action.TRACE: self._trace,
+                Action.EXCLUDE_NOISY: self._findings.exclude_noisy,
+                Action.EXCLUDE_WRITING: self._findings.wrote,
+                Action.BLAME_BUFFERS: self._findings.wrote,
+                Action.BLAME_VALUES: self._findings.blame_values,
+            }
+        )
 
     def begin(self, rung: Rung, run: Run) -> Check | None:
         """Begins the checks of a planned step; returns its gradient check, or None."""
@@ -112,19 +123,6 @@ class CheckSchedule:
         job.happened(event, begins)
         self._since += 1
         return begins.check
-
-    def effects(self) -> dict[Action, Callable[[Any], None]]:
-        """Returns what is done about steps that are checked, by action."""
-        return {
-            Action.LOOK_TWICE: self._look_twice,
-            Action.CHECK_VALUES: self._check_values,
-            Action.CHECK_GRADIENTS: self._check_gradients,
-            Action.TRACE: self._trace,
-            Action.EXCLUDE_NOISY: self._findings.exclude_noisy,
-            Action.EXCLUDE_WRITING: self._findings.wrote,
-            Action.BLAME_BUFFERS: self._findings.wrote,
-            Action.BLAME_VALUES: self._findings.blame_values,
-        }
 
     def _look_twice(self, step: _Begins) -> None:
         allocating = [row.op for row in step.run.program.rows if only_allocates(row.func)]

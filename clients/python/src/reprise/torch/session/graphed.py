@@ -79,7 +79,7 @@ class Graphed:
         self._live = job.meter.live()
         job.meter.reset_peak()
         self._rung = job.plans.rung = found
-        job.measured.show(found.key)
+        job.measured.shown = found.key
         self._run = found.tape.begin(None, *self._progress.position())
 
     def _plan(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Rung | str:

@@ -4,13 +4,9 @@ the parts that it uses, never the session.
 
     parts = Parts(job, executor, wait_s)
     parts.planning, parts.checks, ...
-    parts.effects()                    # what they do about events, by action
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
 
 from reprise.torch.job.job import EagerJob
 from reprise.torch.planning.beside import Beside
@@ -19,7 +15,6 @@ from reprise.torch.planning.op_times import OpTimes
 from reprise.torch.planning.page import Page
 from reprise.torch.planning.planning import Planning
 from reprise.torch.planning.together import Together
-from reprise.torch.policy.policy import Action
 from reprise.torch.recovery.answer import Answer
 from reprise.torch.recovery.planned_retry import PlannedRetry
 from reprise.torch.recovery.progress import Progress
@@ -37,7 +32,6 @@ class Parts:
 
     def __init__(self, job: EagerJob, executor: TapeExecutor, wait_s: float) -> None:
         """`wait_s`: how long the first plan is waited for."""
-        self._job = job
         self.together, self.page = Together(job), Page(job)
         self.waiting, self.op_times = Waiting(job), OpTimes(job)
         self.planning = Planning(
@@ -60,17 +54,3 @@ class Parts:
             waiting=self.waiting,
             page=self.page,
         )
-
-    def effects(self) -> dict[Action, Callable[[Any], object]]:
-        """Returns what the parts do about events, by action."""
-        return {
-            **self.checks.effects(),
-            **self.step_end.effects(),
-            **self.retry.effects(),
-            Action.NOTE_REFUSAL: self.retry.refused,
-            Action.LOOK_AT_REFUSAL: lambda peak: self.retry.ended(self._job.step.key, peak),
-            Action.FORGET_STEPS: lambda _: self.planning.forget_steps(),
-            Action.FIND_RANKS: lambda _: self.ranks.begin(),
-            Action.END_START: lambda _: self.startup.fits(),
-            Action.SAY_UNPLANNED: self.waiting.say_above,
-        }

@@ -53,8 +53,8 @@ class Peaks:
         if self._beside(rung) < more * STANDS:
             more = int(more * MARGIN)
             if self._varies(rung):
-                likely = job.measured.likely_under(rung.number)
-                more = max(more, likely - plan.peak_bytes, spared(rung.graph, 0))
+                likely = job.measured.under(rung.number).likely_bytes
+                more = max(more, likely - plan.peak_bytes, spared(rung.graph))
         if not rung.exceeds:
             job.say(f"{self._text(rung, peak, left)}; requesting a plan that leaves room for it")
         rung.awaited = self._planning.needs_more(rung, more)
@@ -63,19 +63,19 @@ class Peaks:
         """Returns whether one of many more steps like those of a rung's plan is likely to exceed
         the budget. Asked of sizes that the data decides, after 8, 16, 32, ... steps, because the
         more were seen, the better is known how far they spread."""
-        plan, measured = rung.plan, self._job.measured
-        count = measured.count_under(rung.number)
+        plan, steps = rung.plan, self._job.measured.under(rung.number)
+        count = steps.count
         if plan is None or count < FIRST_LOOK or count & (count - 1):
             return False
         is_left_alone = rung.final or self._job.state.several_ranks or not self._varies(rung)
-        return not is_left_alone and measured.likely_under(rung.number) > plan.budget_bytes
+        return not is_left_alone and steps.likely_bytes > plan.budget_bytes
 
     def ahead(self, rung: Rung) -> None:
         """Asks for a plan that leaves room for what steps are likely to need one day, and says
         so. The next step waits for it."""
         assert rung.plan is not None
-        measured = self._job.measured
-        count, likely = measured.count_under(rung.number), measured.likely_under(rung.number)
+        steps = self._job.measured.under(rung.number)
+        count, likely = steps.count, steps.likely_bytes
         more = likely - rung.plan.peak_bytes
         data = "the data decides sizes within the step"
         why = "micro-batches have several sizes" if rung.uneven else data

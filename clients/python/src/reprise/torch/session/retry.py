@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A budget that was refused is asked for again when the step has changed.
 
-retry.refused(peak)           # no plan fits the steps as they are; peak: of that which was captured
-retry.ended(key, peak)        # a plain step has ended; may begin anew
+retry = Retry(job, together)  # acts on refusals, and on plain steps that end
 retry.wants(key)              # may this step be captured?
 
 A refusal is about the step that was captured. Layers that are unfrozen, a longer sequence, a buffer
@@ -16,7 +15,7 @@ lowers their peak, too: that is no change, and while it holds no step is capture
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from reprise.base.units import format_bytes
@@ -57,8 +56,19 @@ class Retry:
         # one of them is to be captured.
         self._peak = self._higher = 0
         self._wants_higher = False
+        job.carry_out(
+            {
+                Action.NOTE_REFUSAL: self._note_refusal,
+                Action.LOOK_AT_REFUSAL: lambda peak: self._ended(job.step.key, peak),
+                Action.REMEMBER_PEAK: lambda step: _widen(self._known, step.key, step.peak),
+                Action.FORGET_NEW: self._forget_new,
+                Action.REMEMBER_NEW: self._remember_new,
+                Action.CAPTURE_HIGHER: self._capture_higher,
+                Action.FORGET_REFUSAL: self._forget_refusal,
+            }
+        )
 
-    def refused(self, peak: int) -> None:
+    def _note_refusal(self, peak: int) -> None:
         """Notes that the planner refused the budget for what the steps need. `peak`: that of the
         step that it was asked about."""
         self._refused, self._wants_higher = True, False
@@ -83,7 +93,7 @@ class Retry:
     def _is_higher(self, peak: int) -> bool:
         return peak > self._peak + max(LEAST_BYTES, CHANGED * self._peak)
 
-    def ended(self, key: Hashable, peak: int) -> None:
+    def _ended(self, key: Hashable, peak: int) -> None:
         """Looks at the peak of a plain step, and may ask for a plan again."""
         job = self._job
         share = job.budget is not None and job.budget.is_share
@@ -99,16 +109,6 @@ class Retry:
             is_relieved=peak < low and self._together.planned,
         )
         job.happened(event, _Step(key, peak, high, event))
-
-    def effects(self) -> dict[Action, Callable[[_Step], None]]:
-        """Returns what is done about a plain step, by action."""
-        return {
-            Action.REMEMBER_PEAK: lambda step: _widen(self._known, step.key, step.peak),
-            Action.FORGET_NEW: self._forget_new,
-            Action.REMEMBER_NEW: self._remember_new,
-            Action.CAPTURE_HIGHER: self._capture_higher,
-            Action.FORGET_REFUSAL: self._forget_refusal,
-        }
 
     def _forget_new(self, step: _Step) -> None:
         self._higher, self._in_a_row = step.event.higher, 0

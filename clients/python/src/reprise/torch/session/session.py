@@ -9,11 +9,13 @@
 A step begins with the first forward of the model after the last one ended, and ends when its
 optimizers have stepped. Forwards that do not train (evaluation, no_grad) are not steps. Whatever
 goes wrong here, the job trains on as if nobody watched; what was decided is said once, on standard
-error. The session names the function of each action of the policy; no part (parts.py) knows it.
+error. The session and its parts (parts.py) name the functions of the policy's actions; no part
+knows the session.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable
@@ -27,7 +29,6 @@ from torch.optim import Optimizer
 from reprise.agent.agent import Agent
 from reprise.base.saying import because
 from reprise.plan import Plan
-from reprise.plan.verdict import measured_part
 from reprise.torch.internals import calls, guard, optimizers
 from reprise.torch.internals.open_hooks import sweep
 from reprise.torch.internals.optimizers import Cycle
@@ -84,19 +85,12 @@ class Session(TrainingLoop):
         self._by_hand = Updates(job)
         self._steps = Steps(job, parts)
         self._attempts = Attempts(job, self._steps, parts)
-        job.carry_out(
-            {
-                **parts.effects(),
-                **self._attempts.effects(),
-                Action.SAY_STATUS: lambda _: self._say_status(),
-                Action.PLAN_TOGETHER: lambda _: self._join(),
-            }
-        )
+        job.carry_out({Action.PLAN_TOGETHER: lambda _: self._join()})
         self._eval_forward = self._eval_trains = False
         if not _oom_watches:
             _oom_watches.append(oom.Watch(job.device, guard.quiet(_ran_out), guard.quiet(_answer)))
         self._observe()
-        job.forward = arm(model, self._around, self._gone)  # from here on it is called
+        job.forward = arm(model, self._around, self.gone)  # from here on it is called
 
     @property
     def in_forward(self) -> bool:
@@ -139,17 +133,11 @@ class Session(TrainingLoop):
             "host_bytes": max((h.bytes_on_host for h in self.job.plans.handles), default=0),
         }
 
-    def _gone(self) -> None:
+    def gone(self) -> None:
+        """Ends the session, because its model has died, or another one is planned in its place."""
         # May run at any moment, also while torch walks through its optimizer hooks: they stay.
         guard.quietly(self.job.meter.stop)
         self.close()
-
-    def give_way(self) -> None:
-        """Ends the session, because another module is planned in the place of the model. Hooks
-        of optimizers stay: torch may be walking through them."""
-        self.unarm()
-        self.job.happened(Fact.REMOVED)
-        self._gone()
 
     def unarm(self) -> None:
         """Puts the model's own forward back."""
@@ -164,7 +152,7 @@ class Session(TrainingLoop):
             self._steps.state_home,
             self.parts.planned_retry.close,
             self.parts.planning.stopped,
-            self._gone,
+            self.gone,
         ):
             guard.quietly(do)
         self.job.happened(Fact.REMOVED)
@@ -192,12 +180,6 @@ class Session(TrainingLoop):
             )
         guard.no_longer(self._broke)
         self._end_reports()
-
-    def _say_status(self) -> None:
-        """Says what was predicted and measured, in the verdict's own words, without the plan's
-        sentence, which was said when the plan came."""
-        if said := measured_part(self.job.record.verdict().sentence):
-            self.job.say(said)
 
     def _join(self) -> None:
         """Plans the models that are trained in the same steps as one, in the place of each."""
@@ -264,10 +246,10 @@ class Session(TrainingLoop):
         """Notes an internal error, maybe in the middle of an op (guard.py). Only says so and
         lets the step go on with everything kept; the rest waits until nothing of it is needed.
         Returns True: it has been said."""
-        if self.broken:
+        if self.job.broken:
             return True
         # It is said once, whoever hears of it.
-        first = not any(other.broken for other in _sessions())
+        first = not any(other.job.broken for other in _sessions())
         super()._broke(error)
         self.job.happened(Broke(self.job.fault))
         run = self.job.step.run
@@ -333,8 +315,10 @@ class Session(TrainingLoop):
         sweep()
         close_watches()
         self.parts.graphed.over()
-        if self.job.stage is Stage.PLANNED:
-            self._steps.meet(optimizer)
+        if self.job.stage is Stage.PLANNED and self.job.step.cycle.replaces(optimizer):
+            # State of the old one that only cycles of objects hold (of a trainer's earlier `fit`)
+            # goes before the new one makes its own.
+            gc.collect()
         if self.job.step.under_way:
             self._steps.before_optimizer()
         elif self._eval_forward and self.job.step.number == 0:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import platform
 import sys
@@ -33,8 +34,8 @@ from reprise.torch.joint.joint_pass import supported
 from reprise.torch.joint.site import pieces_of, site_of
 from reprise.torch.ladder.ranks import run_of_job
 from reprise.torch.meter.state import model_device, open_meter, start_counting
+from reprise.torch.policy.events import Fact
 from reprise.torch.session.deferred import defer, on_meta
-from reprise.torch.session.elsewhere import compiled_around
 from reprise.torch.session.session import Session
 from reprise.torch.training import armed
 
@@ -132,7 +133,7 @@ def _hand_over(known: weakref.ref[Session], part: nn.Module | None) -> bool:
         return False
     model, options = session.job.model, session.job.options
     if part is None:
-        part = compiled_around(model)
+        part = _compiled_around(model)
         if part is None:
             return False
         session.unarm()
@@ -156,8 +157,24 @@ def _hand_over(known: weakref.ref[Session], part: nn.Module | None) -> bool:
             armed.add(one, joint)
     else:
         armed.add(model, _start(part, options))
-    session.give_way()
+    session.unarm()
+    session.job.happened(Fact.REMOVED)
+    session.gone()
     return True
+
+
+def _compiled_around(model: nn.Module) -> nn.Module | None:
+    """Returns what torch.compile made of a model after it was armed, which is called inside code
+    that Dynamo has made: the model itself if it was compiled in place, or the wrapper around it."""
+    if site_of(model) is not None:
+        return model
+    for thing in gc.get_objects():
+        # Not `isinstance`: asking a lazy proxy for its class could run it.
+        if issubclass(type(thing), nn.Module) and "dynamo_ctx" in thing.__dict__:
+            found: nn.Module = thing
+            if getattr(found, "_orig_mod", None) is model:
+                return found
+    return None
 
 
 def _start_compiled(model: nn.Module, options: Options) -> CompiledJob | None:

@@ -9,12 +9,11 @@ The policy decides what the peak of a planned step says about its plan, and what
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from reprise.agent import abi
 from reprise.plan import Plan
+from reprise.plan.verdict import measured_part
 from reprise.torch.job.job import EagerJob
 from reprise.torch.ladder.rung import Rung
 from reprise.torch.meter.step_times import Then
@@ -71,26 +70,25 @@ class StepEnd:
         self._checks = checks
         self._waiting = waiting
         self._page = page
-        self._peaks = Peaks(job, planning)
-        self._leaving = Leaving(job)
-
-    def effects(self) -> dict[Action, Callable[[Any], None]]:
-        """Returns what is done about a step that is over, by action."""
-        peaks = self._peaks
-        return {
-            Action.COUNT: self._count,
-            Action.UNCOVERED: self._uncovered,
-            Action.SAY_EXPLAINING: lambda step: peaks.explaining(step.rung, step.peak),
-            Action.PEAK_ABOVE: lambda step: peaks.above(
-                step.rung, step.peak, left=bool(step.mismatches)
-            ),
-            Action.PLAN_AHEAD: lambda step: peaks.ahead(step.rung),
-            Action.CAPTURE_AGAIN: lambda step: peaks.capture_again(step.rung, step.peak),
-            Action.SAY_ABOVE: lambda step: peaks.stays_above(step.rung, step.peak),
-            Action.WITHDRAW: lambda _: self._planning.drop(
-                f"the step keeps changing ({self._leaving.why})"
-            ),
-        }
+        self._peaks = peaks = Peaks(job, planning)
+        self._leaving = leaving = Leaving(job)
+        job.carry_out(
+            {
+                Action.COUNT: self._count,
+                Action.UNCOVERED: self._uncovered,
+                Action.SAY_EXPLAINING: lambda step: peaks.explaining(step.rung, step.peak),
+                Action.PEAK_ABOVE: lambda step: peaks.above(
+                    step.rung, step.peak, left=bool(step.mismatches)
+                ),
+                Action.PLAN_AHEAD: lambda step: peaks.ahead(step.rung),
+                Action.CAPTURE_AGAIN: lambda step: peaks.capture_again(step.rung, step.peak),
+                Action.SAY_ABOVE: lambda step: peaks.stays_above(step.rung, step.peak),
+                Action.WITHDRAW: lambda _: planning.drop(
+                    f"the step keeps changing ({leaving.why})"
+                ),
+                Action.SAY_STATUS: lambda _: self._say_status(),
+            }
+        )
 
     def over(self, run: Run | None, peak: int, *, waited: bool = False) -> None:
         """Counts and reports the step that has just ended, and does what follows from it. `run`:
@@ -217,6 +215,12 @@ class StepEnd:
         job.happened(event, ended)
         job.measured.mismatched_steps += bool(ended.mismatches)
         return ended
+
+    def _say_status(self) -> None:
+        """Says what was predicted and measured, in the verdict's own words, without the plan's
+        sentence, which was said when the plan came."""
+        if said := measured_part(self._job.record.verdict().sentence):
+            self._job.say(said)
 
     def _count(self, step: _Planned) -> None:
         step.took = self._job.measured.planned(

@@ -13,7 +13,6 @@ choice (ladder.py), made when it begins. What is known of it is in `job.step`.
 
 from __future__ import annotations
 
-import gc
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -187,7 +186,7 @@ class Steps:
         job.plans.rung = rung = self._parts.beside.rung_for(rung)
         tape = rung.tape
         assert tape is not None
-        job.measured.show(rung.key)
+        job.measured.shown = rung.key
         now.run = self._begin_tape(tape)
         now.check = self._parts.checks.begin(rung, now.run)
         if tape.state is not None:
@@ -305,13 +304,6 @@ class Steps:
 
     # ---- It ends --------------------------------------------------------------------
 
-    def meet(self, optimizer: Optimizer) -> None:
-        """Collects garbage if the optimizer that is about to step replaces another one: state of
-        the old one that only cycles of objects hold (of a trainer's earlier `fit`) goes before
-        the new one makes its own."""
-        if self._now.cycle.replaces(optimizer):
-            gc.collect()
-
     def before_optimizer(self) -> None:
         """Notes that an optimizer of the model is about to step, and evaluates checks."""
         now = self._now
@@ -369,7 +361,7 @@ class Steps:
         beyond = job.meter.take_beyond()
         if now.ended > 1 or job.host is not None:
             # The first plain step pays for what is set up once.
-            job.measured.beyond(beyond)
+            job.measured.beyond_bytes = max(job.measured.beyond_bytes, beyond)
         parts.startup.end()
         if job.host is not None:
             job.host.give_back()

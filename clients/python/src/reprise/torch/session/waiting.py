@@ -3,10 +3,10 @@
 how many of its steps exceed the budget.
 
 waiting.forward()             # a forward that trains, of the armed module
-waiting.not_called()          # an optimizer of the model has stepped, and no step was under way
+waiting.not_called()          # an optimizer of the model has stepped, and no step was under way:
+                              # looks once which modules run instead
 waiting.unplanned()           # a step has ended that had no plan
 waiting.planned()             # one that had
-waiting.say_above(True)       # the first plan is here: what ran above the budget before it
 
 A plan needs a forward through the armed module, an optimizer that steps, a few plain steps, one
 that can be captured, and one that the plan is for. Each of them may never come, and each is counted
@@ -16,12 +16,22 @@ here.
 from __future__ import annotations
 
 import os
+import threading
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
 
 from reprise.base.units import format_bytes
+from reprise.torch.internals.guard import quiet
 from reprise.torch.job.job import EagerJob
 from reprise.torch.meter.state import blocked
+from reprise.torch.policy.policy import Action
 from reprise.torch.policy.state import Stage
-from reprise.torch.session.elsewhere import Elsewhere
 
 # Steps of an optimizer without a forward of the model, after which the modules that run instead are
 # looked for: one may come from a loop that has not begun.
@@ -42,8 +52,9 @@ class Waiting:
         self._job = job
         self._forwards = 0
         self._not_called = 0
-        self._elsewhere: Elsewhere | None = None
+        self._elsewhere: _Elsewhere | None = None
         self._unplanned = 0  # in a row
+        job.carry_out({Action.SAY_UNPLANNED: self._say_above})
 
     def forward(self) -> None:
         """Notes that a forward that trains is about to run."""
@@ -70,7 +81,7 @@ class Waiting:
         if self._not_called == LOOKS:
             if job.hand_over is not None and job.hand_over(None):
                 return
-            self._elsewhere = Elsewhere(job.model)
+            self._elsewhere = _Elsewhere(job.model)
         elif self._not_called == LOOKS + 1 and self._elsewhere is not None:
             parts = self._elsewhere.parts()
             names = ", ".join(list(parts)[:3])
@@ -132,7 +143,7 @@ class Waiting:
         known yet."""
         return self._job.measured.unplanned_over(self.budget_bytes)
 
-    def say_above(self, planned: bool) -> None:
+    def _say_above(self, planned: bool) -> None:
         """Says how many such steps there were, before the first plan or in a job that gets none."""
         count, budget = self.over_budget, self.budget_bytes
         if not count:
@@ -170,3 +181,39 @@ class Waiting:
             ". The process's own memory hardly falls from there: malloc keeps what is freed "
             "(MALLOC_MMAP_THRESHOLD_=1000000 gives large blocks back)"
         )
+
+
+class _Elsewhere:
+    """Finds the parts of a model that the program calls instead of the model, as the training_step
+    of a LightningModule does: watches calls until `parts` is read."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._inside = 0
+        self._thread = threading.get_ident()
+        self._names = {id(part): name for name, part in model.named_modules() if name}
+        self._found: dict[str, nn.Module] = {}
+        self._handles: list[Any] = [
+            register_module_forward_pre_hook(quiet(self._before)),
+            register_module_forward_hook(quiet(self._after), always_call=True),
+        ]
+
+    def _before(self, module: nn.Module, _: Any) -> None:
+        if torch.compiler.is_compiling() or threading.get_ident() != self._thread:
+            return
+        self._inside += 1
+        name = self._names.get(id(module))
+        trains = module.training and torch.is_grad_enabled()
+        if self._inside == 1 and name and trains and any(True for _ in module.parameters()):
+            self._found[name] = module
+
+    def _after(self, module: nn.Module, *_: Any) -> None:
+        if not torch.compiler.is_compiling() and threading.get_ident() == self._thread:
+            self._inside -= 1
+
+    def parts(self) -> dict[str, nn.Module]:
+        """Returns the modules, by name, that were called with gradients from outside any other
+        module."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles, self._inside = [], 0
+        return self._found

@@ -2,7 +2,7 @@
 """One armed model as a value: where it is, what was measured of it, and what is done about events.
 
     job = Job(model, agent, Budget("0.5x"))
-    job.carry_out({Action.SAY_STATUS: lambda _: ...})     # once: the function of each action
+    job.carry_out({Action.SAY_STATUS: lambda _: ...})     # once for each action: its function
     job.happened(StepEnded(plain_steps=3))                # the only way to another state
     job.stage, job.why                                    # to read
 
@@ -51,7 +51,7 @@ class Job:
         self.busy = False  # a forward of Reprise's own is running
         self.fault = ""  # the first internal error, in words: nothing is planned after it
         self._keep(JobState(has_budget=budget is not None))
-        self._effects: Mapping[Action, Callable[[Any], object]] = {}
+        self._effects: dict[Action, Callable[[Any], object]] = {}
         self._said: set[str] = set()
 
     @property
@@ -74,9 +74,9 @@ class Job:
     # ---- What happens -----------------------------------------------------------------
 
     def carry_out(self, effects: Mapping[Action, Callable[[Any], object]]) -> None:
-        """Names the function that carries out each action; it is called with the subject of the
+        """Names the functions that carry out some actions; each is called with the subject of the
         event."""
-        self._effects = effects
+        self._effects |= effects
 
     def happened(self, event: Event, subject: Any = None) -> Actions:
         """Moves the job on, and carries out what is to be done about an event. Returns the actions,

@@ -53,7 +53,7 @@ class TrainingLoop:
     def _observe(self) -> None:
         """Begins to observe optimizers, internal errors, and the end of the model and of the
         program."""
-        weakref.finalize(self.job.model, guard.quiet(self._gone)).atexit = False
+        weakref.finalize(self.job.model, guard.quiet(self.gone)).atexit = False
         guard.listen(self._broke)
         atexit.register(self._close)
         optimizers.observe(self)
@@ -85,7 +85,7 @@ class TrainingLoop:
         """Ends the reports of the loop, because it or the program ends."""
         raise NotImplementedError
 
-    def _gone(self) -> None:
+    def gone(self) -> None:
         """Ends the loop because its model has died, maybe in the middle of a step."""
         raise NotImplementedError
 
@@ -156,11 +156,6 @@ class TrainingLoop:
         return f"No plan: {stage}{reason}.{peak}"
 
     # ---- Internal errors --------------------------------------------------------------
-
-    @property
-    def broken(self) -> bool:
-        """Whether there was an internal error: from then on the model trains on unobserved."""
-        return self.job.broken
 
     def _broke(self, error: Exception) -> bool:
         """Keeps the first internal error, maybe in the middle of an op. Removes nothing: that

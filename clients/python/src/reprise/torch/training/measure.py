@@ -30,14 +30,14 @@ def _nobody(step_ns: int, work_ns: int) -> None:
 
 
 @dataclass(slots=True)
-class _Steps:
+class Steps:
     """Steps of one kind: how many, their peak, the times of the last ones."""
 
     count: int = 0
     peak_bytes: int = 0
     times_ns: list[int] = field(default_factory=list)
     work_ns: list[int] = field(default_factory=list)
-    covered_peak_bytes: int = 0  # with inputs that the plan is for
+    covered_peak_bytes: int = 0  # of those with inputs that the plan is for
     peaks: set[int] = field(default_factory=set)  # the first ones that differ
     _mean: float = 0.0
     _squares: float = 0.0  # of the distances from the mean, summed as Welford does
@@ -77,14 +77,18 @@ class _Steps:
         processes only make longer; at least 1, or 0 if there are none."""
         return max(1.0, self.step_ns / max(1, min(self.work_ns))) if self.work_ns else 0.0
 
+    @property
+    def differ(self) -> bool:
+        """Whether they peaked differently: they are of several kinds."""
+        return max(self.peaks, default=0) > min(self.peaks, default=0) * (1 + OTHER)
 
-_NONE = _Steps()  # what is known of steps of a kind that has not come
+
+_NONE = Steps()  # what is known of steps of a kind that has not come
 
 
 @dataclass(slots=True)
 class Measured:
-    """Figures of one model, kept small however long it trains. Those without an argument are of the
-    input shape that was shown last."""
+    """Figures of one model, kept small however long it trains."""
 
     plain_steps: int = 0
     mismatched_steps: int = 0
@@ -96,9 +100,9 @@ class Measured:
     # Of the device, that the allocator needed beyond the bytes asked for.
     beyond_bytes: int = 0
     unplanned: Counter[int] = field(default_factory=Counter)  # peaks of steps without a plan
-    _plain: dict[Hashable, _Steps] = field(default_factory=dict)
-    _planned: dict[int, _Steps] = field(default_factory=dict)
-    _key: Hashable = None
+    _plain: dict[Hashable, Steps] = field(default_factory=dict)
+    _planned: dict[int, Steps] = field(default_factory=dict)
+    shown: Hashable = None  # the input that the figures without an argument are about
 
     def plain(self, key: Hashable, peak: int) -> Then:
         """Counts a step without a plan, and returns a function that takes its times. The first
@@ -109,13 +113,13 @@ class Measured:
         self.plain_steps += 1
         if len(self._plain) >= 64 and key not in self._plain:
             return _nobody
-        steps = self._plain.get(key) or self._plain.setdefault(key, _Steps())
+        steps = self._plain.get(key) or self._plain.setdefault(key, Steps())
         if steps.count == 1:
             steps.peak_bytes = 0
             steps.peaks.clear()
         steps.add(peak)
         if not self._planned:
-            self._key = key
+            self.shown = key
         return steps.took if self.plain_steps > 1 else _nobody
 
     def without_plan(self, peak: int) -> None:
@@ -133,7 +137,7 @@ class Measured:
         """Counts a step under a plan, and returns a function that takes its times.
         `representative`: nothing else was going on that takes time; `covered`: the plan is for
         an input as large."""
-        steps = self._planned.get(rung) or self._planned.setdefault(rung, _Steps())
+        steps = self._planned.get(rung) or self._planned.setdefault(rung, Steps())
         steps.add(peak)
         if covered:
             steps.covered_peak_bytes = max(steps.covered_peak_bytes, peak)
@@ -166,40 +170,17 @@ class Measured:
         """Forgets the steps so far: those that come are others."""
         self._plain.clear()
 
-    def show(self, key: Hashable) -> None:
-        """Chooses the input that the figures without an argument are about."""
-        self._key = key
+    def under(self, rung: int) -> Steps:
+        """Returns what is known of the steps of its present plan, to read."""
+        return self._planned.get(rung, _NONE)
 
-    def peak_under(self, rung: int) -> int:
-        """Returns the highest peak of steps of its present plan, of those that it is for; 0 if
-        there was none."""
-        return self._planned.get(rung, _NONE).covered_peak_bytes
-
-    def count_under(self, rung: int) -> int:
-        """Returns the number of steps of its present plan."""
-        return self._planned.get(rung, _NONE).count
-
-    def likely_under(self, rung: int) -> int:
-        """Returns the peak that one of many more steps of its present plan will hardly exceed where
-        the data decides it; 0 if there was none."""
-        return self._planned.get(rung, _NONE).likely_bytes
-
-    def spread(self, key: Hashable, peak: int) -> int:
-        """Returns how much higher than `peak` a plain step with this input has peaked, in bytes."""
-        return max(0, self._plain.get(key, _NONE).peak_bytes - peak)
-
-    def step_ns_under(self, rung: int) -> int:
-        """Returns the median time of the last steps of its present plan; 0 if there was none."""
-        return self._planned.get(rung, _NONE).step_ns
-
-    def beyond(self, bytes: int) -> None:
-        """Notes the bytes of the device that the allocator needed in a step beyond those asked
-        for."""
-        self.beyond_bytes = max(self.beyond_bytes, bytes)
+    def like(self, key: Hashable) -> Steps:
+        """Returns what is known of plain steps with this input, to read."""
+        return self._plain.get(key, _NONE)
 
     def new_plan(self, rung: int) -> None:
         """Figures of the plan before are not those of this one."""
-        self._planned[rung] = _Steps()
+        self._planned[rung] = Steps()
 
     def checked(self, result: CheckResult) -> None:
         """Notes what a check of values or of gradients looked at, and what it took."""
@@ -208,41 +189,30 @@ class Measured:
 
     def base(self, key: Hashable) -> tuple[int, int]:
         """Returns peak and time of plain steps with this input; zeros if none was seen."""
-        steps = self._plain.get(key, _NONE)
+        steps = self.like(key)
         return steps.peak_bytes, steps.step_ns
-
-    def stretched(self, key: Hashable) -> float:
-        """Returns how busy the machine was in plain steps with this input, as a factor on their
-        time; 0 if not known."""
-        return self._plain.get(key, _NONE).stretched
 
     @property
     def largest_peak_bytes(self) -> int:
         """The highest peak of plain steps with any input; 0 if none was seen."""
         return max((steps.peak_bytes for steps in self._plain.values()), default=0)
 
-    def differs(self, key: Hashable) -> bool:
-        """Returns whether plain steps with this input peaked differently: they are of several
-        kinds."""
-        peaks = self._plain.get(key, _NONE).peaks
-        return max(peaks, default=0) > min(peaks, default=0) * (1 + OTHER)
-
     def set_base(self, key: Hashable, peak: int, step_ns: int) -> None:
         """Sets what is known of plain steps with an input of which none was measured, or none of
         their present program."""
-        steps = self._plain.setdefault(key, _Steps(1, peak))
+        steps = self._plain.setdefault(key, Steps(1, peak))
         if not steps.times_ns:
             steps.times_ns.append(step_ns)
 
     @property
     def base_peak_bytes(self) -> int:
         """The peak of a plain step with the input of the current plan; 0 if unknown."""
-        return self.base(self._key)[0]
+        return self.base(self.shown)[0]
 
     @property
     def base_step_ns(self) -> int:
         """The time of a plain step with the input of the current plan; 0 if unknown."""
-        return self.base(self._key)[1]
+        return self.base(self.shown)[1]
 
     @property
     def planned_steps(self) -> int:
