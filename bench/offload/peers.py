@@ -2,9 +2,8 @@
 """Plans that use host memory beside what others do with saved tensors, on the fake GPU.
 
     scripts/test fakegpu --torch 2.11.0 mlp      # makes the environment
-    . .venv-fakegpu-2.11.0/env.sh
-    $FAKEGPU_PYTHON -m pip install trl==1.16.0 transformers==5.23.0 accelerate==1.15.0
-    PYTHONPATH=clients/python/src $FAKEGPU_PYTHON bench/offload/peers.py [--out FILE.md]
+    .venv-fakegpu-2.11.0/bin/pip install trl==1.16.0 transformers==5.23.0 accelerate==1.15.0
+    .venv-fakegpu-2.11.0/bin/python bench/offload/peers.py [--out FILE.md]
 
 A small Llama of transformers trains each way in a process of its own:
 
@@ -34,6 +33,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+HERE = Path(__file__).resolve()
 MIB = 1 << 20
 STEPS = 14
 WAYS = ("save_on_cpu", "TRL", "transformers")
@@ -92,6 +92,18 @@ def one(way: str, budget: str) -> dict[str, Any]:
     return found
 
 
+def fake_gpu() -> dict[str, str]:
+    """Returns the variables of processes on the fake GPU of this environment."""
+    folder = Path(sys.prefix)
+    try:
+        words = (folder / "env.sh").read_text().split()
+    except OSError as error:
+        sys.exit(f"{error}: {folder} is no environment of scripts/test fakegpu")
+    found = dict(word.split("=", 1) for word in words if "=" in word)
+    sources = HERE.parents[2] / "clients/python/src"
+    return {"PYTHONPATH": str(sources), "FAKEGPU_WORK": "latest"} | found
+
+
 def digest(model: Any) -> str:
     """Of all weights."""
     sha = hashlib.sha256()
@@ -102,7 +114,7 @@ def digest(model: Any) -> str:
 
 def run(way: str, budget: str = "") -> dict[str, Any]:
     """Trains in a process of its own."""
-    command = [sys.executable, __file__, "--one", way, "--budget", budget]
+    command = [sys.executable, str(HERE), "--one", way, "--budget", budget]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"{way}: {done.stderr[-2000:]}")
@@ -171,7 +183,7 @@ def main() -> None:
     if asked.one:
         print(json.dumps(one(asked.one, asked.budget)))
         return
-    os.environ.setdefault("FAKEGPU_WORK", "latest")
+    os.environ |= fake_gpu()
     report = table()
     if asked.out is None:
         print(report, end="")
