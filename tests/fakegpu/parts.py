@@ -93,8 +93,10 @@ def storages_come_back(_: bool) -> tuple[Tensor, Tensor]:
                 (when, n, name, storage, size)
                 for n, (when, name) in enumerate(zip(at, names, strict=True))
             ]
-        slots, total = laid_out(stays)
-        places = {s: Place(slot.at, slot.bytes, fetches[s], 0) for s, slot in slots.items()}
+        at_byte, total = laid_out(stays)
+        places = {
+            s.storage: Place(at_byte[s.storage], s.bytes, fetches[s.storage], 0) for s in stays
+        }
         step = Parked(places, tier, tier.slab(total))
         for _when, _n, name, storage, size in sorted(calls):
             if name == "send":
