@@ -105,7 +105,7 @@ def fake_gpu() -> dict[str, str]:
 
 
 def digest(model: Any) -> str:
-    """Of all weights."""
+    """Returns the SHA-256 of all weights, in hex."""
     sha = hashlib.sha256()
     for weight in model.parameters():
         sha.update(weight.detach().cpu().numpy().tobytes())

@@ -242,9 +242,17 @@ StatusOr<planner::Schedule> ToSchedule(const v1::Plan& plan,
 
 // The enums have the same order; the proto's starts with UNSPECIFIED.
 static_assert(static_cast<int>(planner::Strategy::kAuto) + 1 ==
-                  v1::STRATEGY_AUTO &&
-              static_cast<int>(planner::Strategy::kSaveAll) + 1 ==
-                  v1::STRATEGY_SAVE_ALL);
+              v1::STRATEGY_AUTO);
+static_assert(static_cast<int>(planner::Strategy::kMemory) + 1 ==
+              v1::STRATEGY_MEMORY);
+static_assert(static_cast<int>(planner::Strategy::kSpeed) + 1 ==
+              v1::STRATEGY_SPEED);
+static_assert(static_cast<int>(planner::Strategy::kCollection) + 1 ==
+              v1::STRATEGY_COLLECTION);
+static_assert(static_cast<int>(planner::Strategy::kPerBlock) + 1 ==
+              v1::STRATEGY_PER_BLOCK);
+static_assert(static_cast<int>(planner::Strategy::kSaveAll) + 1 ==
+              v1::STRATEGY_SAVE_ALL);
 
 namespace {
 

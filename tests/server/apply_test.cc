@@ -116,10 +116,9 @@ TEST_F(RunningJob, ThatTakesNoPlanSaysWhy) {
   EXPECT_EQ(status.error_code(), grpc::FAILED_PRECONDITION);
   EXPECT_THAT(status.error_message(),
               HasSubstr("its executor takes a plan only when it starts"));
-  const auto changes = log.Changes();
-  ASSERT_EQ(changes.size(), 1u);
-  EXPECT_EQ(changes[0]["action"], "apply-budget");
-  EXPECT_EQ(changes[0]["outcome"], "failed_precondition");
+  const auto change = log.OnlyChange();
+  EXPECT_EQ(change["action"], "apply-budget");
+  EXPECT_EQ(change["outcome"], "failed_precondition");
 }
 
 TEST_F(RunningJob, ThatHasEndedTakesNone) {

@@ -34,18 +34,17 @@ TEST(ChangeTest, APlanIsLoggedWithTheUserWhoAskedOverGrpc) {
 
   const v1::Plan plan = server.Plan(request);
 
-  const std::vector<json> changes = log.Changes();
-  ASSERT_EQ(changes.size(), 1u);
-  EXPECT_EQ(changes[0]["action"], "plan");
-  EXPECT_EQ(changes[0]["who"], Me());
-  EXPECT_THAT(changes[0]["peer"].get<std::string>(), StartsWith("127.0.0.1:"));
-  EXPECT_EQ(changes[0]["run_id"], "r1");
-  EXPECT_EQ(changes[0]["subject"], "plan " + plan.plan_id());
-  EXPECT_EQ(changes[0]["outcome"], "ok");
-  EXPECT_EQ(changes[0]["detail"], plan.sentence());
-  EXPECT_EQ(changes[0]["level"], "info");
-  const std::string peer = changes[0]["peer"];
-  EXPECT_EQ(changes[0]["message"],
+  const auto change = log.OnlyChange();
+  EXPECT_EQ(change["action"], "plan");
+  EXPECT_EQ(change["who"], Me());
+  EXPECT_THAT(change["peer"].get<std::string>(), StartsWith("127.0.0.1:"));
+  EXPECT_EQ(change["run_id"], "r1");
+  EXPECT_EQ(change["subject"], "plan " + plan.plan_id());
+  EXPECT_EQ(change["outcome"], "ok");
+  EXPECT_EQ(change["detail"], plan.sentence());
+  EXPECT_EQ(change["level"], "info");
+  const std::string peer = change["peer"];
+  EXPECT_EQ(change["message"],
             StrCat(Me(), " (", peer, "): plan run r1, plan ", plan.plan_id(),
                    ": ok: ", plan.sentence()));
 }
@@ -56,14 +55,13 @@ TEST(ChangeTest, AStepGraphIsLoggedWithTheUserWhoSentIt) {
 
   const std::string graph_id = server.PutGraph(SmallGraph(), "r1");
 
-  const std::vector<json> changes = log.Changes();
-  ASSERT_EQ(changes.size(), 1u);
-  EXPECT_EQ(changes[0]["action"], "graph");
-  EXPECT_EQ(changes[0]["who"], Me());
-  EXPECT_THAT(changes[0]["peer"].get<std::string>(), StartsWith("127.0.0.1:"));
-  EXPECT_EQ(changes[0]["run_id"], "r1");
-  EXPECT_EQ(changes[0]["subject"], "graph " + graph_id);
-  EXPECT_EQ(changes[0]["outcome"], "ok");
+  const auto change = log.OnlyChange();
+  EXPECT_EQ(change["action"], "graph");
+  EXPECT_EQ(change["who"], Me());
+  EXPECT_THAT(change["peer"].get<std::string>(), StartsWith("127.0.0.1:"));
+  EXPECT_EQ(change["run_id"], "r1");
+  EXPECT_EQ(change["subject"], "graph " + graph_id);
+  EXPECT_EQ(change["outcome"], "ok");
 }
 
 TEST(ChangeTest, AStepGraphThatIsRefusedIsLoggedWithTheReason) {
@@ -79,12 +77,11 @@ TEST(ChangeTest, AStepGraphThatIsRefusedIsLoggedWithTheReason) {
   writer->WritesDone();
   ASSERT_FALSE(writer->Finish().ok());
 
-  const std::vector<json> changes = log.Changes();
-  ASSERT_EQ(changes.size(), 1u);
-  EXPECT_EQ(changes[0]["action"], "graph");
-  EXPECT_EQ(changes[0]["run_id"], "r1");
-  EXPECT_EQ(changes[0]["outcome"], "invalid_argument");
-  EXPECT_NE(changes[0]["detail"], "");
+  const auto change = log.OnlyChange();
+  EXPECT_EQ(change["action"], "graph");
+  EXPECT_EQ(change["run_id"], "r1");
+  EXPECT_EQ(change["outcome"], "invalid_argument");
+  EXPECT_NE(change["detail"], "");
 }
 
 TEST(ChangeTest, WhatFailedIsLoggedWithItsErrorAndTheUserWhoAskedOverHttp) {
@@ -94,14 +91,13 @@ TEST(ChangeTest, WhatFailedIsLoggedWithItsErrorAndTheUserWhoAskedOverHttp) {
   (void)server.Post("/reprise.v1.Control/StartWindow", "application/json",
                     R"({"runId":"nobody","steps":3})");
 
-  const std::vector<json> changes = log.Changes();
-  ASSERT_EQ(changes.size(), 1u);
-  EXPECT_EQ(changes[0]["action"], "window");
-  EXPECT_EQ(changes[0]["who"], Me());
-  EXPECT_EQ(changes[0]["run_id"], "nobody");
-  EXPECT_EQ(changes[0]["subject"], "3 steps");
-  EXPECT_EQ(changes[0]["outcome"], "not_found");
-  EXPECT_THAT(changes[0]["detail"].get<std::string>(),
+  const auto change = log.OnlyChange();
+  EXPECT_EQ(change["action"], "window");
+  EXPECT_EQ(change["who"], Me());
+  EXPECT_EQ(change["run_id"], "nobody");
+  EXPECT_EQ(change["subject"], "3 steps");
+  EXPECT_EQ(change["outcome"], "not_found");
+  EXPECT_THAT(change["detail"].get<std::string>(),
               HasSubstr("there is no run \"nobody\""));
 }
 
@@ -113,9 +109,8 @@ TEST(ChangeTest, ABeginningOfARunStandsForItsId) {
   (void)server.Post("/reprise.v1.Control/StartWindow", "application/json",
                     R"({"runId":"latest","steps":3})");
 
-  const std::vector<json> changes = log.Changes();
-  ASSERT_EQ(changes.size(), 1u);
-  EXPECT_EQ(changes[0]["run_id"], "run-1");
+  const auto change = log.OnlyChange();
+  EXPECT_EQ(change["run_id"], "run-1");
 }
 
 TEST(ChangeTest, AJobsPlanIsAppliedInTheNameOfWhoOpenedItsSession) {
@@ -221,11 +216,10 @@ TEST(ChangeTest, LongTextsAreCutAndTheServerHasAName) {
              .subject = std::string(100'000, 'x'),
              .detail = std::string(100'000, 'x')});
 
-  const std::vector<json> changes = log.Changes();
-  ASSERT_EQ(changes.size(), 1u);
-  EXPECT_EQ(changes[0]["who"], "server");
-  EXPECT_EQ(changes[0]["subject"].get<std::string>().size(), 256u);
-  EXPECT_EQ(changes[0]["detail"].get<std::string>().size(), 512u);
+  const auto change = log.OnlyChange();
+  EXPECT_EQ(change["who"], "server");
+  EXPECT_EQ(change["subject"].get<std::string>().size(), 256u);
+  EXPECT_EQ(change["detail"].get<std::string>().size(), 512u);
 }
 
 // ---- Who is at the other end ----

@@ -42,6 +42,12 @@ class LogLines {
     }
     return changes;
   }
+  // The same where there must be one.
+  nlohmann::json OnlyChange() {
+    const std::vector<nlohmann::json> changes = Changes();
+    EXPECT_EQ(changes.size(), 1u);
+    return changes.at(0);
+  }
 
  private:
   bool ended_ = false;

@@ -45,8 +45,8 @@ DEFAULT_WAIT_S = 60.0
 # What torch captures itself keeps its memory in a pool that no peak counts, and writes each result
 # over that of its last run: a comparison would overwrite the gradients that it compares.
 MAKES_GRAPHS = (
-    'torch.compile captures this model into CUDA graphs of its own (mode="reduce-overhead" or '
-    '"max-autotune"), and what these keep in memory is not measured. Compile it in another mode, '
+    "torch.compile captures this model into CUDA graphs of its own, as the modes reduce-overhead "
+    "and max-autotune do, and what these keep in memory is not measured. Compile it without them, "
     "or capture the steps of the eager model with torch.cuda.graph, which can be done under a plan"
 )
 
